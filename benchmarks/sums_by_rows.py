@@ -20,7 +20,7 @@ import pytensor.tensor as pt
 
 import pymc_gpep as gpep  # registers the methods of pm.fit
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.solvers.row_factor import precision_factor
+from pymc_gpep.solvers.row_form import precision_factor
 
 
 def items(n: int) -> None:

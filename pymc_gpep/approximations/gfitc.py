@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pymc_gpep.approximations.limits import one_of
-from pymc_gpep.approximations.site_rules.latent_pairs import LatentPairs
+from pymc_gpep.approximations.site_rules.pairs import LatentPairs
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.likelihoods.likelihood import Likelihood
 

@@ -1,13 +1,13 @@
 """Limits of options, stated beside each as the metadata of its field: `field(default=4, metadata=at_least(0))`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from pymc_gpep.approximations.suggestion import did_you_mean
 from pymc_gpep.argument_types import check_whole
 
-__all__ = ["at_least", "check_limits", "fraction", "one_of", "positive"]
+__all__ = ["at_least", "check_limits", "did_you_mean", "fraction", "one_of", "positive"]
 
 _KEY = "limit"
 
@@ -72,3 +72,16 @@ def check_limits(options: Any) -> None:
             raise TypeError(refusal) from None
         if not holds:
             raise ValueError(refusal)
+
+
+def did_you_mean(names: Iterable[str], known: Iterable[str]) -> str:
+    """A question for the end of a message, from names that there are not and those that there are; or nothing."""
+    there = sorted(set(known))
+    meant = (_nearest(name.lower(), there) for name in names)
+    found = dict.fromkeys(repr(each) for one in meant for each in one)
+    return f" Did you mean {' and '.join(found)}?" if found else ""
+
+
+def _nearest(name: str, known: list[str]) -> list[str]:
+    """One that differs little, or else the first that begins like it: half a name is not close to the whole."""
+    return get_close_matches(name, known, n=1) or [each for each in known if name and each.startswith(name)][:1]

@@ -13,6 +13,7 @@ from pymc_gpep.approximations.kl import KL
 from pymc_gpep.approximations.label_regression import LabelRegression
 from pymc_gpep.approximations.laplace import Laplace
 from pymc_gpep.approximations.laplace_probit import LaplaceProbit
+from pymc_gpep.approximations.limits import did_you_mean
 from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.approximations.nested_ep import NestedEP
 from pymc_gpep.approximations.noisy_nested_ep import NoisyNestedEP
@@ -26,7 +27,6 @@ from pymc_gpep.approximations.selection.site_rules.row_site_rules import rows_ca
 from pymc_gpep.approximations.sparse import SparseApproximation
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
-from pymc_gpep.approximations.suggestion import did_you_mean
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.argument_types import plain
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import fraction, one_of
 from pymc_gpep.approximations.number import Number
-from pymc_gpep.approximations.site_rules.latent_pairs import LatentPairs
+from pymc_gpep.approximations.site_rules.pairs import LatentPairs
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.site_rules import RULE_NAMES, RULES, chosen_rule, site_rule
 from pymc_gpep.approximations.sparse import Iterated, SparseApproximation

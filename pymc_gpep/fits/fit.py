@@ -23,16 +23,15 @@ from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws, importa
 from pymc_gpep.checks.leave_one_out import leave_one_out
 from pymc_gpep.checks.left_out_groups import leave_groups_out
 from pymc_gpep.fits import datasets
-from pymc_gpep.fits.conditional import Conditional
 from pymc_gpep.fits.effects import contrasts as contrast_moments
-from pymc_gpep.fits.effects import effects
+from pymc_gpep.fits.effects import effects, names_of_effects
 from pymc_gpep.fits.group import GPGroup
 from pymc_gpep.fits.groups_of_rows import groups_of_rows
 from pymc_gpep.fits.mixture import total_covariance, total_variance
-from pymc_gpep.fits.named_effects import names_of_effects
 from pymc_gpep.fits.prediction import predict_by, process_and_inputs
 from pymc_gpep.fits.recorder import Recorder
 from pymc_gpep.fits.sample import (
+    Conditional,
     draw_functions,
     draw_variables,
     recorded,

@@ -15,8 +15,13 @@ from pymc_gpep.approximations.approximator import Correction
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.datasets import of_functions
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions
-from pymc_gpep.fits.outcome_quantiles import Part, checked_levels, outcome_quantiles
-from pymc_gpep.fits.probability_intervals import checked_interval, probability_intervals
+from pymc_gpep.fits.probability_intervals import (
+    Part,
+    checked_interval,
+    checked_levels,
+    outcome_quantiles,
+    probability_intervals,
+)
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.hyper.log_posterior import LogPosterior

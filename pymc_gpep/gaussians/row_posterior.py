@@ -15,7 +15,7 @@ from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites
 from pymc_gpep.solvers.coefficients import Coefficients
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.inducing import Block
-from pymc_gpep.solvers.row_factor import precision_factor
+from pymc_gpep.solvers.row_form import precision_factor
 from pymc_gpep.solvers.site_precisions import (
     BlockPrecisions,
     CoupledPrecisions,

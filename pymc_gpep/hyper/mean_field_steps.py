@@ -10,16 +10,20 @@ priors of φ at a point. Here v are utilities, and φ the hyperparameters of the
     ψ̃ = argmax p(ψ) p(φ̃ | ψ), unconstrained,                                             equation 4.8
 
 To put φ̃ for φ in K is the paper's first-order approximation of E[K⁻¹] (appendix A.1). Where latent functions have
-hyperparameters of their own, q(φ) is a product, and draws have weights for each factor, see `pymc_gpep.hyper.blocks`.
+hyperparameters of their own, q(φ) is a product. Each block of hyperparameters then has weights from its own latent
+functions alone (equation 4.5 and appendix A.3).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pymc.blocking import DictToArrayBijection, PointType
+from scipy.optimize import minimize
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from scipy.special import softmax
 
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
@@ -27,16 +31,128 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import IndependentSites
-from pymc_gpep.hyper.blocks import find_blocks
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.mean_field_weights import WEIGHTS, LatentValues, Weights
-from pymc_gpep.hyper.parents import most_probable_parents
 from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.structure.hierarchy import Hierarchy
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import Moments
 
-__all__ = ["Step", "mean_field_steps"]
+__all__ = ["Blocks", "Step", "find_blocks", "mean_field_steps", "most_probable_parents"]
+
+_STEP = 1e-4  # of the differences that second derivatives are taken from
+_POLISH = 6  # Newton steps; the error of each is a part in 10⁷ of that before it
+_LARGEST = 1.0  # Newton step
+
+
+def most_probable_parents(hierarchy: Hierarchy, start: PointType, children: Mapping[str, Any]) -> PointType:
+    """Values of the parents' value variables at the maximum of their log density, unconstrained, given the children.
+
+    For a conjugate pair, φ ~ Exponential(ψ) with ψ ~ Gamma(σ, τ), the maximum is at ψ = (σ + 1) / (τ + φ). This is also
+    the mean of ψ given φ (Girolami and Rogers 2006, equation 4.8): the Jacobian of the logarithm makes the two one.
+
+    Parameters
+    ----------
+    hierarchy : Hierarchy
+    start : dict
+        Values to begin at, of these variables and perhaps others.
+    children : mapping
+        Children by name, on their natural scale.
+    """
+    names = hierarchy.parent_values
+    if not names:
+        return {}
+    shapes = [np.shape(start[name]) for name in names]
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+
+    def parts(flat: Array) -> list[Array]:
+        return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
+
+    def slope(flat: Array) -> Array:
+        return hierarchy.conditional(parts(flat), children)[1]
+
+    def negative(flat: Array) -> tuple[float, Array]:
+        value, gradient = hierarchy.conditional(parts(flat), children)
+        return (-value, -gradient) if np.isfinite(value) and np.isfinite(gradient).all() else (np.inf, 0.0 * flat)
+
+    found = np.concatenate([np.ravel(start[name]) for name in names]).astype(np.float64)
+    found = np.asarray(minimize(negative, found, jac=True, method="L-BFGS-B").x)
+    for _ in range(_POLISH):
+        here = slope(found)
+        curvature = np.array(
+            [(slope(found - step) - slope(found + step)) / (2 * _STEP) for step in _STEP * np.eye(found.size)]
+        )
+        try:
+            np.linalg.cholesky(0.5 * (curvature + curvature.T))
+            step = np.linalg.solve(curvature, here)
+        except np.linalg.LinAlgError:
+            break  # a ridge, along which no point is better than another
+        if not np.abs(step).max() < _LARGEST:
+            break
+        found = found + step
+    return dict(zip(names, parts(found), strict=True))
+
+
+class Blocks(NamedTuple):
+    """Which hyperparameters belong together, and to which latent functions."""
+
+    functions: NDArray[np.bool_]
+    """Whether a function's density weighs the draws of a block, (b, c)."""
+    of: dict[str, NDArray[np.int64]]
+    """The block of each entry of the children, by name."""
+
+
+def find_blocks(
+    hierarchy: Hierarchy,
+    here: Mapping[str, Array],
+    there: Mapping[str, Array],
+    moments: Callable[[Mapping[str, Array]], Moments],
+) -> Blocks:
+    """Find out which functions' priors change when a hyperparameter goes from here to there.
+
+    Functions that share a covariance have one block with all hyperparameters. A hyperparameter that several functions
+    have puts them into one block. Entries of a variable that depend on each other are in one block. So are variables of
+    which one is in the prior of the other.
+
+    Parameters
+    ----------
+    hierarchy : Hierarchy
+    here, there : mapping
+        Children by name, on their natural scale; values that are equal in both say nothing.
+    moments : callable
+        The prior of the latent values at such children.
+    """
+    children = {name: np.asarray(here[name], dtype=np.float64) for name in hierarchy.children}
+    before = moments(children)
+    functions = len(before.mean)
+    if len(before.k) == 1:
+        return Blocks(
+            np.ones((1, functions), dtype=bool), {name: np.zeros(x.shape, dtype=int) for name, x in children.items()}
+        )
+    first = functions + np.cumsum([0, *(x.size for x in children.values())])
+    nodes = {
+        name: start + np.arange(x.size).reshape(x.shape)
+        for (name, x), start in zip(children.items(), first, strict=False)
+    }
+    tied = set().union(*hierarchy.joint)
+    edges: list[tuple[int, int]] = []
+    for name, x in children.items():
+        for entry in [...] if name in tied else list(np.ndindex(x.shape)):
+            moved = x.copy()
+            moved[entry] = np.asarray(there[name])[entry]
+            after = moments({**children, name: moved})
+            # A covariance that is not finite counts as one that has changed.
+            changed = (after.k != before.k).any(axis=(1, 2)) | (after.mean != before.mean).any(axis=1)
+            edges += [(int(node), int(k)) for node in np.ravel(nodes[name][entry]) for k in np.flatnonzero(changed)]
+    for names in hierarchy.joint:
+        together = np.concatenate([nodes[name].ravel() for name in sorted(names)])
+        edges += [(int(together[0]), int(node)) for node in together[1:]]
+    ends = np.array(edges, dtype=int).reshape(-1, 2).T
+    total = int(first[-1])
+    _, part = connected_components(coo_array((np.ones(ends.shape[1]), tuple(ends)), shape=(total, total)), False)
+    parts, block = np.unique(part[functions:], return_inverse=True)
+    return Blocks(parts[:, None] == part[:functions], {name: block[own - functions] for name, own in nodes.items()})
+
 
 _TOGETHER = 16  # densities that do not wait for each other
 

@@ -1,12 +1,27 @@
 """A prior covariance that is a matrix.
 
 The algebra is that of `pymc_gpep.kernels.gaussians.independent`: one factorisation and one inverse.
+
+Sites that couple the functions of a point take c + 1 factorisations. Sites without structure but their blocks take
+O((cn)³), with the algebra of `pymc_gpep.kernels.gaussians.block_sites`.
 """
+
+from copy import copy
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.gaussians.block_sites import (
+    block_gradient,
+    block_marginals,
+    block_roots,
+    factorise_blocks,
+    project,
+    smooth_blocks,
+)
+from pymc_gpep.kernels.gaussians.coupled import latent_weights
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.gaussians.independent import (
     add_function_gradient,
@@ -23,14 +38,118 @@ from pymc_gpep.kernels.linalg.lapack import (
     rounding,
 )
 from pymc_gpep.kernels.schemes.newton_direction import newton_direction
-from pymc_gpep.solvers.dense_blocks import DenseBlocks
-from pymc_gpep.solvers.dense_coupled import DenseCoupled
+from pymc_gpep.solvers.coupled import Matrices, evidence_gradient, factorise, marginal_moments
 from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, PriorForm, SiteAlgebra
 from pymc_gpep.solvers.signed_blocks import SignedBlocks
 from pymc_gpep.solvers.signed_posterior import SignedFunctionPosterior
 from pymc_gpep.solvers.team import Team
 
-__all__ = ["DenseForm", "DenseFunctionPosterior"]
+__all__ = ["DenseBlocks", "DenseCoupled", "DenseForm", "DenseFunctionPosterior"]
+
+
+class DenseBlocks(SiteAlgebra):
+    """The algebra on n(c − 1) numbers.
+
+    Parameters
+    ----------
+    k : array (1 or c, n, n)
+    n_functions : int
+    """
+
+    def __init__(self, k: Array, n_functions: int) -> None:
+        n, c = k.shape[-1], n_functions
+        size = n * (c - 1)
+        self._k = k
+        self._roots, self._lower, self._smooth = np.empty((n, c, c - 1)), np.empty((size, size)), np.empty((c, n, size))
+        self._image = np.empty((c, n))
+
+    def factorise(self, precision: Array) -> tuple[bool, float]:
+        """See `SiteAlgebra`."""
+        block_roots(precision, self._roots)
+        ok, log_det = factorise_blocks(self._k, self._roots, self._lower)
+        return bool(ok), float(log_det)
+
+    def weights(self, force: Array, out: Array) -> None:
+        """See `SiteAlgebra`."""
+        multiply_functions(self._k, force, self._image)
+        project(self._k, self._roots, self._lower, force, self._image, out)
+
+    def moments(self, b: Array, mean: Array, cov: Array) -> None:
+        """See `SiteAlgebra`."""
+        multiply_functions(self._k, b, mean)
+        smooth_blocks(self._k, self._roots, self._lower, self._smooth)
+        block_marginals(self._k, self._smooth, cov)
+
+    def gradient(self, b: Array, moved: Array | None = None) -> Array:
+        """See `SiteAlgebra`; (1 or c, n, n)."""
+        gradient = np.empty_like(self._k)
+        block_gradient(self._roots, self._lower, b, self._smooth[0], gradient)
+        if moved is not None:
+            add_implicit_gradient(b, moved, gradient)
+        return gradient
+
+
+_TINY = 1e-20  # a floor for π that changes no digit of 32 bits, and whose root and its inverse they hold
+
+
+class DenseCoupled(SiteAlgebra):
+    """The algebra of `pymc_gpep.kernels.gaussians.coupled`.
+
+    Parameters
+    ----------
+    k : array (1 or c, n, n)
+    n_functions : int
+    team : Team
+
+    Attributes
+    ----------
+    inverses, p, work : array (c, n, n), (n, n), (c, n, n)
+        A_k⁻¹, the Cholesky factor of P, and room.
+    """
+
+    inverses: Matrices
+    p: Matrices
+    work: Matrices
+
+    def __init__(self, k: Array, n_functions: int, team: Team) -> None:
+        n = k.shape[-1]
+        self._k, self._team = k, team
+        self._pi = np.full((n_functions, n), np.nan)
+        self.inverses, self.work = np.empty((2, n_functions, n, n))
+        self.p = np.empty((n, n))
+
+    def factorise(self, precision: Array) -> tuple[bool, float]:
+        """See `SiteAlgebra`."""
+        np.maximum(precision, _TINY if self.p.dtype == np.float32 else -np.inf, out=self._pi)
+        return factorise(self._k, self._pi, self.inverses, self.p, self._team)
+
+    def weights(self, force: Array, out: Array) -> None:
+        """See `SiteAlgebra`."""
+        latent_weights(self.inverses, self.p, self._pi, force, out)
+
+    def moments(self, b: Array, mean: Array, cov: Array) -> None:
+        """See `SiteAlgebra`."""
+        marginal_moments(self._k, self.inverses, self.p, self._pi, b, self.work, mean, cov, self._team)
+
+    def gradient(self, b: Array, moved: Array | None = None) -> Array:
+        """See `SiteAlgebra`; (1 or c, n, n)."""
+        gradient = np.empty_like(self._k)
+        room = np.asarray(self.work[0], dtype=np.float64)
+        evidence_gradient(self.inverses, self.p, self._pi, b, room, gradient)
+        if moved is not None:
+            add_implicit_gradient(b, moved, gradient)
+        return gradient
+
+    @property
+    def in_single_precision(self) -> Self:
+        """See `SiteAlgebra`."""
+        other = copy(self)
+        other.inverses, other.p, other.work = (_halved(each) for each in (self.inverses, self.p, self.work))
+        return other
+
+
+def _halved(matrices: Matrices) -> Matrices:
+    return matrices.reshape(-1).view(np.float32)[: matrices.size].reshape(matrices.shape)
 
 
 class DenseFunctionPosterior(FunctionPosterior):

@@ -167,7 +167,7 @@ class SharedPosterior:
     def shift(self, common: Array) -> Array:
         """Move sites with the best function common to all, h_k + S_k a, and return what becomes of `common`, g (M,).
 
-        See `pymc_gpep.streaming.common_shift`. The system there is the sum of (I − Σ_k) / β_k, since
+        See `pymc_gpep.streaming.gaussian`. The system there is the sum of (I − Σ_k) / β_k, since
         S Σ S = (S − (I − Σ) / β) / β. And S μ is h − μ / β.
         """
         size = self.location.shape[1]

@@ -1,15 +1,18 @@
 """Step after step: batches in their order, step sizes, and what is done where a step cannot be taken."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from pymc_gpep.streaming.array_step import array_step
 from pymc_gpep.streaming.batches import Batch, Batches
 from pymc_gpep.streaming.schedule import Schedule
 from pymc_gpep.streaming.state import State
-from pymc_gpep.streaming.step import Step, Taken
+from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, make_step
+from pymc_gpep.structure.interpreted import INTERPRETED
 
-__all__ = ["Run"]
+__all__ = ["Run", "step_of"]
 
 _ESCALATION, _ATTEMPTS = 100.0, 3
 _FAILURES = 20  # one after the other
@@ -74,3 +77,9 @@ class Run:
         if self.done % self._schedule.per_epoch == 0:
             self._state.settle()
         return taken if went_well else taken._replace(log_posterior=np.nan)
+
+
+def step_of(problem: BatchProblem, state: State, optimiser: Optimiser, compile_kwargs: dict[str, Any]) -> Step:
+    """A step as `make_step` makes it. One whose graph is to be compiled is a graph."""
+    made = array_step(problem, state, optimiser) if compile_kwargs.get("mode") is INTERPRETED else None
+    return made or make_step(problem, state, optimiser, compile_kwargs)

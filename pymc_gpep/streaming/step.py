@@ -20,9 +20,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.solvers.step_blocks import StepBlocks
-from pymc_gpep.streaming.batch_graph import BatchGraph
 from pymc_gpep.streaming.features import batch_features, prior_blocks
-from pymc_gpep.streaming.memories.memory import Effect, Memory
+from pymc_gpep.streaming.memories.memory import BatchGraph, Effect, Memory
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.state import State
 from pymc_gpep.structure.interpreted import refuse_draws

@@ -12,15 +12,34 @@ from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RNGConsumerOp
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.affine import Affinity, NotAffineError
 from pymc_gpep.structure.integrated_variables import IntegratedVariables, Joint, PosteriorFunctions
 from pymc_gpep.structure.interpreted import graph_function
-from pymc_gpep.structure.random_variables import kept_random
 
-__all__ = ["AffineVariables", "InNormals", "SumVariables", "There", "at_zero", "slopes_along", "slopes_of"]
+__all__ = [
+    "AffineVariables",
+    "InNormals",
+    "SumVariables",
+    "There",
+    "at_zero",
+    "kept_random",
+    "slopes_along",
+    "slopes_of",
+]
+
+
+def kept_random(outputs: Sequence[Variable]) -> dict[Variable, Variable]:
+    """Return the random variables behind some variables, each to be replaced by itself.
+
+    PyTensor copies a random variable where it replaces others, if data that give its size are used beside it as well.
+    A copy is no variable of the model, and would be drawn anew.
+    """
+    found = [v for v in ancestors(outputs) if v.owner is not None and isinstance(v.owner.op, RNGConsumerOp)]
+    return {v: v for v in found if v.name is not None}
 
 
 class InNormals(Protocol):

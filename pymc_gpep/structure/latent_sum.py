@@ -24,7 +24,7 @@ from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.prior import BoundPrior, DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.whitening import Sampled
-from pymc_gpep.structure.affine_variables import SumVariables, slopes_of
+from pymc_gpep.structure.affine_variables import SumVariables, kept_random, slopes_of
 from pymc_gpep.structure.assembly import Dims
 from pymc_gpep.structure.cross_covariance import CrossCovariance, functions_of
 from pymc_gpep.structure.effects_elsewhere import EffectsElsewhere
@@ -34,7 +34,6 @@ from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
 from pymc_gpep.structure.process_term import ProcessTerm
 from pymc_gpep.structure.processes import GPModel, with_functions
-from pymc_gpep.structure.random_variables import kept_random
 from pymc_gpep.structure.recipes import Recipe
 from pymc_gpep.structure.row_parts import PartsElsewhere, RowParts, row_parts
 from pymc_gpep.structure.row_sum import MovedProcess

@@ -7,7 +7,7 @@ from threadpoolctl import threadpool_limits
 
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.centres import in_turn
+from pymc_gpep.hyper.inducing_inputs import in_turn
 from pymc_gpep.rows.chunks import chunks, inputs_at, sample_numbers
 from pymc_gpep.rows.open_rows import rows_of
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.testing import assert_allclose
 
-from pymc_gpep.hyper.centres import class_centres, in_turn, spread_rows
+from pymc_gpep.hyper.inducing_inputs import class_centres, in_turn, spread_rows
 from pymc_gpep.rows.in_memory import InMemory
 
 RNG = np.random.default_rng(1)

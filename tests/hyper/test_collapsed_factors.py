@@ -5,8 +5,8 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep.hyper.collapsed_factors import collapsed
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.hyper.ends import collapsed
 from pymc_gpep.structure import read_classifier
 
 J, M = 20, 4

@@ -16,9 +16,8 @@ from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.hyper import hyper_method
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.hyper.mean_field_steps import mean_field_steps
+from pymc_gpep.hyper.mean_field_steps import mean_field_steps, most_probable_parents
 from pymc_gpep.hyper.optimum import maximise
-from pymc_gpep.hyper.parents import most_probable_parents
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.hierarchy import Hierarchy
 from tests import models

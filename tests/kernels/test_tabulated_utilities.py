@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from pymc_gpep.kernels.special.independent_classes import FINE, probabilities_of_independent
 from pymc_gpep.kernels.special.tabulated_utilities import ENTRIES, largest_of_tabulated, tabulate
 from pymc_gpep.likelihoods.over_factors import UtilityNoise
-from pymc_gpep.likelihoods.softmax.gumbel_noise import gumbel_noise
+from pymc_gpep.likelihoods.softmax.predictive import gumbel_noise
 from tests.reference.softmax_average import softmax_average
 
 NORMAL = UtilityNoise(1.0, np.ones(1), np.zeros(1), np.zeros(1), 0.0)

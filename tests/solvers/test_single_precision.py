@@ -8,8 +8,8 @@ from pymc_gpep import NestedEP
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.solvers import nested_ep, single_precision
 from pymc_gpep.solvers.dense_form import DenseForm
+from pymc_gpep.solvers.nested_ep import SinglePrecision
 from pymc_gpep.solvers.problem import Problem
-from pymc_gpep.solvers.single_precision import SinglePrecision
 from pymc_gpep.solvers.site_posterior import site_posterior, site_posterior_space
 from tests.reference.data import random_problem
 

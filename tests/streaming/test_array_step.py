@@ -11,7 +11,7 @@ from pymc_gpep.streaming.memories.stateless import Stateless
 from pymc_gpep.streaming.memories.stochastic import Stochastic
 from pymc_gpep.streaming.memories.stored import StoredMemory
 from pymc_gpep.streaming.memories.variational import Variational
-from pymc_gpep.streaming.steps import step_of
+from pymc_gpep.streaming.run import step_of
 from pymc_gpep.structure.interpreted import INTERPRETED
 from tests import models
 from tests.streaming.problems import small

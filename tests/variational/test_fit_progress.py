@@ -9,7 +9,7 @@ import pytest
 import pymc_gpep as gpep
 from pymc_gpep.hyper import ends
 from pymc_gpep.variational.compilation import compilation
-from pymc_gpep.variational.fit_progress import FitProgress
+from pymc_gpep.variational.fit_run import FitProgress
 from tests import models
 
 
@@ -55,8 +55,8 @@ def test_nothing_is_said_where_nothing_is_wanted(capsys):
 
 
 def test_sweeps_of_a_long_solve_are_shown(capsys, monkeypatch):
-    monkeypatch.setattr("pymc_gpep.variational.fit_progress._PATIENCE", -1.0)
-    monkeypatch.setattr("pymc_gpep.variational.fit_progress._QUIET", -1.0)
+    monkeypatch.setattr("pymc_gpep.variational.fit_run._PATIENCE", -1.0)
+    monkeypatch.setattr("pymc_gpep.variational.fit_run._QUIET", -1.0)
     model, _ = models.fixed()
     fit(model, progressbar=True)
     assert "solve 1: sweep 2, residual" in capsys.readouterr().out

@@ -21,8 +21,7 @@ from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
 from pymc_gpep.likelihoods.ordered.cutpoints import has_cutpoints
 from pymc_gpep.likelihoods.softmax.argument import softmax_argument
 from pymc_gpep.likelihoods.softmax.information import rough_information
-from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
-from pymc_gpep.likelihoods.softmax.tail import log_tail
+from pymc_gpep.likelihoods.softmax.predictive import log_tail, softmax_probabilities
 
 __all__ = ["SoftmaxLikelihood"]
 

@@ -6,9 +6,8 @@ from typing import ClassVar
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.streaming.batch_graph import BatchGraph
 from pymc_gpep.streaming.gaussian import gaussian
-from pymc_gpep.streaming.memories.memory import Effect, Memory, log_site_normalisers, site_of
+from pymc_gpep.streaming.memories.memory import BatchGraph, Effect, Memory, log_site_normalisers, site_of
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.schedule import ReplacingSchedule, Schedule
 from pymc_gpep.streaming.state import State

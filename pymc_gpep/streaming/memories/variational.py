@@ -6,10 +6,9 @@ from typing import ClassVar
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.streaming.batch_graph import BatchGraph
 from pymc_gpep.streaming.gaussian import Gaussian, gaussian
 from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites
-from pymc_gpep.streaming.memories.memory import Marginals
+from pymc_gpep.streaming.memories.memory import BatchGraph, Marginals
 from pymc_gpep.streaming.rules.rule import Rule
 
 __all__ = ["Variational"]

@@ -7,13 +7,12 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.approximations.site_rules.one_function import OneFunctionSite
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
+from pymc_gpep.approximations.site_rules.whole_point import OneFunctionSite
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import LogisticResponse, NormalResponse
 from pymc_gpep.solvers.batch_sites import PointKernel, probit_kernel
-from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
-from pymc_gpep.streaming.rules.log_concave import window
+from pymc_gpep.streaming.graph_functions import hazard, log_ndtr, window
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
 __all__ = ["ExpectedLogLogit", "ExpectedLogProbit", "LogitNormaliser", "ProbitNormaliser"]

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pymc_gpep.approximations.limits import did_you_mean
 from pymc_gpep.approximations.methods import check_fits
-from pymc_gpep.approximations.suggestion import did_you_mean
 from pymc_gpep.argument_types import check_number, check_switches, check_whole, plain
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
@@ -34,10 +34,9 @@ from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.streaming.model_blocks import model_blocks
 from pymc_gpep.streaming.rules.all_rules import RULES, rule_for
 from pymc_gpep.streaming.rules.rule import Rule
-from pymc_gpep.streaming.run import Run
+from pymc_gpep.streaming.run import Run, step_of
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem
-from pymc_gpep.streaming.steps import step_of
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.cross_covariance import functions_of
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
