@@ -8,6 +8,7 @@ import inspect
 import io
 import re
 from contextlib import redirect_stdout
+from dataclasses import fields
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -18,6 +19,7 @@ import pytest
 
 import pymc_gpep as gpep
 import pymc_gpep.sklearn
+from pymc_gpep.approximations.methods import APPROXIMATIONS, SPARSE_APPROXIMATIONS
 from tests.models import interpreted_sampler
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
@@ -99,3 +101,9 @@ def test_example_runs(room, name, names, monkeypatch, tmp_path):
 def test_page_has_every_public_name():
     listed = re.findall(r"^   (\w+)$", PAGE.read_text(), flags=re.MULTILINE)
     assert sorted(listed) == sorted(name for _, name in NAMES)
+
+
+@pytest.mark.parametrize("kind", [*APPROXIMATIONS, *SPARSE_APPROXIMATIONS, gpep.IVM])
+def test_options_are_documented_once_each_also_those_of_the_classes_above(kind):
+    listed = re.findall(r"^([\w, ]+) : ", inspect.getdoc(kind).partition("Parameters\n")[2], flags=re.MULTILINE)
+    assert sorted(", ".join(listed).split(", ")) == sorted(option.name for option in fields(kind))

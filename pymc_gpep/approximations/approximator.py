@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from pymc_gpep.approximations.limits import check_limits
+from pymc_gpep.approximations.limits import check_limits, documented
 from pymc_gpep.approximations.solution import Convergence, Solution
 from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.array_types import Array, Observed
@@ -78,6 +78,9 @@ class Approximator(ABC):
     """Whether it needs the inverse of the prior covariance, which must then have one."""
     corrections: ClassVar[Mapping[str, Correction]] = {}
     """Corrections of predictive probabilities by name."""
+
+    def __init_subclass__(cls) -> None:
+        cls.__doc__ = documented(cls)
 
     def __post_init__(self) -> None:
         check_limits(self)

@@ -27,22 +27,6 @@ _ROUGHLY, _FEW = 1e-2, 100  # tolerance of the bound that a solve from cold begi
 class EP(AcceleratedEP):
     """Gaussian sites that match mean and variance of every latent value under its tilted distribution.
 
-    Parameters
-    ----------
-    tolerance : float
-        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
-        The evidence is stationary in the sites, and accurate to about the square of the tolerance.
-    max_iterations : int
-        Limit on iterations.
-    memory : int
-        Past steps that Anderson acceleration combines; 0 is plain damped EP.
-    mixing : float
-        Part of the combined residual that an accelerated step takes.
-    damping : float
-        Part of the full update that a plain step takes, in (0, 1].
-    ladder : bool
-        Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
-
     Examples
     --------
     >>> solution = gpep.EP().solve(K, mean[0], y == 2)  # (n, n), (n,), (n,)

@@ -31,18 +31,6 @@ class IEP(AcceleratedEP):
 
     Parameters
     ----------
-    tolerance : float
-        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
-    max_iterations : int
-        Limit on outer iterations.
-    memory : int
-        Past steps that Anderson acceleration combines; 0 is plain damped EP.
-    mixing : float
-        Part of the combined residual that an accelerated step takes.
-    damping : float
-        Part of the full update that a plain step takes, in (0, 1].
-    ladder : bool
-        Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
     max_inner : int
         Inner sweeps per outer iteration: 1 is incremental, more runs inner EP on to the tolerance. The inner sites are
         iterated along with the outer ones, so that the fixed point is the same.

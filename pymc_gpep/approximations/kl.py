@@ -21,18 +21,6 @@ __all__ = ["KL"]
 class KL(AcceleratedBound):
     """The Gaussian q with the smallest KL(q ‖ posterior); the evidence is a lower bound, the best by a Gaussian.
 
-    Parameters
-    ----------
-    tolerance : float
-        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the bound.
-        The bound is accurate to about the square of the tolerance.
-    max_iterations : int
-        Limit on iterations.
-    memory : int
-        Past steps that Anderson acceleration combines; 0 is the plain iteration.
-    mixing : float
-        Part of the combined residual that an accelerated step takes.
-
     Examples
     --------
     >>> solution = gpep.KL().solve(K, mean[0], y == 2)  # (n, n), (n,), (n,)

@@ -1,15 +1,21 @@
-"""Limits of options, stated beside each as the metadata of its field: `field(default=4, metadata=at_least(0))`."""
+"""Options: their limits, how subclasses document them, and which was meant.
 
+Limits are stated beside each as the metadata of its field: `field(default=4, metadata=at_least(0))`.
+"""
+
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
+from inspect import cleandoc
 from typing import Any, NamedTuple
 
 from pymc_gpep.argument_types import check_whole
 
-__all__ = ["at_least", "check_limits", "did_you_mean", "fraction", "one_of", "positive"]
+__all__ = ["at_least", "check_limits", "did_you_mean", "documented", "fraction", "one_of", "positive"]
 
 _KEY = "limit"
+_PARAMETERS = r"Parameters\n----------\n(.*?)(?:\n\n(?=\S)|\Z)"
 
 
 class _Limit(NamedTuple):
@@ -72,6 +78,31 @@ def check_limits(options: Any) -> None:
             raise TypeError(refusal) from None
         if not holds:
             raise ValueError(refusal)
+
+
+def documented(kind: type) -> str | None:
+    """Return the docstring of a class with the options of the class above it, which it need not document again.
+
+    Options that it documents itself stay as they are. None where Python runs without docstrings.
+    """
+    above, own = kind.__mro__[1].__doc__, kind.__doc__
+    if not above or not own:
+        return own
+    own = cleandoc(own)
+    parts = re.split(_PARAMETERS, own, maxsplit=1, flags=re.DOTALL)
+    if len(parts) == 1:
+        head, *rest = re.split(r"(?m)^(?=[A-Z][a-z]+\n---)", own, maxsplit=1)
+        parts = [head, "", "".join(rest)]
+    options = _options(above) | _options(own)
+    listed = "".join(options.values())
+    return f"{parts[0].rstrip()}\n\nParameters\n----------\n{listed}\n{parts[2]}".rstrip() + "\n"
+
+
+def _options(documentation: str) -> dict[str, str]:
+    """Parameters of a docstring by name, each with its lines."""
+    found = re.search(_PARAMETERS, cleandoc(documentation), flags=re.DOTALL)
+    entries = re.split(r"(?m)^(?=[\w, ]+ : )", found[1])[1:] if found else []
+    return {entry.split(" : ")[0]: entry.rstrip() + "\n" for entry in entries}
 
 
 def did_you_mean(names: Iterable[str], known: Iterable[str]) -> str:

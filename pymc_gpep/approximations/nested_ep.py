@@ -26,17 +26,6 @@ class NestedEP(AcceleratedEP):
 
     Parameters
     ----------
-    tolerance : float
-        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
-        The evidence is accurate to about the square of the tolerance.
-    max_iterations : int
-        Limit on outer iterations.
-    memory : int
-        Past steps that Anderson acceleration combines; 0 is plain damped EP.
-    mixing : float
-        Part of the combined residual that an accelerated step takes.
-    damping : float
-        Part of the full update that a plain step takes, in (0, 1].
     ladder : bool
         Whether to go on where the iteration does not get closer any more. Smaller steps come first, and then a scheme
         that lowers EP's energy and cannot cycle.

@@ -28,21 +28,6 @@ class QIEP(AcceleratedEP):
     (Seeger, Lawrence and Herbrich 2006; Girolami and Zhong 2007). The evidence and its derivatives are then those of
     class-independent EP without a further approximation.
 
-    Parameters
-    ----------
-    tolerance : float
-        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
-    max_iterations : int
-        Limit on outer iterations.
-    memory : int
-        Past steps that Anderson acceleration combines; 0 is plain damped EP.
-    mixing : float
-        Part of the combined residual that an accelerated step takes.
-    damping : float
-        Part of the full update that a plain step takes, in (0, 1].
-    ladder : bool
-        Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
-
     Examples
     --------
     >>> solution = gpep.QIEP().solve(K, mean, y)  # (n, n), (3, n), (n,)

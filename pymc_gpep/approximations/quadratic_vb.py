@@ -24,18 +24,6 @@ class QuadraticVB(AcceleratedBound):
     For the logit the bound is that of Jaakkola and Jordan (2000). For the probit it is one of curvature 1, which is
     variational Bayes with utilities (Girolami and Rogers 2006). The evidence is a lower bound below that of `KL`.
 
-    Parameters
-    ----------
-    tolerance : float
-        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the bound.
-        The bound is accurate to about the square of the tolerance.
-    max_iterations : int
-        Limit on iterations.
-    memory : int
-        Past steps that Anderson acceleration combines; 0 is the plain iteration.
-    mixing : float
-        Part of the combined residual that an accelerated step takes.
-
     Examples
     --------
     >>> solution = gpep.QuadraticVB().solve(K, mean[0], y == 2)  # (n, n), (n,), (n,)

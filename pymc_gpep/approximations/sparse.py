@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.approximations.accelerated_ep import sites_between
-from pymc_gpep.approximations.limits import at_least, check_limits, fraction, positive
+from pymc_gpep.approximations.limits import at_least, check_limits, documented, fraction, positive
 from pymc_gpep.approximations.number import Number
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
@@ -186,6 +186,9 @@ class SparseApproximation(ABC):
     """What messages call it."""
     first_scheme: ClassVar[str]
     """What its solver tries first."""
+
+    def __init_subclass__(cls) -> None:
+        cls.__doc__ = documented(cls)
 
     def __post_init__(self) -> None:
         check_limits(self)

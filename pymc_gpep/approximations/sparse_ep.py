@@ -49,21 +49,12 @@ class SparseEP(SparseApproximation):
         not at all either, with sites that leave them independent; with all points it is `"qiep"`, or `"ep"` for a
         likelihood of one function. `"pairwise"`: the paper's product over the other classes, whose evidence is a lower
         bound factor by factor and cannot be compared with any other.
-    tolerance : float
-        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
-    max_iterations : int
-        Limit on iterations.
     memory : int
         Past steps that Anderson acceleration combines, each as long as two starts; 0 is plain damped EP.
-    mixing : float
-        Part of the combined residual that an accelerated step takes.
     damping : float
         Part of the full update that a plain step takes, in (0, 1].
     ladder : bool
         Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
-    jitter : float
-        Added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
-        hundredfold, and once more, where the matrix has no Cholesky factor: inducing inputs may coincide.
 
     Examples
     --------

@@ -59,15 +59,8 @@ class SparseVI(SparseApproximation):
     tolerance : float
         Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the bound.
         The bound is accurate to about the square of the tolerance.
-    max_iterations : int
-        Limit on iterations.
     memory : int
         Past steps that Anderson acceleration combines; 0 is the plain iteration.
-    mixing : float
-        Part of the combined residual that an accelerated step takes.
-    jitter : float
-        Added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
-        hundredfold, and once more, where the matrix has no Cholesky factor: inducing inputs may coincide.
 
     Examples
     --------
