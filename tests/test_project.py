@@ -307,6 +307,26 @@ def test_priors_are_told_apart_where_they_are_made_alone():
     assert found == []
 
 
+def test_private_names_of_libraries_are_in_three_files():
+    """A private attribute that no module of the package sets or defines is one of a library."""
+    modules = {str(path.relative_to(ROOT / "pymc_gpep")): ast.parse(path.read_text()) for path in MODULES}
+    own, used, imported = {"_replace", "_asdict", "_fields", "_make"}, [], []
+    for path, module in modules.items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                own.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                own |= {node.attr} if getattr(node.value, "id", "") == "self" else set()
+            elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                used.append((path, node.attr))
+            elif isinstance(node, ast.Name | ast.arg):
+                own |= {getattr(node, "id", getattr(node, "arg", ""))}
+            elif isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] != "pymc_gpep":
+                imported += [path for alias in node.names if re.match("_[a-z]", alias.name)]
+    found = {path for path, name in used if name not in own} | set(imported)
+    assert found == {"structure/private_names.py", "kernels/compile.py", "fits/group.py"}
+
+
 def test_kernels_import_neither_pymc_nor_pytensor():
     # A bare stand-in for the parent package, whose own __init__ does import PyMC.
     imported = run_python(

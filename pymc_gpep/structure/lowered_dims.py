@@ -27,6 +27,7 @@ from pytensor.xtensor.type import XTensorSharedVariable, XTensorType
 
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.errors import StructureError
+from pymc_gpep.structure.private_names import share_dims
 
 __all__ = ["lower_dims"]
 
@@ -67,7 +68,7 @@ def lower_dims(model: pm.Model) -> pm.Model:
     given = [*named, *observed, *begun]
     found = dict(zip(given, _lowered(given, set(model.basic_RVs)), strict=True))
     lowered = pm.Model(model=None)  # not part of a model around it
-    lowered._coords, lowered._dim_lengths = model._coords, model._dim_lengths
+    share_dims(lowered, model)
     for variable in named:
         own, dims = found[variable], model.named_vars_to_dims.get(variable.name)
         own.name = variable.name

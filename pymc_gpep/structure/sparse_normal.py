@@ -14,9 +14,8 @@ import numpy as np
 import pytensor.sparse as ps
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pymc.distributions.distribution import Continuous, SymbolicRandomVariable, _support_point
+from pymc.distributions.distribution import Continuous, SymbolicRandomVariable
 from pymc.distributions.shape_utils import rv_size_is_none
-from pymc.logprob.abstract import _logprob
 from pymc.pytensorf import normalize_rng_param
 from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -33,6 +32,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.factor_pattern import FactorPattern
 from pymc_gpep.solvers.sparse_precision import SparsePrecision
 from pymc_gpep.structure.elementwise import is_elementwise
+from pymc_gpep.structure.private_names import log_density, support_point
 
 __all__ = ["SparseNormal", "SparseNormalRV"]
 
@@ -150,12 +150,12 @@ class SparseNormalRV(SymbolicRandomVariable):
         return cast(TensorVariable, op(rng, size, mu, entries, first, second))
 
 
-@_support_point.register(SparseNormalRV)
+@support_point.register(SparseNormalRV)
 def _mean(op: SparseNormalRV, rv: TensorVariable, rng: Any, size: Any, mu: Any, *precision: Any) -> TensorVariable:
     return cast(TensorVariable, mu + pt.zeros_like(rv))
 
 
-@_logprob.register(SparseNormalRV)
+@log_density.register(SparseNormalRV)
 def _log_density(
     op: SparseNormalRV, values: Any, rng: Any, size: Any, mu: Any, entries: Any, first: Any, second: Any, **kwargs: Any
 ) -> TensorVariable:

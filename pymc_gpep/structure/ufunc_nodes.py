@@ -19,6 +19,8 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.utils import import_func_from_string
 from scipy.special import polygamma
 
+from pymc_gpep.structure.private_names import check_broadcast
+
 __all__ = ["Ufunc", "by_ufuncs"]
 
 
@@ -69,7 +71,7 @@ class Ufunc(Op):
         def thunk() -> None:
             values = [cell[0] for cell in cells]
             if not known:
-                Elemwise._check_runtime_broadcast(node, values)
+                check_broadcast(node, values)
             with np.errstate(all="ignore"):
                 out[0] = np.asarray(function(*values), dtype)
             done[0] = True

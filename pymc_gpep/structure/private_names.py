@@ -1,0 +1,19 @@
+"""Private names of PyMC and PyTensor for which there are no public ones, under names of this package.
+
+Private names of numba are in `pymc_gpep.kernels.compile`, and those of PyMC's groups in `pymc_gpep.fits.group`.
+"""
+
+import pymc as pm
+from pymc.distributions.distribution import _support_point as support_point
+from pymc.logprob.abstract import _logprob as log_density
+from pytensor.tensor.elemwise import Elemwise
+
+__all__ = ["check_broadcast", "log_density", "share_dims", "support_point"]
+
+check_broadcast = Elemwise._check_runtime_broadcast
+"""Raise a ValueError where an operation on arrays would stretch an axis that is not known to have length 1."""
+
+
+def share_dims(model: pm.Model, other: pm.Model) -> None:
+    """Give a model the dims of another one, so that coordinates that are set in either are set in both."""
+    model._coords, model._dim_lengths = other._coords, other._dim_lengths
