@@ -27,22 +27,18 @@ from pymc_gpep.fits.effects import contrasts as contrast_moments
 from pymc_gpep.fits.effects import effects, names_of_effects
 from pymc_gpep.fits.group import GPGroup
 from pymc_gpep.fits.groups_of_rows import groups_of_rows
-from pymc_gpep.fits.mixture import total_covariance, total_variance
+from pymc_gpep.fits.mixture import total_covariance
 from pymc_gpep.fits.prediction import predict_by, process_and_inputs
-from pymc_gpep.fits.recorder import Recorder
 from pymc_gpep.fits.sample import (
     Conditional,
-    draw_functions,
     draw_variables,
-    recorded,
+    recording,
     sampled_functions,
     sampled_variables,
-    standard_normals,
-    without_latents,
 )
 from pymc_gpep.fits.saving import to_datatree
 from pymc_gpep.fits.sensitivity import sensitivity
-from pymc_gpep.fits.summary import summaries
+from pymc_gpep.fits.summary import checked_prob, summaries
 from pymc_gpep.hyper import HyperPosterior, Maximum
 from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.hyper.log_posterior import LogPosterior
@@ -60,7 +56,6 @@ if TYPE_CHECKING:
 __all__ = ["Fit"]
 
 _log = logging.getLogger("pymc")  # where pm.sample says what it does; what silences that silences this
-_WITH_NORMALS = 1000  # most rows for which a factorisation of their covariance is no matter
 _ENOUGH = 1000  # draws to weight where fewer are asked for
 
 type Gp = pm.gp.Latent | Sequence[pm.gp.Latent] | None
@@ -864,7 +859,7 @@ class Fit(SingleGroupApproximation):
         """
         self.log_posterior.check_effects("summary")
         hyper = self.hyper_posterior
-        return summaries(hyper, [hyper.weights], *self._summarised(names), _checked_prob(ci_prob), random_seed)[0]
+        return summaries(hyper, [hyper.weights], *self._summarised(names), checked_prob(ci_prob), random_seed)[0]
 
     def _summarised(self, names: str | Sequence[str] | None) -> tuple[list[str], list[str]]:
         """Return names of effects and of hyperparameters, all of them for None."""
@@ -925,7 +920,7 @@ class Fit(SingleGroupApproximation):
         >>> fit.sensitivity("sigma", {"wide": pm.HalfNormal.dist(5), "PC": pm.Exponential.dist(-np.log(0.01) / 2)})
         """
         self.log_posterior.check_effects("sensitivity")
-        return sensitivity(self.hyper_posterior, name, priors, *self._summarised(names), _checked_prob(ci_prob))
+        return sensitivity(self.hyper_posterior, name, priors, *self._summarised(names), checked_prob(ci_prob))
 
     @one_blas_thread()
     def contrast(self, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
@@ -1040,7 +1035,8 @@ class Fit(SingleGroupApproximation):
             data = sampled_functions(hyper, draws, chains, rng, inputs, as_gps(gp))
             return self._noted(data)
         weighted = self._weighted((chains, draws), rng) if importance else None
-        recorder, names, draw = self._recording(as_gps(gp), int(rng.spawn(1)[0].integers(2**30)))
+        seed = int(rng.spawn(1)[0].integers(2**30))
+        recorder, names, draw = recording(hyper, as_gps(gp), self._free, self._deterministics, seed)
 
         def values(chain: int) -> dict[str, Array]:
             drawn = weighted.chain(chain) if weighted else draw(draws, rng)
@@ -1054,34 +1050,6 @@ class Fit(SingleGroupApproximation):
         if self.trace.unit != "step":
             data["posterior"].attrs["log_evidence"] = self.log_evidence
         return data
-
-    def _recording(
-        self, gps: tuple[pm.gp.Latent, ...] | None, seed: int
-    ) -> tuple[Recorder, list[str], Callable[[int, np.random.Generator], Mapping[str, Array]]]:
-        """A recorder of draws, the names of the variables that it is given, and a function that draws these."""
-        classifier, hyper = self.classifier, self.hyper_posterior
-        if self.log_posterior.joint or classifier.implicit:
-            free = self.groups[0].group
-            return self._recorder(free, self._deterministics, seed), recorded(classifier, free), self.draw
-        rotated = any(latent.rotated for latent in classifier.latents)
-        whole = rotated and classifier.n_points <= _WITH_NORMALS
-        free, known = self._free, self._deterministics
-        if not whole:
-            free, known = without_latents(classifier, free, known)
-
-        def draw(draws: int, rng: np.random.Generator) -> dict[str, Array]:
-            chosen, f = draw_functions(hyper, draws, rng, None, gps)
-            points = [hyper.point(s) for s in range(len(hyper))]
-            values = {name: np.array([point[name] for point in points])[chosen] for name in points[0]}
-            if not whole:
-                return values | {latent.f.name: f[:, latent.rows] for latent in classifier.latents}
-            z = standard_normals(hyper, chosen, f, gps)
-            return values | self.log_posterior.space.variables.draws(points[0], f, z)
-
-        return self._recorder(free, known, seed), recorded(classifier, free), draw
-
-    def _recorder(self, free: Sequence[Any], deterministics: Sequence[Any], seed: int) -> Recorder:
-        return Recorder(self.classifier, free, deterministics, self.log_posterior.space.data, seed)
 
     def _weighted(self, shape: tuple[int, int], rng: np.random.Generator) -> ResampledDraws:
         """Draws of the fit at its maximum, resampled by their importance weights."""
@@ -1174,42 +1142,12 @@ class Fit(SingleGroupApproximation):
         group = GPGroup(None, model=self.model, random_seed=self.seed)
         group.__init_group__(self._free)
         group.include_transformed = self.include_transformed
-        group.show(self)
+        group.show(self.hyper_posterior)
         return [group]
 
     @cached_property
     def _scale_cost_to_minibatch(self) -> Any:
         return pytensor.shared(np.int8(1))
-
-    def _conditionals(self) -> Iterator[Conditional]:
-        """The joint posterior given each node in turn."""
-        hyper = self.hyper_posterior
-        points = (hyper.point(s) for s in range(len(hyper)))
-        variables = self.log_posterior.space.variables
-        return (Conditional(variables, *pair) for pair in zip(points, self.functions(), strict=True))
-
-    def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Means and standard deviations by name of value variable."""
-        means, variances = zip(*(conditional.moments() for conditional in self._conditionals()), strict=True)
-        weights = self.hyper_posterior.weights
-        mean, std = {}, {}
-        for name in means[0]:
-            parts = (np.array([part[name] for part in of]) for of in (means, variances))
-            mean[name], variance = total_variance(weights, *parts)
-            std[name] = np.sqrt(variance)
-        return mean, std
-
-    def covariance(self, places: Mapping[str, slice], size: int) -> Array:
-        """Covariance (size, size) of the flat vector in which each value variable has its place."""
-
-        def parts() -> Iterator[tuple[Array, Array]]:
-            for conditional in self._conditionals():
-                flat = np.zeros(size)
-                for name, mean in conditional.moments()[0].items():
-                    flat[places[name]] = np.ravel(mean)
-                yield flat, conditional.covariance(places, size)
-
-        return total_covariance(self.hyper_posterior.weights, parts())[1]
 
     if not TYPE_CHECKING:  # a type checker would find any attribute
 
@@ -1220,13 +1158,3 @@ class Fit(SingleGroupApproximation):
             if name.startswith("_"):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
             return getattr(self.groups[0], name)
-
-
-def _checked_prob(ci_prob: float | None) -> float:
-    """The probability of an interval, ArviZ's for None."""
-    import arviz as az
-
-    found = float(az.rcParams["stats.ci_prob"]) if ci_prob is None else ci_prob
-    if not 0.0 < found < 1.0:
-        raise ValueError(f"ci_prob is {found}, but must be between 0 and 1.")
-    return found

@@ -1,7 +1,7 @@
 """The unconstrained values of a fit, as PyMC's approximations hold theirs."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pytensor
@@ -11,19 +11,12 @@ from pymc.pytensorf import floatX
 from pymc.variational.opvi import Group
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.mixture import total_covariance, total_variance
+from pymc_gpep.fits.sample import Conditional
+from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.solvers.team import one_blas_thread
 
-__all__ = ["GPGroup", "HasMoments"]
-
-
-class HasMoments(Protocol):
-    """The interface of a fit that a group needs."""
-
-    def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Means and standard deviations by name of value variable."""
-
-    def covariance(self, places: Mapping[str, slice], size: int) -> Array:
-        """Covariance (size, size) of the flat vector in which each value variable has its place."""
+__all__ = ["GPGroup"]
 
 
 @Group.register
@@ -47,19 +40,19 @@ class GPGroup(Group):
                 "gp_mean": pytensor.shared(start, "gp_mean"),
                 "gp_std": pytensor.shared(np.zeros_like(start), "gp_std"),
             }
-        self._fit: HasMoments | None = None
+        self._hyper: HyperPosterior | None = None
         self._settled = True
         self._finalize_init()
 
-    def show(self, fit: HasMoments) -> None:
-        """Let the moments be those of a fit."""
-        self._fit, self._settled = fit, False
+    def show(self, hyper: HyperPosterior) -> None:
+        """Let the moments be those of a mixture over hyperparameters."""
+        self._hyper, self._settled = hyper, False
 
     def _settle(self) -> None:
         """Compute the mean and the standard deviation, unless that is done."""
-        if self._settled or self._fit is None:
+        if self._settled or self._hyper is None:
             return
-        for key, values in zip(("gp_mean", "gp_std"), self._fit.moments(), strict=True):
+        for key, values in zip(("gp_mean", "gp_std"), _moments(self._hyper), strict=True):
             flat = np.concatenate([np.ravel(values[name]) for name in self.ordering])
             self.params_dict[key].set_value(floatX(flat))
         self._settled = True
@@ -83,9 +76,10 @@ class GPGroup(Group):
 
     @one_blas_thread()
     def _covariance(self) -> Array:
-        if self._fit is None:
+        if self._hyper is None:
             return np.zeros((self.ddim, self.ddim))
-        return self._fit.covariance({name: part for name, (_, part, *_) in self.ordering.items()}, self.ddim)
+        places = {name: part for name, (_, part, *_) in self.ordering.items()}
+        return _covariance(self._hyper, places, self.ddim)
 
     def var_to_data(self, shared: pt.TensorVariable) -> xr.Dataset:
         """Return the values of a flat vector by name of value variable.
@@ -106,3 +100,35 @@ class GPGroup(Group):
         values, vectors = np.linalg.eigh(self._covariance())
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         return self.mean + self.symbolic_initial @ root.T
+
+
+def _conditionals(hyper: HyperPosterior) -> Iterator[Conditional]:
+    """The joint posterior given each node in turn."""
+    log_posterior = hyper.log_posterior
+    for s, (node, solution) in enumerate(hyper.solutions()):
+        functions = log_posterior.latent(node.theta, solution)
+        yield Conditional(log_posterior.space.variables, hyper.point(s), functions)
+
+
+def _moments(hyper: HyperPosterior) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Means and standard deviations by name of value variable."""
+    means, variances = zip(*(conditional.moments() for conditional in _conditionals(hyper)), strict=True)
+    mean, std = {}, {}
+    for name in means[0]:
+        parts = (np.array([part[name] for part in of]) for of in (means, variances))
+        mean[name], variance = total_variance(hyper.weights, *parts)
+        std[name] = np.sqrt(variance)
+    return mean, std
+
+
+def _covariance(hyper: HyperPosterior, places: Mapping[str, slice], size: int) -> Array:
+    """Covariance (size, size) of the flat vector in which each value variable has its place."""
+
+    def parts() -> Iterator[tuple[Array, Array]]:
+        for conditional in _conditionals(hyper):
+            flat = np.zeros(size)
+            for name, mean in conditional.moments()[0].items():
+                flat[places[name]] = np.ravel(mean)
+            yield flat, conditional.covariance(places, size)
+
+    return total_covariance(hyper.weights, parts())[1]

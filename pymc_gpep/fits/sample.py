@@ -1,6 +1,7 @@
 """Draws of a fit: of the variables of its model, and of the latent functions at any inputs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -26,18 +27,10 @@ from pymc_gpep.hyper.log_posterior import Gps
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
 
-__all__ = [
-    "Conditional",
-    "draw_functions",
-    "draw_variables",
-    "recorded",
-    "sampled_functions",
-    "sampled_variables",
-    "standard_normals",
-    "without_latents",
-]
+__all__ = ["Conditional", "draw_functions", "draw_variables", "recording", "sampled_functions", "sampled_variables"]
 
 _NEW = "new_point"
+_WITH_NORMALS = 1000  # most rows for which a factorisation of their covariance is no matter
 _GIGABYTE = 1e9
 
 
@@ -81,7 +74,7 @@ def draw_functions(
     return chosen, found
 
 
-def standard_normals(hyper: HyperPosterior, chosen: NDArray[np.int64], f: Array, gps: Gps) -> Array:
+def _standard_normals(hyper: HyperPosterior, chosen: NDArray[np.int64], f: Array, gps: Gps) -> Array:
     """Standard normals of latent values f (s, c, n) at the model's own points, given the node of each draw; like f."""
     z = np.empty_like(f)
     for s in np.unique(chosen):
@@ -140,13 +133,55 @@ def sampled_variables(
     return data
 
 
-def recorded(classifier: GPClassifier, free: Sequence[TensorVariable]) -> list[str]:
+def recording(
+    hyper: HyperPosterior,
+    gps: Gps,
+    free: Sequence[TensorVariable],
+    deterministics: Sequence[TensorVariable],
+    seed: int,
+) -> tuple[Recorder, list[str], Callable[[int, np.random.Generator], Mapping[str, Array]]]:
+    """A recorder of draws, the names of the variables that it is given, and a function that draws these.
+
+    Parameters
+    ----------
+    hyper : HyperPosterior
+    gps : sequence of pm.gp.Latent or None
+    free, deterministics : sequence of TensorVariable
+        Variables of the model that a fit knows.
+    seed : int
+        Seed of what the recorder draws.
+    """
+    log_posterior = hyper.log_posterior
+    classifier, space = log_posterior.classifier, log_posterior.space
+
+    def recorder(free: Sequence[TensorVariable], deterministics: Sequence[TensorVariable]) -> Recorder:
+        return Recorder(classifier, free, deterministics, space.data, seed)
+
+    if log_posterior.joint or classifier.implicit:
+        return recorder(free, deterministics), _recorded(classifier, free), partial(draw_variables, hyper)
+    rotated = any(latent.rotated for latent in classifier.latents)
+    whole = rotated and classifier.n_points <= _WITH_NORMALS
+    if not whole:
+        free, deterministics = _without_latents(classifier, free, deterministics)
+
+    def draw(draws: int, rng: np.random.Generator) -> dict[str, Array]:
+        chosen, f = draw_functions(hyper, draws, rng, None, gps)
+        points = [hyper.point(s) for s in range(len(hyper))]
+        values = {name: np.array([point[name] for point in points])[chosen] for name in points[0]}
+        if not whole:
+            return values | {latent.f.name: f[:, latent.rows] for latent in classifier.latents}
+        return values | space.variables.draws(points[0], f, _standard_normals(hyper, chosen, f, gps))
+
+    return recorder(free, deterministics), _recorded(classifier, free), draw
+
+
+def _recorded(classifier: GPClassifier, free: Sequence[TensorVariable]) -> list[str]:
     """Names of what a recorder of some free variables is given: their values, and deterministic latent values."""
     value_vars = [classifier.model.rvs_to_values[rv].name for rv in free]
     return [*value_vars, *(str(f.name) for f in classifier.held)]
 
 
-def without_latents(
+def _without_latents(
     classifier: GPClassifier, free: Sequence[TensorVariable], deterministics: Sequence[TensorVariable]
 ) -> tuple[list[TensorVariable], list[TensorVariable]]:
     """Free variables without the standard normals of latent values, and deterministics that do not need these."""

@@ -24,7 +24,7 @@ from pymc_gpep.fits.labels import dims_that_fit
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.structure.integrated_variables import Joint
 
-__all__ = ["SkewNormals", "summaries"]
+__all__ = ["SkewNormals", "checked_prob", "summaries"]
 
 _MOST_SKEWED = 0.99  # of the size of skewness; skew normal distributions have less than 0.9953
 _HALVINGS = 60  # of the range in which a quantile is
@@ -193,3 +193,19 @@ def _labels(hyper: HyperPosterior, name: str, shape: tuple[int, ...]) -> list[st
     return [
         f"{name}[{', '.join(str(axis[i]) for axis, i in zip(axes, place, strict=True))}]" for place in np.ndindex(shape)
     ]
+
+
+def checked_prob(ci_prob: float | None) -> float:
+    """Return the probability of an interval, ArviZ's for None.
+
+    Raises
+    ------
+    ValueError
+        If it is not between 0 and 1.
+    """
+    import arviz as az
+
+    found = float(az.rcParams["stats.ci_prob"]) if ci_prob is None else ci_prob
+    if not 0.0 < found < 1.0:
+        raise ValueError(f"ci_prob is {found}, but must be between 0 and 1.")
+    return found
