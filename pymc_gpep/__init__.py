@@ -65,13 +65,13 @@ if TYPE_CHECKING:
     from pymc_gpep.sampling.pseudo_marginal import PseudoMarginal
     from pymc_gpep.sampling.scaled_metropolis import ScaledMetropolis
     from pymc_gpep.sampling.sparse_model import SparseModel, sparsify
+    from pymc_gpep.streaming.falling import falling_adam
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
     from pymc_gpep.structure.lowered_dims import lower_dims
     from pymc_gpep.structure.sparse_normal import SparseNormal
     from pymc_gpep.tables.columns import Columns, columns
     from pymc_gpep.tables.spline import spline
     from pymc_gpep.variational.class_centres import class_centres
-    from pymc_gpep.variational.falling_adam import falling_adam
 
 _HOME = {
     "AnnealedEvidence": "checks.annealed_evidence",
@@ -127,7 +127,7 @@ _HOME = {
     "compare_methods": "comparison.table",
     "default_priors": "priors",
     "evidence_grid": "comparison.evidence_grid",
-    "falling_adam": "variational.falling_adam",
+    "falling_adam": "streaming.falling",
     "from_datatree": "fits.reading",
     "learning_curve": "fits.learning_curve",
     "lower_dims": "structure.lowered_dims",
