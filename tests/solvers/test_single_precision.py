@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep import NestedEP
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.solvers import nested_ep, single_precision
+from pymc_gpep.solvers import nested_ep
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.nested_ep import SinglePrecision
 from pymc_gpep.solvers.problem import Problem
@@ -49,7 +49,7 @@ def solved(monkeypatch, problem, smallest, **options):
         seen.append(space.algebra.p.dtype)
         return site_posterior(problem, sites, space)
 
-    monkeypatch.setattr(single_precision, "_SMALL", smallest)
+    monkeypatch.setattr(nested_ep, "_FEW", smallest)
     monkeypatch.setattr(nested_ep, "site_posterior", note)
     k, mean, labels = problem.k, problem.mean, problem.labels
     c, n = mean.shape
@@ -76,7 +76,7 @@ def test_sites_that_32_bits_cannot_find_are_found(monkeypatch):
     problem = given(40, variance=1e6)
     alone, only = solved(monkeypatch, problem, 1, tolerance=1e-6)
     assert np.float32 not in only
-    monkeypatch.setattr(single_precision, "_USELESS", np.inf)
+    monkeypatch.setattr(nested_ep, "_USELESS", np.inf)
     forced, seen = solved(monkeypatch, problem, 1, tolerance=1e-6)
     assert np.float32 in seen
     assert forced.status == alone.status == CONVERGED
@@ -111,7 +111,7 @@ def test_a_start_is_looked_at_first():
 
 def test_a_start_at_the_solution_is_kept(monkeypatch):
     problem = given(60)
-    monkeypatch.setattr(single_precision, "_SMALL", 1)
+    monkeypatch.setattr(nested_ep, "_FEW", 1)
     solution = NestedEP().solve(problem.k, problem.mean, problem.labels)
     again = NestedEP().solve(problem.k, problem.mean, problem.labels, solution.start)
     assert again.convergence.iterations <= 2

@@ -238,7 +238,7 @@ def test_pymc_predicts_from_draws_as_the_fit_does(kind, fits, monkeypatch):
     y = labels["posterior_predictive"]["y"].values[0]
     found = np.stack([(y == k).mean(axis=0) for k in range(3)], axis=-1)
     assert_allclose(found, expected, atol=4.5 * 0.5 / np.sqrt(draws))
-    monkeypatch.setattr("pymc_gpep.fits.fit._WITH_NORMALS", 10)
+    monkeypatch.setattr("pymc_gpep.fits.sample._WITH_NORMALS", 10)
     without = fit.sample(draws, random_seed=3)["posterior"]
     assert "f_rotated_" not in without
     assert_array_equal(without["f"], drawn["posterior"]["f"])
