@@ -1,4 +1,4 @@
-"""Adam with a rate that rises in a line and falls along half a cosine to 0, so that steps do not end in their noise."""
+"""Adam with a rate that rises in a line and falls along half a cosine to 0."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
