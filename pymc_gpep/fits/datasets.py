@@ -110,7 +110,7 @@ def active(
 
 def _coords(classifier: GPClassifier, dims: Iterable[str]) -> dict[str, Any]:
     """Coordinates that the model has for the given dims."""
-    coords = classifier.model.coords
+    coords = classifier.coords
     return {dim: np.asarray(coords[dim]) for dim in dims if coords.get(dim) is not None}
 
 

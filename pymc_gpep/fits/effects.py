@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
 from pytensor.graph.basic import Variable
@@ -57,17 +56,17 @@ def _averaged(
     axes: Mapping[str, int],
 ) -> xr.Dataset:
     """Return moments of variables over the nodes, with an axis of new rows where there is one."""
-    model = hyper.log_posterior.classifier.model
+    classifier = hyper.log_posterior.classifier
     found = {}
     for name in names:
         of_nodes = (np.array([each[name] for each in of]) for of in (means, variances))
         mean, variance = total_variance(hyper.weights, *of_nodes)
-        dims = dims_that_fit(model, name, np.shape(mean))
+        dims = dims_that_fit(classifier.model, name, np.shape(mean), classifier.coords)
         if name in axes:
             dims[axes[name]] = _NEW
         found[name] = (("moment", *map(str, dims)), np.stack([mean, np.sqrt(variance)]))
     used = {dim for dims, _ in found.values() for dim in dims}
-    coords = {dim: list(values) for dim, values in model.coords.items() if values is not None and dim in used}
+    coords = {dim: list(values) for dim, values in classifier.coords.items() if values is not None and dim in used}
     return xr.Dataset(found, coords={"moment": ["mean", "sd"], **coords})
 
 
@@ -102,13 +101,13 @@ def contrasts(hyper: HyperPosterior, wanted: Mapping[str, Weights]) -> xr.Datase
             "contrast({'a - b': {'u': {'a': 1, 'b': -1}}})."
         )
     names = list(dict.fromkeys(name for weights in wanted.values() for name in weights))
-    model = hyper.log_posterior.classifier.model
+    classifier = hyper.log_posterior.classifier
 
     def parts() -> Iterator[tuple[Array, Array]]:
         for joint in _joints(hyper, names):
             centres, slopes = [], []
             for weights in wanted.values():
-                each = {name: _array(name, given, joint.means[name], model) for name, given in weights.items()}
+                each = {name: _array(name, given, joint.means[name], classifier) for name, given in weights.items()}
                 centres.append(sum(float((w * joint.means[name]).sum()) for name, w in each.items()))
                 slopes.append(sum(joint.combined(name, w) for name, w in each.items()))
             yield np.array(centres), joint.covariance(np.array(slopes).T)
@@ -130,15 +129,17 @@ def _joints(hyper: HyperPosterior, names: Sequence[str]) -> Iterator[Joint]:
         yield joint(hyper.point(s), log_posterior.latent(node.theta, solution))
 
 
-def _array(name: str, given: ArrayLike | Mapping[Any, Any], mean: Array, model: pm.Model) -> Array:
+def _array(name: str, given: ArrayLike | Mapping[Any, Any], mean: Array, classifier: GPClassifier) -> Array:
     """Return weights in the shape of a variable; by label where they are a mapping, of one axis after the other."""
     shape = np.shape(mean)
-    dims = dims_that_fit(model, name, shape)
-    return _by_labels(name, given, [(dim, _labels(model, dim, size)) for dim, size in zip(dims, shape, strict=True)])
+    dims = dims_that_fit(classifier.model, name, shape, classifier.coords)
+    return _by_labels(
+        name, given, [(dim, _labels(classifier, dim, size)) for dim, size in zip(dims, shape, strict=True)]
+    )
 
 
-def _labels(model: pm.Model, dim: str, size: int) -> list[Any]:
-    labels = model.coords.get(dim)
+def _labels(classifier: GPClassifier, dim: str, size: int) -> list[Any]:
+    labels = classifier.coords.get(dim)
     return list(range(size)) if labels is None else list(labels)
 
 

@@ -41,6 +41,7 @@ class GPGroup(Group):
                 "gp_std": pytensor.shared(np.zeros_like(start), "gp_std"),
             }
         self._hyper: HyperPosterior | None = None
+        self._coords = dict(self.model.coords)  # later fits of the model may have others
         self._settled = True
         self._finalize_init()
 
@@ -86,7 +87,7 @@ class GPGroup(Group):
 
         PyMC gives axes without a name the same name in all variables, and fails where their lengths differ.
         """
-        flat, coords = shared.eval(), self.model.coords
+        flat, coords = shared.eval(), self._coords
         found = {}
         for name, place, shape, dtype in self.ordering.values():
             dims = self.model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(len(shape))]

@@ -1,13 +1,16 @@
 """Dims of variables whose labels do not have the length of the axis they belong to."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pymc as pm
 
 __all__ = ["dims_that_fit", "plain_dims"]
 
 
-def dims_that_fit(model: pm.Model, name: str, shape: tuple[int, ...]) -> list[str]:
+def dims_that_fit(
+    model: pm.Model, name: str, shape: tuple[int, ...], coords: Mapping[str, Sequence[Any] | None]
+) -> list[str]:
     """Return a dim for each axis of a variable of a model.
 
     An axis without a dim, or with a dim whose labels have another length, is called as ArviZ would call it.
@@ -18,6 +21,8 @@ def dims_that_fit(model: pm.Model, name: str, shape: tuple[int, ...]) -> list[st
     name : str
     shape : tuple of int
         Shape of the variable.
+    coords : dict of str to sequence
+        Labels of dims.
 
     Returns
     -------
@@ -26,13 +31,15 @@ def dims_that_fit(model: pm.Model, name: str, shape: tuple[int, ...]) -> list[st
     given = model.named_vars_to_dims.get(name) or ()
     dims = [f"{name}_dim_{i}" for i in range(len(shape))]
     for i, (dim, size) in enumerate(zip(given, shape, strict=False)):
-        labels = None if dim is None else model.coords.get(dim)
+        labels = None if dim is None else coords.get(dim)
         if dim is not None and (labels is None or len(labels) == size):
             dims[i] = str(dim)
     return dims
 
 
-def plain_dims(model: pm.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[str]]:
+def plain_dims(
+    model: pm.Model, shapes: Mapping[str, tuple[int, ...]], coords: Mapping[str, Sequence[Any] | None]
+) -> dict[str, list[str]]:
     """Return dims of the variables of a model whose own dims have labels of another length.
 
     PyMC makes no `DataTree` of draws of such a variable. Ordinal families of bambi have one: a probability for each
@@ -43,12 +50,15 @@ def plain_dims(model: pm.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[s
     model : pm.Model
     shapes : dict of str to tuple of int
         Shapes of variables.
+    coords : dict of str to sequence
+        Labels of dims.
 
     Returns
     -------
     dict of str to list of str
     """
-    found = {name: dims_that_fit(model, name, shapes[name]) for name in model.named_vars_to_dims if name in shapes}
+    named = [name for name in model.named_vars_to_dims if name in shapes]
+    found = {name: dims_that_fit(model, name, shapes[name], coords) for name in named}
     return {
         name: dims
         for name, dims in found.items()

@@ -203,7 +203,7 @@ def predict_by(
     if own is None:
         return labelled(classifier, x, dim or _NEW, averaged, levels).assign_attrs(attrs)
     dim = dim or classifier.point_dim or f"{classifier.response}_dim_0"
-    names = classifier.model.coords.get(classifier.point_dim) if classifier.point_dim else None
+    names = classifier.coords.get(classifier.point_dim) if classifier.point_dim else None
     coords = {dim: own if names is None else np.asarray(names)[own]}
     return labelled(classifier, None, dim, averaged, levels).assign_coords(coords).assign_attrs(attrs)
 

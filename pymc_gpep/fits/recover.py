@@ -166,7 +166,7 @@ class _LatentValues:
 
 def _completed(idata: xr.DataTree, posterior: xr.Dataset, values: dict[str, Array], model: pm.Model) -> xr.DataTree:
     """`idata` with the given draws in its posterior, and with the data of the model, as PyMC names and labels them."""
-    dims = plain_dims(model, {name: value.shape[2:] for name, value in values.items()})
+    dims = plain_dims(model, {name: value.shape[2:] for name, value in values.items()}, model.coords)
     converted = pm.to_inference_data(posterior_predictive=values, model=model, dims=dims)
     drawn = (
         converted["posterior_predictive"].to_dataset().assign_coords(chain=posterior["chain"], draw=posterior["draw"])

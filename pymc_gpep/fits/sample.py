@@ -26,6 +26,7 @@ from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.hyper.log_posterior import Gps
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
+from pymc_gpep.structure.prior_functions import as_it_was
 
 __all__ = ["Conditional", "draw_functions", "draw_variables", "recording", "sampled_functions", "sampled_variables"]
 
@@ -118,14 +119,16 @@ def sampled_variables(
     **kwargs
         For `pm.to_inference_data`.
     """
-    model = hyper.log_posterior.classifier.model
+    classifier = hyper.log_posterior.classifier
+    model = classifier.model
     traces = [recorder.trace(draw(chain), chain) for chain in range(chains)]
     multitrace = MultiTrace(traces)
     if not return_inferencedata:
         return multitrace
     kwargs["log_likelihood"] = False
-    kwargs["dims"] = plain_dims(model, traces[0].var_shapes) | dict(kwargs.get("dims") or {})
-    data = pm.to_inference_data(multitrace, model=model, **kwargs)
+    kwargs["dims"] = plain_dims(model, traces[0].var_shapes, classifier.coords) | dict(kwargs.get("dims") or {})
+    with as_it_was(model, hyper.log_posterior.space.data, classifier.coords):
+        data = pm.to_inference_data(multitrace, model=model, **kwargs)
     data["posterior"].attrs |= _attrs(hyper)
     if weighted:
         data["sample_stats/log_weight"] = weighted.labelled_weights(data["posterior"].coords)

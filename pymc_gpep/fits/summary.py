@@ -187,9 +187,9 @@ def _labels(hyper: HyperPosterior, name: str, shape: tuple[int, ...]) -> list[st
     """Return a name for each entry of a variable, as ArviZ has them."""
     if not shape:
         return [name]
-    model = hyper.log_posterior.classifier.model
-    dims = dims_that_fit(model, name, shape)
-    axes = [model.coords.get(dim) or range(size) for dim, size in zip(dims, shape, strict=True)]
+    classifier = hyper.log_posterior.classifier
+    dims = dims_that_fit(classifier.model, name, shape, classifier.coords)
+    axes = [classifier.coords.get(dim) or range(size) for dim, size in zip(dims, shape, strict=True)]
     return [
         f"{name}[{', '.join(str(axis[i]) for axis, i in zip(axes, place, strict=True))}]" for place in np.ndindex(shape)
     ]

@@ -65,6 +65,8 @@ class GPClassifier(LatentPrior):
         Names of the axes, where the model names them (`dims`).
     class_labels : tuple or None
         Coordinates of `class_dim`, in the order of the classes 0..c-1.
+    coords : dict of str to tuple or None
+        Coordinates of the model when this was read. Later `pm.set_data(..., coords=)` does not change them.
     asked : tuple of str
         Names of Gaussian variables that stay hyperparameters because a user said so.
     missing : MissingResponses or None
@@ -86,6 +88,7 @@ class GPClassifier(LatentPrior):
     class_dim: str | None
     point_dim: str | None
     class_labels: tuple[object, ...] | None
+    coords: Mapping[str, tuple[Any, ...] | None]
     asked: tuple[str, ...] = ()
     missing: MissingResponses | None = None
 
@@ -116,7 +119,7 @@ class GPClassifier(LatentPrior):
 
     def coords_of_points(self) -> NDArray[Any] | None:
         """Return the coordinates (n,) that the model has for its points."""
-        labels = self.model.coords.get(self.point_dim) if self.point_dim else None
+        labels = self.coords.get(self.point_dim) if self.point_dim else None
         if labels is None:
             return None
         return np.asarray(labels) if self.missing is None else np.asarray(labels)[self.missing.fitted]
@@ -332,6 +335,7 @@ def read_classifier(
         class_dim=dims.class_dim,
         point_dim=point_dim,
         class_labels=dims.class_labels,
+        coords=dict(model.coords),
         asked=tuple(hyperparameters),
         missing=missing,
     )

@@ -1,6 +1,7 @@
 """Prior moments of the latent values at the points of the data, as functions of the hyperparameters."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from pymc_gpep.structure.interpreted import graph_function
 
 __all__ = [
     "Moments",
+    "as_it_was",
     "check_moments",
     "frozen_data",
     "observed",
@@ -35,6 +37,26 @@ def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
     """Data and lengths of dims of a model → constants with their present values."""
     shared = [v for v in (*model.data_vars, *model.dim_lengths.values()) if isinstance(v, SharedVariable)]
     return {v: pt.constant(v.get_value(), name=v.name) for v in shared}
+
+
+@contextmanager
+def as_it_was(
+    model: pm.Model, data: Mapping[Variable, Variable], coords: Mapping[str, tuple[Any, ...] | None]
+) -> Iterator[None]:
+    """Inside of this context a model has the data that `frozen_data` returned, and the coordinates given."""
+    now = {v: v.get_value() for v in data}, dict(model.coords)
+    try:
+        _set(model, {v: constant.data for v, constant in data.items()}, coords)
+        yield
+    finally:
+        _set(model, *now)
+
+
+def _set(model: pm.Model, values: Mapping[Variable, Any], coords: Mapping[str, tuple[Any, ...] | None]) -> None:
+    for variable, value in values.items():
+        variable.set_value(value)
+    model.coords.clear()
+    model.coords.update(coords)
 
 
 class Moments(NamedTuple):

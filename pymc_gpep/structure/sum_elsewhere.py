@@ -144,6 +144,8 @@ class SumElsewhere(Elsewhere):
         others: dict[str, NDArray[Any]] = {}
         if x is not None:
             name = self._input_name()
+            if name in given:
+                raise TypeError(f"Xnew and data[{name!r}] are the same inputs. Give one of them.")
             if name is not None:
                 given[name] = x
             elif self._fixed is not None:

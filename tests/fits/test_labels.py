@@ -28,10 +28,11 @@ def fit():
 
 def test_dims_whose_labels_do_not_fit_are_those_of_arviz():
     made = model()
-    assert dims_that_fit(made, "u", (4,)) == ["group"]
-    assert dims_that_fit(made, "steps", (3,)) == ["steps_dim_0"]
-    assert dims_that_fit(made, "s", ()) == []
-    assert plain_dims(made, {"u": (4,), "s": (), "steps": (3,)}) == {"steps": ["steps_dim_0"]}
+    coords = made.coords
+    assert dims_that_fit(made, "u", (4,), coords) == ["group"]
+    assert dims_that_fit(made, "steps", (3,), coords) == ["steps_dim_0"]
+    assert dims_that_fit(made, "s", (), coords) == []
+    assert plain_dims(made, {"u": (4,), "s": (), "steps": (3,)}, coords) == {"steps": ["steps_dim_0"]}
 
 
 def test_draws_keep_other_labels(fit):
@@ -61,3 +62,24 @@ def test_recovered_draws_keep_other_labels():
     )
     posterior = gpep.recover(sampled, marginal, random_seed=1, progressbar=False)["posterior"]
     assert_allclose(posterior["steps"].values, np.diff(posterior["u"].values, axis=2), atol=1e-12)
+
+
+def test_a_fit_keeps_its_rows_and_labels_where_the_model_gets_others():
+    x, counts = np.linspace(-1.0, 1.0, 9), np.arange(9) % 4
+    with pm.Model(coords={"row": np.arange(9)}) as made:
+        at = pm.Data("x", x, dims="row")
+        pm.Poisson("y", mu=pm.math.exp(pm.Normal("b") * at), observed=counts, dims="row")
+        fit = pm.fit(method="ep", progressbar=False)
+        looks = [
+            lambda: fit.latent,
+            lambda: fit.loo().elpd_i.to_dataset(),
+            lambda: fit.sample(4, random_seed=1)["posterior"].to_dataset(),
+            lambda: fit.sample(4, random_seed=1)["constant_data"].to_dataset(),
+            lambda: fit.to_datatree()["latent"].to_dataset(),
+        ]
+        before = [look() for look in looks]
+        pm.set_data({"x": [0.0, 0.5]}, coords={"row": ["left", "right"]})
+        for look, was in zip(looks, before, strict=True):
+            xr.testing.assert_identical(look().drop_attrs(), was.drop_attrs())
+    assert_allclose(made["x"].get_value(), [0.0, 0.5])
+    assert made.coords["row"] == ("left", "right")

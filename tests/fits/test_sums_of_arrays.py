@@ -92,6 +92,11 @@ def test_predictions_are_those_with_data(form):
         assert_allclose(found[name], expected[name], atol=1e-10)
 
 
+def test_inputs_given_twice_are_refused():
+    with pytest.raises(TypeError, match=r"data\['X'\] are the same inputs"):
+        by_data(one_column).predict(NEW, data={"X": NEW})
+
+
 def test_predictions_are_those_of_the_dense_formula(of_arrays):
     posterior = of_arrays.solution.posterior
     precision = np.ravel(posterior.precision)
