@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
 from pytensor.graph.basic import Variable
