@@ -73,7 +73,7 @@ class Approximator(ABC):
     bounds: ClassVar[bool] = False
     """Whether what it has for an evidence is a lower bound, which may be far below."""
     matches_moments: ClassVar[bool] = False
-    """Whether its posterior has mean and variance of the tilted distribution of each latent value."""
+    """Whether its posterior has mean and covariance of each row's tilted distribution, or is meant to."""
     algebra: ClassVar[Algebra] = Algebra.MATRIX
     """The ability of a prior that its solver asks for."""
     inverts_prior: ClassVar[bool] = False

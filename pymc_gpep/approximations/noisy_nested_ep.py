@@ -59,6 +59,7 @@ class NoisyNestedEP(AcceleratedEP):
 
     name: ClassVar[str] = "nested_ep"
     needs: ClassVar[tuple[type, ...]] = (MixedDifferenceFactors,)
+    matches_moments: ClassVar[bool] = True
     algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
     follows_parameters: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = (*SCHEMES, "EP without sites of negative precision")
