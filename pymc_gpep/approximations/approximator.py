@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import check_limits
 from pymc_gpep.approximations.solution import Convergence, Solution
@@ -284,6 +285,10 @@ class Approximator(ABC):
         cavities from here.
         """
         return solution.posterior
+
+    def from_outliers(self, solution: Solution) -> tuple[NDArray[np.intp], Array]:
+        """Return the rows that a solution takes for outliers, and a start by their sites alone; empty without any."""
+        return np.empty(0, np.intp), np.empty(0)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
         """Cumulants that EP neglects about a solution: its evidence is corrected by them.
