@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import check_limits, documented
 from pymc_gpep.approximations.solution import Convergence, Solution
@@ -71,7 +72,7 @@ class Approximator(ABC):
     bounds: ClassVar[bool] = False
     """Whether what it has for an evidence is a lower bound, which may be far below."""
     matches_moments: ClassVar[bool] = False
-    """Whether its posterior has mean and variance of the tilted distribution of each latent value."""
+    """Whether its posterior has mean and covariance of each row's tilted distribution, or is meant to."""
     algebra: ClassVar[Algebra] = Algebra.MATRIX
     """The ability of a prior that its solver asks for."""
     inverts_prior: ClassVar[bool] = False
@@ -285,6 +286,10 @@ class Approximator(ABC):
         cavities from here.
         """
         return solution.posterior
+
+    def from_outliers(self, solution: Solution) -> tuple[NDArray[np.intp], Array]:
+        """Return the rows that a solution takes for outliers, and a start by their sites alone; empty without any."""
+        return np.empty(0, np.intp), np.empty(0)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
         """Cumulants that EP neglects about a solution: its evidence is corrected by them.

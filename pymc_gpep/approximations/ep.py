@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.kl import KL
@@ -21,6 +22,7 @@ from pymc_gpep.solvers.scalar_ep import scalar_ep
 __all__ = ["EP"]
 
 _ROUGHLY, _FEW = 1e-2, 100  # tolerance of the bound that a solve from cold begins at, and iterations
+_LITTLE = 0.05  # of the precision that a row's site has under the prior, below which the row is taken for an outlier
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,21 @@ class EP(AcceleratedEP):
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: sites."""
         return 2 * n_points
+
+    def from_outliers(self, solution: Solution) -> tuple[NDArray[np.intp], Array]:
+        """Return rows whose sites say next to nothing beside what they would under the prior, and these sites."""
+        likelihood, prior = solution.likelihood, solution.posterior.prior
+        if likelihood.log_concave:
+            return super().from_outliers(solution)
+        mean, variance = np.ascontiguousarray(prior.mean[0]), np.ascontiguousarray(prior.variances[0])
+        h = np.empty((5, mean.size))
+        likelihood.computation(GaussianAverage).terms(mean, variance, solution.labels, likelihood.parameters, h)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            precision = -h[2] / (1.0 + variance * h[2])
+            location = h[1] + precision * (mean + variance * h[1])
+            taken = np.isfinite(location) & (solution.posterior.precision[0] < _LITTLE * precision)
+        taken &= precision > 0.0
+        return np.flatnonzero(taken), np.where(taken, [precision, location], 0.0).ravel()
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
         """One for each point, of its latent value."""

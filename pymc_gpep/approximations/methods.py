@@ -92,12 +92,6 @@ def approximator(
         If an option is not one of the approximation's.
     """
     fitting = {kind.name: kind for kind in APPROXIMATIONS if kind.approximates(likelihood)}
-    if not fitting:
-        sparse = " | ".join(f'"{kind.name}"' for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood))
-        raise ValueError(
-            f"The model has a {likelihood.name} likelihood, which no method approximates that works on all latent "
-            f"values together. With inducing inputs there is pm.fit(method={sparse}, gp=gp, inducing=...)."
-        )
     method = (method or likelihood.method).lower()
     if method not in METHODS:
         raise ValueError(f"method is {method!r}, but must be one of {', '.join(map(repr, METHODS))}.")

@@ -42,6 +42,7 @@ class NestedEP(AcceleratedEP):
 
     name: ClassVar[str] = "nested_ep"
     needs: ClassVar[tuple[type, ...]] = (DifferenceFactors,)
+    matches_moments: ClassVar[bool] = True
     algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
     looseness: ClassVar[float] = 50.0

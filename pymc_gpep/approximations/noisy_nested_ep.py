@@ -1,4 +1,4 @@
-"""Nested expectation propagation for the multinomial probit with label noise."""
+"""Nested expectation propagation for the multinomial probit and the step likelihood with label noise."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -23,16 +23,18 @@ __all__ = ["NoisyNestedEP"]
 class NoisyNestedEP(AcceleratedEP):
     """Nested EP where labels may be noise: the factor of a point is (1 − ε) P + ε / c.
 
-    Inner EP integrates the multinomial probit P as in `NestedEP` (Riihimäki, Jylänki and Vehtari 2013). The moments of
-    the whole factor follow in closed form, and sites match them all. Such a factor is not log-concave: a label that
-    contradicts its neighbours gets a site of negative precision. The evidence is stationary in the sites, and has exact
-    derivatives with respect to ε as well. Time grows with (cn)³ where prior covariances are matrices.
+    Inner EP integrates the multinomial probit P as in `NestedEP` (Riihimäki, Jylänki and Vehtari 2013). A step is the
+    probit of latent values that are many times as large. The moments of the whole factor follow in closed form, and
+    sites match them all. Such a factor is not log-concave: a label that contradicts its neighbours gets a site of
+    negative precision. The evidence is stationary in the sites, and has exact derivatives with respect to ε as well.
+    Time grows with (cn)³ where prior covariances are matrices.
 
     Parameters
     ----------
     ladder : bool
         Whether to go on where the iteration does not get closer any more. Plain steps come first, then smaller ones,
-        then sites without negative precisions, whose derivatives are approximate.
+        then more label noise that becomes less. Last come sites without negative precisions, whose derivatives are
+        approximate.
     max_size : int
         Largest number cn of latent values to accept where prior covariances are matrices.
 
@@ -48,9 +50,12 @@ class NoisyNestedEP(AcceleratedEP):
 
     name: ClassVar[str] = "nested_ep"
     needs: ClassVar[tuple[type, ...]] = (MixedDifferenceFactors,)
+    matches_moments: ClassVar[bool] = True
     algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
     follows_parameters: ClassVar[bool] = True
-    schemes: ClassVar[tuple[str, ...]] = (*SCHEMES, "EP without sites of negative precision")
+    schemes: ClassVar[tuple[str, ...]] = (
+        *SCHEMES, "EP without sites of negative precision", "EP that came down from more label noise"
+    )  # fmt: skip
 
     @property
     def site_form(self) -> SiteForm:

@@ -1,4 +1,4 @@
-"""Class-independent expectation propagation for the multinomial probit with label noise."""
+"""Class-independent expectation propagation for the multinomial probit and the step likelihood with label noise."""
 
 from dataclasses import dataclass
 from typing import ClassVar

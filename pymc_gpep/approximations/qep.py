@@ -76,6 +76,7 @@ class QEP(AcceleratedEP):
 
     name: ClassVar[str] = "qep"
     needs: ClassVar[tuple[type, ...]] = (DifferenceQuadrature,)
+    matches_moments: ClassVar[bool] = True
     algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
 
     @property

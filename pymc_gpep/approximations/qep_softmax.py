@@ -46,6 +46,7 @@ class QEPSoftmax(AcceleratedEP):
 
     name: ClassVar[str] = "qep"
     needs: ClassVar[tuple[type, ...]] = (CoupledQuadrature,)
+    matches_moments: ClassVar[bool] = True
     algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
 
     @property

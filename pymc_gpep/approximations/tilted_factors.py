@@ -12,9 +12,8 @@ import numpy as np
 
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.likelihoods.local_computations import GaussianAverage
 
-__all__ = ["ScalarCavities", "TiltedFactors", "difference_cavities", "third_cumulants", "tilted_factors"]
+__all__ = ["ScalarCavities", "TiltedFactors", "difference_cavities", "tilted_factors"]
 
 
 class TiltedFactors(NamedTuple):
@@ -66,21 +65,6 @@ def tilted_factors(
     correlation = cavities.covariance * scale[:, None] * scale
     converged = solution.convergence.converged
     return TiltedFactors(solution.evidence, converged, correlation, unit**3 * h[3], unit**4 * h[4])
-
-
-def third_cumulants(solution: Solution) -> Array | None:
-    """Return the third cumulants (n,) of the tilted distributions of one function, D³ h‴; None with several.
-
-    The cavities are those of the Gaussian posterior, whichever approximation it is of.
-    """
-    likelihood = solution.likelihood
-    if len(solution.mean) > 1 or not likelihood.offers(GaussianAverage):
-        return None
-    mean, variance = solution.posterior.cavities(solution.mean, solution.cov)
-    mean, variance = np.ascontiguousarray(mean[:, 0]), np.ascontiguousarray(variance[:, 0, 0])
-    h = np.empty((5, mean.size))
-    likelihood.computation(GaussianAverage).terms(mean, variance, solution.labels, likelihood.parameters, h)
-    return np.asarray(np.where(np.isfinite(h[3]), variance**3 * h[3], 0.0))
 
 
 def difference_cavities(solution: Solution, alpha: Array, beta: Array) -> ScalarCavities:

@@ -827,10 +827,9 @@ class Fit(SingleGroupApproximation):
     ) -> pd.DataFrame:
         """Summarise effects and hyperparameters in a table of the form that `arviz.summary` has.
 
-        Marginals of effects of one latent function are skewed where the likelihood is. For `"ep"` with up to 3000 rows,
-        standard deviations have a correction of second order, which `std_data` has not. With several latent functions
-        marginals of effects are Gaussian at each node. Marginals of hyperparameters have the moments of the nodes, on
-        the unconstrained scale.
+        Marginals of effects are skewed where the likelihood is. With up to 3000 latent values, standard deviations of
+        `"ep"`, `"nested_ep"` and `"qep"` have a correction of second order, which `std_data` has not. Marginals of
+        hyperparameters have the moments of the nodes, on the unconstrained scale.
 
         Parameters
         ----------

@@ -1,12 +1,14 @@
 """Summaries of a fit in the form of `arviz.summary`, with marginals that may be skewed.
 
 At each node a variable t that is affine in the latent values has mean and variance of the Gaussian posterior. Its third
-cumulant is Σ_i (Cov(t, f_i) / Var f_i)³ κ₃ᵢ: regression carries those of the tilted distributions of rows over to it.
+cumulant is Σ_i A_i(k_i, k_i, k_i) with k_i = Cov(f_i, t): regression carries those of the tilted distributions of rows
+over to it (`pymc_gpep.approximations.third_cumulants`). With one function it is Σ_i (Cov(t, f_i) / Var f_i)³ κ₃ᵢ.
 The marginal is the skew normal distribution with these three, averaged over the nodes.
 
-Variances of EP lack the term of second order in the third cumulants (Opper, Paquet and Winther 2013). It is added:
+Variances of EP lack the term of second order in the third cumulants (Opper, Paquet and Winther 2013). It is added; with
+one function it is
 
-    ½ Σ_{i≠j} c_i c_j Cov(t, f_i) Cov(f_i, f_j)² Cov(f_j, t),   c_i = κ₃ᵢ / (Var f_i)³.
+    ½ Σ_{i≠j} A_i A_j Cov(t, f_i) Cov(f_i, f_j)² Cov(f_j, t),   A_i = κ₃ᵢ / (Var f_i)³.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,19 +20,19 @@ from scipy.special import ndtr, owens_t
 from scipy.stats import norm, qmc
 
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.approximations.tilted_factors import third_cumulants
+from pymc_gpep.approximations.third_cumulants import third_cumulants
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.labels import dims_that_fit
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.structure.integrated_variables import Joint
 
-__all__ = ["SkewNormals", "checked_prob", "summaries"]
+__all__ = ["SkewNormals", "checked_prob", "second_order", "summaries"]
 
 _MOST_SKEWED = 0.99  # of the size of skewness; skew normal distributions have less than 0.9953
 _HALVINGS = 60  # of the range in which a quantile is
 _RANGE = 12.0  # standard deviations
 _POINTS = 10  # 2 to the power of it are drawn of hyperparameters
-_MOST_ROWS = 3000  # of which all pairs are looked at
+_MOST_VALUES = 3000  # latent values of which all pairs are looked at
 _COLUMNS = 64  # entries of variables whose covariances with all rows are held at a time
 
 
@@ -134,24 +136,46 @@ def _beyond_gaussian(
     own: Joint, names: Sequence[str], solution: Solution, image: Callable[[Array], Array], *, matched: bool
 ) -> tuple[Array, Array]:
     """Return what is added to the variances of all entries of variables, one after another, and third cumulants."""
-    cumulants = third_cumulants(solution)
+    weights = third_cumulants(solution)
     slopes = np.concatenate([own.columns(name) for name in names], axis=1)
     added, third = np.zeros((2, slopes.shape[1]))
-    if cumulants is None:
+    if weights is None:
         return added, third
-    variance = solution.cov[:, 0, 0]
-    weights = np.divide(cumulants, variance**3, out=np.zeros_like(cumulants), where=variance > 0.0)
+    c, n = solution.mean.shape
     pairs = None
-    if matched and weights.size <= _MOST_ROWS:
-        pairs = 0.5 * np.outer(weights, weights) * image(image(own.moved(np.eye(len(slopes)))).T) ** 2
-        pairs[np.diag_indices(weights.size)] = 0.0
+    if matched and c * n <= _MOST_VALUES:
+        cov = image(image(own.moved(np.eye(len(slopes)))).T).reshape(c, n, c, n)
+        pairs = second_order(weights, cov)
     for start in range(0, len(third), _COLUMNS):
         some = slice(start, start + _COLUMNS)
-        along = image(own.moved(slopes[:, some]))
-        third[some] = weights @ along**3
+        along = image(own.moved(slopes[:, some])).reshape(c, n, -1)
+        third[some] = np.einsum("iabd,ait,bit,dit->t", weights, along, along, along, optimize=True)
         if pairs is not None:
-            added[some] = np.einsum("it,it->t", along, pairs @ along)
+            flat = along.swapaxes(0, 1).reshape(c * n, -1)
+            added[some] = np.einsum("it,it->t", flat, pairs @ flat)
     return added, third
+
+
+def second_order(weights: Array, cov: Array) -> Array:
+    """Return M (nc, nc) of the term of second order kᵀMk, without the pairs of a row with itself.
+
+    Its blocks are ½ A_i(·, b, e) C_ij(b, f) C_ij(e, g) A_j(·, f, g), summed over what is repeated.
+
+    Parameters
+    ----------
+    weights : array (n, c, c, c)
+        A.
+    cov : array (c, n, c, n)
+        Posterior covariance of latent values.
+    """
+    c, n = cov.shape[:2]
+    found = np.empty((n, c, n, c))
+    for i, own in enumerate(weights):
+        with_others = cov[:, i]
+        half = np.einsum("aefj,egj->afgj", np.tensordot(own, with_others, 1), with_others)
+        found[i] = 0.5 * np.einsum("afgj,jdfg->ajd", half, weights)
+        found[i, :, i] = 0.0
+    return found.reshape(n * c, n * c)
 
 
 def _of_hyperparameters(

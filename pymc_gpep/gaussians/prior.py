@@ -218,8 +218,8 @@ class DensePrior(Prior):
         return DensePrior(self.k[:, points][:, :, points], self.mean[:, points])
 
     def combined(self, matrix: Array) -> Array:
-        """L S (n, p) of S (n, p), for one function."""
-        return np.asarray(self.roots[0] @ matrix)
+        """J S (cn, p) of S (q, p), of functions one after another with factors J (c, n, q); L S (n, p) of one."""
+        return np.concatenate([root @ matrix for root in self.roots])
 
     @cached_property
     def roots(self) -> Array:

@@ -176,7 +176,7 @@ class LatentFunctions(ABC):
         """Return the covariance (c, n, c, n) at the model's points of f, or of z for functions that are `rotated`."""
 
     def of_normals(self, matrix: Array) -> Array:
-        """Return J S (n, p) of S (q, p), where the one latent function is made of standard normals by rows J (n, q).
+        """Return J S (cn, p) of S (q, p), where latent functions are made of standard normals by rows J (cn, q).
 
         Raises
         ------

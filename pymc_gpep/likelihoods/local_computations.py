@@ -115,7 +115,7 @@ class NoisyDifferenceFactors(NamedTuple):
 
 
 class MixedDifferenceFactors(NamedTuple):
-    """A density that is a mixture of such a product, integrated by inner EP, and of a constant."""
+    """A density that is a mixture of such a product, or of steps, integrated by inner EP, and of a constant."""
 
     update: Kernel
     """New sites of any sign, see `pymc_gpep.kernels.methods.nested_label_noise.nested_label_noise_update`."""

@@ -237,6 +237,7 @@ def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float
 
 SCHEMES = ("accelerated EP", "damped EP", "damped EP with small steps")
 _PATIENCE = 40  # sweeps without progress before the next rung
+_ROUGHLY = 1e-2  # tolerance of problems on the way
 _SHRINKAGE = 0.6  # damping of each rung, in units of that of the one before
 
 
@@ -252,11 +253,14 @@ def signed_ladder(
     history: History,
     without: Callable[[Array], None],
     *,
+    easier: Callable[[int], bool] | None = None,
     again: bool = True,
     least_again: float = 0.0,
     **options: Any,
 ) -> tuple[float, int, int]:
     """Iterate from sites whose precisions may be negative, and without these where that does not converge.
+
+    Where easier problems lead to the one at hand, they are tried in between, from sites of zero.
 
     Parameters
     ----------
@@ -264,8 +268,11 @@ def signed_ladder(
         As for `ep_ladder`.
     without : callable
         Makes the sweep leave negative precisions out. It gets the sites to begin from again, and may change them.
+    easier : callable, optional
+        Makes the sweep that of problem 0, 1, …, each nearer to the one at hand than the one before. It returns True
+        once it is that one. This is the last rung.
     again : bool
-        Whether to begin again, which is the rung after all others.
+        Whether to begin again without negative precisions, which is the last rung but one.
     least_again : float
         Least entry of the first half of the sites then.
     **options
@@ -275,6 +282,19 @@ def signed_ladder(
     ended = ep_ladder(sweep, sites, history, least_precision=-np.inf, last_patience=_PATIENCE, **options)
     if ended[1] == CONVERGED or not again or history.is_full():
         return ended
+    if easier is not None:
+        sites[:] = 0.0
+        stage, status = 0, CONVERGED
+        while status == CONVERGED:
+            arrived = easier(stage)
+            steps = options | {name: _SHRINKAGE * options[name] for name in ("mixing", "damping")}
+            steps |= {"ladder": False} | ({} if arrived else {"tolerance": _ROUGHLY})
+            evidence, status, _ = ep_ladder(
+                sweep, sites, history, least_precision=-np.inf, last_patience=_PATIENCE, **steps
+            )
+            if arrived and status == CONVERGED:
+                return evidence, status, len(SCHEMES) + 1
+            stage += 1
     sites[:] = begun
     without(sites)
     evidence, status, _ = ep_ladder(sweep, sites, history, least_precision=least_again, **options)

@@ -1,4 +1,8 @@
-"""Nested EP where labels may be noise, whole: sites of any sign, or without negative ones where these do not settle."""
+"""Nested EP where labels may be noise, whole: sites of any sign, or without negative ones where these do not settle.
+
+Little noise makes factors that are far from Gaussian. Where sites of any sign do not settle, EP comes down from more
+noise, by whose sites the next iteration begins.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +19,7 @@ from pymc_gpep.solvers.problem import Found, History, Problem
 __all__ = ["nested_label_noise"]
 
 _HALVINGS = 30  # of eigenvalues below zero, where there is no posterior
+_MOST, _LEAST = 0.1, 1e-6  # noise that EP comes down from, and where it ends
 
 
 def nested_label_noise(
@@ -29,7 +34,8 @@ def nested_label_noise(
     """Iterate from sites of the differences in `start`, which is overwritten.
 
     `update` is the kernel of `pymc_gpep.likelihoods.local_computations.MixedDifferenceFactors`, in whose layout sites
-    are. Where EP with negative eigenvalues does not converge, it begins again without them, which is the last rung.
+    are. Where EP with negative eigenvalues does not converge, it comes down from more label noise. Where that fails as
+    well, it begins again without them.
     `max_size` is the largest number cn of latent values whose covariance is a matrix. Other options are those of
     `pymc_gpep.solvers.accelerated_ep.ep_ladder`.
     """
@@ -39,11 +45,11 @@ def nested_label_noise(
         return result
     alpha, beta = np.zeros((2, n, c - 1))
     slopes = np.full_like(problem.parameters, np.nan)
-    widens = 1.0
+    widens, epsilon = 1.0, problem.parameters
 
     def tilted(space: BlockSpace, sites: Array, target: Array, scale: Array) -> tuple[float, float]:
         return update(
-            space.mean, space.cov, problem.labels, problem.parameters, widens, space.pi, space.nu, sites, alpha, beta,
+            space.mean, space.cov, problem.labels, epsilon, widens, space.pi, space.nu, sites, alpha, beta,
             target, scale, slopes,
         )  # fmt: skip
 
@@ -56,11 +62,19 @@ def nested_label_noise(
                 break
         return found
 
-    def without(_: Array) -> None:
-        nonlocal widens
-        widens = 0.0
+    def easier(stage: int) -> bool:
+        nonlocal epsilon
+        noise = _MOST / 2.0 ** (stage / 2)
+        epsilon = np.maximum(problem.parameters, noise if noise > _LEAST else 0.0)
+        return bool((epsilon == problem.parameters).all())
 
-    ended = signed_ladder(sweep, sites, history, without, again=options["ladder"], least_again=-np.inf, **options)
+    def without(_: Array) -> None:
+        nonlocal widens, epsilon
+        widens, epsilon = 0.0, problem.parameters
+
+    ended = signed_ladder(
+        sweep, sites, history, without, easier=easier, again=options["ladder"], least_again=-np.inf, **options
+    )
     return ep.found(*ended, slopes)
 
 

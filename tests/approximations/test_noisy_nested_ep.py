@@ -3,18 +3,22 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import stats
 
 from pymc_gpep import NestedEP, NoisyNestedEP, NoisyQIEP, SparseEP
 from pymc_gpep.approximations import InducedArrays
 from pymc_gpep.hyper.dense_functions import leave_one_out_moments
 from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
+from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
 from tests.reference.data import squared_exponential
 
 METHOD, INDEPENDENT = NoisyNestedEP(tolerance=1e-10), NoisyQIEP(tolerance=1e-10)
+PROBIT, STEP = NoisyMultinomialProbitLikelihood, RobustMaxLikelihood
+both = pytest.mark.parametrize("kind", [PROBIT, STEP], ids=["probit", "step"])
 
 
-def noisy(n, epsilon):
-    return NoisyMultinomialProbitLikelihood().given(np.full((1, n), epsilon))
+def noisy(n, epsilon, kind=PROBIT):
+    return kind().given(np.full((1, n), epsilon))
 
 
 def line(n, c, variance):
@@ -50,6 +54,41 @@ def test_few_points_are_those_of_quadrature(n, c, epsilon, order):
     assert_allclose(apart, first - first.mean(axis=0), atol=0.05)
 
 
+def test_steps_at_few_points_are_those_of_weighted_draws():
+    k, mean, y = line(4, 3, 4.0)
+    found = METHOD.solve(k, mean, y, likelihood=noisy(4, 0.1, STEP))
+    z = stats.norm.ppf(stats.qmc.Sobol(12, rng=1).random_base2(16)).reshape(-1, 3, 4)
+    f = mean + z @ np.linalg.cholesky(k).T
+    weight = np.where(f.argmax(axis=1) == y, 0.9 + 0.1 / 3.0, 0.1 / 3.0).prod(axis=1)
+    assert found.evidence == pytest.approx(np.log(weight.mean()), abs=0.05)
+    first = np.einsum("s,sai->ai", weight, f) / weight.sum()
+    assert_allclose(found.mean - found.mean.mean(axis=0), first - first.mean(axis=0), atol=0.1)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.05])
+def test_a_step_of_utilities_is_the_probit(epsilon):
+    """The noise of the probit may as well be that of the functions."""
+    k, mean, y = line(30, 3, 9.0)
+    found = METHOD.solve(k + np.eye(30), mean, y, likelihood=noisy(30, epsilon, STEP))
+    expected = METHOD.solve(k, mean, y, likelihood=noisy(30, epsilon))
+    assert found.convergence.converged
+    assert found.evidence == pytest.approx(expected.evidence, abs=1e-7)
+
+
+def test_little_noise_is_come_down_to_from_more():
+    """Sites of any sign do not settle from nothing; those that are come down to are a fixed point."""
+    k, mean, y = line(40, 3, 4.0)
+    found = NoisyNestedEP().solve(k, mean, y, likelihood=noisy(40, 1e-3, STEP))
+    assert "came down" in found.convergence.scheme
+    assert found.convergence.converged
+    again = NoisyNestedEP().solve(k, mean, y, found.start, likelihood=noisy(40, 1e-3, STEP))
+    assert again.convergence.iterations < 5
+    assert again.evidence == pytest.approx(found.evidence, abs=1e-6)
+    assert np.linalg.eigvalsh(found.posterior.precision).min() < -1.0
+    # Independent functions have less evidence, but for what their own fixed point leaves out.
+    assert NoisyQIEP().solve(k, mean, y, likelihood=noisy(40, 1e-3, STEP)).evidence < found.evidence
+
+
 def test_without_noise_it_is_nested_ep():
     k, mean, y = line(30, 3, 9.0)
     found = METHOD.solve(k, mean, y, likelihood=noisy(30, 0.0))
@@ -59,13 +98,14 @@ def test_without_noise_it_is_nested_ep():
     assert_allclose(found.cov, expected.cov, atol=1e-6)
 
 
+@both
 @pytest.mark.parametrize("method", [METHOD, INDEPENDENT], ids=["nested", "independent"])
-def test_derivatives_are_differences_with_negative_precisions(method):
+def test_derivatives_are_differences_with_negative_precisions(method, kind):
     k, mean, y = line(40, 3, 9.0)
 
     def run(k, mean, epsilon, gradient=False):
         cold = method.cold(3, 40)
-        return method.run(k[None], mean, y, cold, gradient, likelihood=noisy(40, epsilon))
+        return method.run(k[None], mean, y, cold, gradient, likelihood=noisy(40, epsilon, kind))
 
     found, step = run(k, mean, 0.05, True), 1e-4
     assert np.linalg.eigvalsh(found.precision).min() < -0.05
@@ -80,29 +120,30 @@ def test_derivatives_are_differences_with_negative_precisions(method):
         assert slope == pytest.approx((moved(step).evidence - moved(-step).evidence) / (2.0 * step), rel=1e-4)
 
 
-def test_independent_functions_are_those_of_inducing_inputs_at_all_points():
+@both
+def test_independent_functions_are_those_of_inducing_inputs_at_all_points(kind):
     k, mean, y = line(40, 3, 4.0)
-    found = INDEPENDENT.solve(k, mean, y, likelihood=noisy(40, 0.1))
+    found = INDEPENDENT.solve(k, mean, y, likelihood=noisy(40, 0.1, kind))
     prior = InducedArrays(k, k, k.diagonal(), mean)
-    sparse = SparseEP(sites="quadrature", tolerance=1e-9).solve(prior, y, likelihood=noisy(40, 0.1))
+    sparse = SparseEP(sites="quadrature", tolerance=1e-9).solve(prior, y, likelihood=noisy(40, 0.1, kind))
     assert found.posterior.precision.min() < -0.1
     assert found.evidence == pytest.approx(sparse.evidence, abs=1e-7)
     assert_allclose(found.mean - mean, sparse.posterior.inducing_mean, atol=1e-6)
     assert_allclose(found.posterior.marginals()[1], found.cov, atol=1e-9)
     # Nested EP, which couples the functions, has more evidence and about the same means.
-    nested = METHOD.solve(k, mean, y, likelihood=noisy(40, 0.1))
+    nested = METHOD.solve(k, mean, y, likelihood=noisy(40, 0.1, kind))
     assert 0.0 < nested.evidence - found.evidence < 2.5
     apart, expected = (each.mean - each.mean.mean(axis=0) for each in (nested, found))
     assert_allclose(apart, expected, atol=0.1 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("method", [METHOD, INDEPENDENT], ids=["nested", "independent"])
-def test_a_row_left_out_is_that_of_a_fit_without_it(method):
+@pytest.mark.parametrize(("method", "kind"), [(METHOD, PROBIT), (INDEPENDENT, STEP)], ids=["nested", "independent"])
+def test_a_row_left_out_is_that_of_a_fit_without_it(method, kind):
     k, mean, y = line(40, 3, 9.0)
-    mean_without, _ = leave_one_out_moments(method, method.solve(k, mean, y, likelihood=noisy(40, 0.05)))
+    mean_without, _ = leave_one_out_moments(method, method.solve(k, mean, y, likelihood=noisy(40, 0.05, kind)))
     for i in (3, 10):  # the label of the latter is wrong
         others = np.delete(np.arange(40), i)
-        again = method.solve(k[np.ix_(others, others)], mean[:, others], y[others], likelihood=noisy(39, 0.05))
+        again = method.solve(k[np.ix_(others, others)], mean[:, others], y[others], likelihood=noisy(39, 0.05, kind))
         expected, _ = again.posterior.predict(k[None, [i]][:, :, others], k[None, [i], [i]], mean[:, [i]])
         assert_allclose(mean_without[i], expected[:, 0], atol=0.3)  # a tenth of the prior deviation
 
@@ -114,6 +155,22 @@ def test_labels_that_contradict_each_other_leave_the_negative_sites_out():
     assert found.convergence.converged
     if "negative" in found.convergence.scheme:
         assert np.linalg.eigvalsh(found.posterior.precision).min() > -1e-9
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-12, 1e12])
+def test_steps_of_functions_that_say_everything_or_nothing(scale):
+    """Steps do not see how large functions are; where these are known, each label is right or noise."""
+    k, mean, y = line(20, 3, 1.0)
+    known = METHOD.solve(scale * k, mean, y, likelihood=noisy(20, 0.3, STEP))
+    free = METHOD.solve(scale * k, 0.0 * mean, y, likelihood=noisy(20, 0.3, STEP))
+    assert known.convergence.converged
+    assert free.convergence.converged
+    if scale < 1.0:
+        right = (mean.argmax(axis=0) == y).sum()
+        assert known.evidence == pytest.approx(right * np.log(0.8) + (20 - right) * np.log(0.1), abs=1e-6)
+    if scale > 0.0:
+        expected = METHOD.solve(k, 0.0 * mean, y, likelihood=noisy(20, 0.3, STEP)).evidence
+        assert free.evidence == pytest.approx(expected, abs=1e-5)
 
 
 def test_what_is_refused():

@@ -1,13 +1,17 @@
 """Summaries of fits, beside sums over grids and quantiles of SciPy's skew normal distribution."""
 
+from itertools import permutations
+
 import arviz as az
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
+from scipy.special import log_softmax
 
-from pymc_gpep.fits.summary import SkewNormals
+from pymc_gpep.fits.summary import SkewNormals, second_order
 
 GROUP = np.repeat(np.arange(6), 2)
 X = np.linspace(-1.0, 1.5, 30)
@@ -45,6 +49,53 @@ def test_intervals_are_those_of_sums_over_a_grid(fit):
         assert_allclose(own[2:], ends, atol=0.05 * sd)
         gaussian.append(np.abs(mean + sd * stats.norm.ppf([0.025, 0.975]) - ends) / sd)
     assert np.max(gaussian) > 0.15
+
+
+KINDS = np.zeros(30, int)
+KINDS[[3, 7, 12, 18]], KINDS[[8, 15, 20, 24, 25, 29]] = 1, 2
+
+
+def test_intervals_of_classes_are_those_of_weighted_draws():
+    """The Gaussian's are off by 0.2."""
+    with pm.Model():
+        b = pm.Normal("b", 0, 1.5, shape=(2, 2))
+        others = b[0] + X[:, None] * b[1]
+        pm.Categorical("y", logit_p=pt.concatenate([pt.zeros((30, 1)), others], axis=1), observed=KINDS)
+        fit = pm.fit(method="qep", progressbar=False)
+    own = fit.summary("b", ci_prob=0.95).to_numpy()
+    mean, sd = (np.ravel(each["b"]) for each in (fit.mean_data, fit.std_data))
+    z = stats.norm.ppf(stats.qmc.Sobol(4, rng=1).random_base2(14))
+    draws = mean + 1.3 * sd * z
+    drawn = draws.reshape(-1, 2, 2)
+    f = np.zeros((len(draws), 3, 30))
+    f[:, 1:] = drawn[:, 0, :, None] + drawn[:, 1, :, None] * X
+    log_p = log_softmax(f, axis=1)[:, KINDS, np.arange(30)].sum(axis=1) + stats.norm.logpdf(draws, 0, 1.5).sum(axis=1)
+    log_weights = log_p + 0.5 * (z**2).sum(axis=1)
+    weights = np.exp(log_weights - log_weights.max())
+    assert weights.sum() ** 2 / (weights**2).sum() > 5000
+    gaussian = []
+    for j, values in enumerate(draws.T):
+        exact = weights @ values / weights.sum()
+        width = np.sqrt(weights @ (values - exact) ** 2 / weights.sum())
+        assert_allclose(own[j, :2], [exact, width], atol=0.02 * width)
+        ends = np.array([quantiles(values, weights, p) for p in (0.025, 0.975)])
+        assert_allclose(own[j, 2:], ends, atol=0.06 * width)
+        gaussian.append(np.abs(mean[j] + sd[j] * stats.norm.ppf([0.025, 0.975]) - ends) / width)
+    assert np.max(gaussian) > 0.15
+
+
+def test_the_term_of_second_order_is_the_sum_over_pairs():
+    rng = np.random.default_rng(1)
+    weights = rng.normal(size=(3, 2, 2, 2))
+    weights = sum(weights.transpose(0, *order) for order in permutations((1, 2, 3)))
+    root = rng.normal(size=(6, 6))
+    cov, along = (root @ root.T).reshape(2, 3, 2, 3), rng.normal(size=(3, 2))
+    expected = 0.0
+    for i in range(3):
+        for j in set(range(3)) - {i}:
+            own, other = weights[i] @ along[i], weights[j] @ along[j]
+            expected += 0.5 * np.trace(own @ cov[:, i, :, j] @ other @ cov[:, i, :, j].T)
+    assert along.ravel() @ second_order(weights, cov) @ along.ravel() == pytest.approx(expected)
 
 
 def test_quantiles_of_mixtures_are_those_of_scipy():

@@ -9,7 +9,6 @@ import pytest
 import pymc_gpep as gpep
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.ordered.likelihood import OrderedLogitLikelihood
-from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
 from pymc_gpep.variational import method_choice
 from pymc_gpep.variational.method_choice import choose_method
 from tests import models
@@ -101,11 +100,6 @@ def test_label_noise_that_is_learned_has_no_inducing_inputs():
     found = choose_method(gpep.read_classifier(model), {"inducing": 3})
     assert found.method == "nested_ep"
     assert "learns parameters" in found.reason
-
-
-def test_label_noise_has_inducing_inputs_for_few_rows_too():
-    found = choose_method(classifier(100, 3, RobustMaxLikelihood), {})
-    assert found[:2] == ("sparse_ep", {"inducing": 100, "shared_inducing": True})
 
 
 def test_a_model_is_fitted_by_the_method_chosen_and_the_reason_is_said(caplog):

@@ -1,6 +1,7 @@
 """Sites of nested EP where a label is noise with probability ε: the factor of a point is (1 − ε) P + ε / c.
 
-P is the multinomial probit, whose integral Z and moments under a cavity come from inner EP. Derivatives of log Z are ρ
+P is the multinomial probit, whose integral Z and moments under a cavity come from inner EP. Or it is 1 where f_y is the
+largest and else 0: the probit of latent values that are many times as large. Derivatives of log Z are ρ
 in the cavity's mean and ½ (ρρᵀ − T) in its covariance. With w = (1 − ε) Z / Z_ε the factor has
 
     log Z_ε = log((1 − ε) Z + ε / c),   ρ_ε = w ρ,   T_ε = w T − w (1 − w) ρρᵀ.
@@ -22,9 +23,12 @@ from pymc_gpep.kernels.moments.full_sites import change_to_site, read_precision
 from pymc_gpep.kernels.moments.inner_ep import change_site, settle_sites
 from pymc_gpep.kernels.moments.label_differences import label_differences
 
-__all__ = ["nested_label_noise_update", "sites_of_differences"]
+__all__ = ["nested_label_noise_update", "nested_step_update", "sites_of_differences"]
 
 _SWEEPS, _TOLERANCE = 200, 1e-11  # of inner EP
+_NOTHING = 40.0  # log of the share of P from which on it is nothing beside ε / c
+_NARROW = 1e-5  # noise that makes a step a probit, in units of the largest standard deviation of a difference
+_LEAST = 1e-12  # noise where differences have no variance
 
 
 @kernel
@@ -84,20 +88,36 @@ def _without_site(m, s, pi, nu, room, pull):
 
 
 @inlined_kernel
-def _inner(m, s, alpha, beta, work):
-    """Run inner EP on from the sites α and β; `m` and `s` become the moments of g with them. Returns log Z."""
+def _inner(noise, m, s, alpha, beta, work):
+    """Run inner EP on from the sites α and β; `m` and `s` become the moments of g with them. Returns log Z.
+
+    `noise` is the standard deviation of u, by which all is divided for the time being.
+    """
+    d = m.shape[0]
+    for j in range(d):
+        m[j] /= noise
+        alpha[j] *= noise * noise
+        beta[j] *= noise
+        for k in range(d):
+            s[j, k] = s[j, k] / (noise * noise) + 1.0
     log_z = 0.0
-    for j in range(m.shape[0]):
+    for j in range(d):
         log_z += change_site(m, s, j, alpha[j], beta[j], work)
     log_z += settle_sites(m, s, alpha, beta, _SWEEPS, _TOLERANCE, work)
     if not math.isfinite(log_z):
         alpha[:] = 0.0
         beta[:] = 0.0
+    for j in range(d):
+        m[j] *= noise
+        alpha[j] /= noise * noise
+        beta[j] /= noise
+        for k in range(d):
+            s[j, k] *= noise * noise
     return log_z
 
 
-@kernel
-def nested_label_noise_update(mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, target, scale, slopes):
+@inlined_kernel
+def _update(step, mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, target, scale, slopes):
     """New sites of all points into `target` (2, n, D) from the posterior's `mean` (c, n) and `cov` (n, c, c).
 
     `parameters` (1, n) holds ε. `pi` (n, d, d) and `nu` (n, d) are the present sites of the differences, and `alpha`,
@@ -119,13 +139,26 @@ def nested_label_noise_update(mean, cov, y, parameters, widens, pi, nu, sites, a
             own[j] = m[j]
             for k in range(d):
                 product[j, k] = s[j, k]
-                s[j, k] += 1.0
-        log_p = _inner(m, s, alpha[i], beta[i], work)
+        noise = 1.0
+        if step:
+            noise = _LEAST
+            for j in range(d):
+                noise = max(noise, _NARROW * math.sqrt(s[j, j]))
         epsilon = parameters[0, i]
-        noise = epsilon / (d + 1)
+        anything = epsilon / (d + 1)
+        most = 0.0  # a bound of log P, which is at most that of any one difference
+        for j in range(d):
+            if m[j] < 0.0:
+                most = min(most, -0.5 * m[j] * m[j] / (s[j, j] + noise * noise))
+        if anything > 0.0 and most < math.log(anything) - _NOTHING:
+            log_p = -np.inf
+            alpha[i] = 0.0
+            beta[i] = 0.0
+        else:
+            log_p = _inner(noise, m, s, alpha[i], beta[i], work)
         right = math.log1p(-epsilon) + log_p if 0.0 <= epsilon < 1.0 else np.nan
-        top = max(right, math.log(noise)) if noise > 0.0 else right
-        log_z = top + math.log(math.exp(right - top) + (math.exp(math.log(noise) - top) if noise > 0.0 else 0.0))
+        top = max(right, math.log(anything)) if anything > 0.0 else right
+        log_z = top + math.log(math.exp(right - top) + (math.exp(math.log(anything) - top) if anything > 0.0 else 0.0))
         terms += log_z
         share = math.exp(right - log_z)
         slopes[0, i] = math.exp(-math.log(d + 1) - log_z) - share / (1.0 - epsilon)
@@ -152,3 +185,15 @@ def nested_label_noise_update(mean, cov, y, parameters, widens, pi, nu, sites, a
             rho[j] *= share
         residual = max(residual, change_to_site(t, rho, own, sites, target, scale, i))
     return terms, residual
+
+
+@kernel
+def nested_label_noise_update(mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, target, scale, slopes):
+    """Update the sites of the multinomial probit with label noise, see `_update`."""
+    return _update(False, mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, target, scale, slopes)
+
+
+@kernel
+def nested_step_update(mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, target, scale, slopes):
+    """Update the sites of the step likelihood with label noise, see `_update`."""
+    return _update(True, mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, target, scale, slopes)

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from pytensor.graph.basic import Constant, Variable
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["as_epsilon", "as_free_epsilon", "with_label_noise", "with_random_labels"]
+__all__ = ["as_epsilon", "with_label_noise", "with_random_labels"]
 
 
-def as_free_epsilon(epsilon: Any, name: str) -> float | TensorVariable:
+def as_epsilon(epsilon: Any, name: str) -> float | TensorVariable:
     """ε as a number, or as a variable of a model that is a number.
 
     Raises
@@ -27,26 +27,8 @@ def as_free_epsilon(epsilon: Any, name: str) -> float | TensorVariable:
                 'prior without a shape, such as pm.Beta("epsilon", 1, 19).'
             )
         return free.astype("float64")
-    return as_epsilon(epsilon, name)
-
-
-def as_epsilon(epsilon: Any, name: str) -> float:
-    """ε as a number.
-
-    Raises
-    ------
-    TypeError
-        If it is a variable of a model, or no number at all.
-    ValueError
-        If it is not from 0 to below 1.
-    """
     if isinstance(epsilon, Constant):
         epsilon = epsilon.data
-    if isinstance(epsilon, Variable):
-        raise TypeError(
-            f"{name}: epsilon must be a number, but is the variable {epsilon}. A step of latent values has no method "
-            "that learns it: take a few numbers and compare what they predict, or gpep.MultinomialProbit."
-        )
     try:
         value = float(epsilon)
     except (TypeError, ValueError):

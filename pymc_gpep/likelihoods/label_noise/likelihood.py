@@ -22,7 +22,7 @@ __all__ = ["LabelNoise"]
 class LabelNoise(OneFunctionPerClass, ABC):
     """p(y | f) = (1 − ε) p₀(y | f) + ε / c; the parameter is ε, (1, n)."""
 
-    method: ClassVar[str] = "sparse_ep"
+    method: ClassVar[str] = "nested_ep"
     guide: ClassVar[str] = "prior"
     has_parameters: ClassVar[bool] = True
     log_concave: ClassVar[bool] = False

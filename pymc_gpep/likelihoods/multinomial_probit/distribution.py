@@ -13,7 +13,7 @@ from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.likelihoods.label_noise.epsilon import as_free_epsilon
+from pymc_gpep.likelihoods.label_noise.epsilon import as_epsilon
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import multinomial_probit_log_probability
 from pymc_gpep.likelihoods.multinomial_probit.noisy_distribution import NoisyMultinomialProbit
 from pymc_gpep.likelihoods.observed_classes import known_shape, observed_classes, shape_text
@@ -106,7 +106,7 @@ class MultinomialProbit(Discrete):
         cls, name: str, f: Any, *args: Any, epsilon: Any = 0.0, observed: Any = None, **kwargs: Any
     ) -> TensorVariable:
         """Check `f`, `epsilon` and the labels, then add the variable to the model on the context stack."""
-        f, epsilon = as_latent(f, name), as_free_epsilon(epsilon, name)
+        f, epsilon = as_latent(f, name), as_epsilon(epsilon, name)
         if observed is not None:
             observed = as_labels(observed, f, name)
         if _may_be_noise(epsilon):
@@ -116,7 +116,7 @@ class MultinomialProbit(Discrete):
     @classmethod
     def dist(cls, f: Any, *, epsilon: Any = 0.0, **kwargs: Any) -> TensorVariable:
         """A random variable outside any model; arguments as for the class."""
-        f, epsilon = as_latent(f, "MultinomialProbit"), as_free_epsilon(epsilon, "MultinomialProbit")
+        f, epsilon = as_latent(f, "MultinomialProbit"), as_epsilon(epsilon, "MultinomialProbit")
         noisy = _may_be_noise(epsilon)
         return NoisyMultinomialProbit.dist(f, epsilon, **kwargs) if noisy else super().dist([f], **kwargs)
 

@@ -38,7 +38,6 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
     """The class of the largest of the latent values, each with unit normal noise, or any class."""
 
     name: ClassVar[str] = "noisy_multinomial_probit"
-    method: ClassVar[str] = "nested_ep"
     written: ClassVar[str] = "gpep.MultinomialProbit(..., epsilon=...)"
     ways: ClassVar[tuple[str, ...]] = MultinomialProbitLikelihood.ways
     largest_precision: ClassVar[float] = MultinomialProbitLikelihood.largest_precision

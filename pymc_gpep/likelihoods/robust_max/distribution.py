@@ -64,9 +64,10 @@ class RobustMax(Discrete):
     f : tensor_like, (..., c)
         Latent values. The class axis is the last, as in :class:`pymc.Categorical`: latent values from
         ``pm.gp.Latent(...).prior(..., n_outputs=c)`` are (c, n), so pass ``f.T``.
-    epsilon : float
+    epsilon : float or variable of the model
         Part of the labels that have nothing to do with `f`, from 0 to below 1. The class of the largest value has the
-        probability 1 − ε + ε/c, each other one ε/c.
+        probability 1 − ε + ε/c, each other one ε/c. With a prior, such as ``pm.Beta("epsilon", 1, 19)``, it is learned
+        by ``"nested_ep"`` and ``"qiep"``.
 
     Raises
     ------
@@ -75,7 +76,7 @@ class RobustMax(Discrete):
         labels are all missing, not whole numbers, not among 0 ... c−1, or of a shape that does not fit `f`. Nothing has
         been added to the model then.
     TypeError
-        If `epsilon` is a variable of the model.
+        If `epsilon` is neither a number nor a variable.
 
     Notes
     -----
@@ -84,8 +85,8 @@ class RobustMax(Discrete):
     is (c − 1)/c times this one.
 
     Nothing changes with `f` but by jumps: the derivative of the log probability is zero wherever there is one. Samplers
-    that go by gradients (NUTS) thus learn nothing from labels. The fits ``pm.fit(method="sparse_ep" | "sparse_vi" |
-    "gfitc")`` average over `f`, and :class:`EllipticalSlice` needs no gradients.
+    that go by gradients (NUTS) thus learn nothing from labels. The fits ``pm.fit(method="nested_ep" | "qiep")`` average
+    over `f`, and so do those with inducing inputs. :class:`EllipticalSlice` needs no gradients.
 
     Noise of the utilities belongs into the covariance, ``+ pm.gp.cov.WhiteNoise(1.0)``: with a unit variance the model
     is that of :class:`MultinomialProbit` with the same `epsilon`.

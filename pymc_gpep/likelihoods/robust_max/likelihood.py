@@ -10,10 +10,17 @@ from pytensor.graph.op import Op
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.methods.expected_log import noisy_step_average
 from pymc_gpep.kernels.methods.factor_derivatives import step_pair_derivatives
+from pymc_gpep.kernels.methods.nested_label_noise import nested_step_update
 from pymc_gpep.kernels.methods.noisy_labels import noisy_step_derivatives
 from pymc_gpep.kernels.moments.inner_ep import tilted_log_normaliser
 from pymc_gpep.likelihoods.label_noise.likelihood import LabelNoise
-from pymc_gpep.likelihoods.local_computations import LargestUtility, PairFactors, PointAverage, PointFactor
+from pymc_gpep.likelihoods.local_computations import (
+    LargestUtility,
+    MixedDifferenceFactors,
+    PairFactors,
+    PointAverage,
+    PointFactor,
+)
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import INNER_SWEEPS, INNER_TOLERANCE
 from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
 from pymc_gpep.likelihoods.robust_max.distribution import RobustMaxRV
@@ -37,6 +44,7 @@ class RobustMaxLikelihood(LabelNoise):
     fixes_scale: ClassVar[bool] = False
     distributions: ClassVar[tuple[type[Op], ...]] = (RobustMaxRV,)
     local: ClassVar[tuple[object, ...]] = (
+        MixedDifferenceFactors(nested_step_update),
         PointFactor(noisy_step_derivatives),
         PairFactors(step_pair_derivatives),
         PointAverage(noisy_step_average),

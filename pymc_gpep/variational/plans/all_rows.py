@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.checks.learned import nothing_learned
+from pymc_gpep.checks.other_mode import other_mode
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
@@ -47,6 +48,8 @@ class AllRows(Plan):
 
     def doubt(self, fit: Fit) -> str:
         """See `Plan`."""
+        if why := other_mode(fit.log_posterior.approximator, fit.solution):
+            return why
         if fit.classifier.effects:  # covariances of sums have no length scales to speak of
             return ""
         return nothing_learned(fit.log_posterior, fit.theta, fit.solution)  # type: ignore[arg-type]  # its own

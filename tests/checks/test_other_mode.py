@@ -1,0 +1,60 @@
+"""Modes besides the one at which EP stands, whose masses are known by sums over a grid."""
+
+import re
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+from scipy.special import logsumexp
+
+from pymc_gpep.approximations import EP
+from pymc_gpep.checks.other_mode import other_mode
+from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.assembly import evaluate
+
+TWO_AND_TWO = np.array([1.0, 1.1, 3.0, 3.1])
+NU, SIGMA, LEVEL = 4.0, 0.2, 2.0
+
+
+def model_of(y):
+    with pm.Model() as model:
+        level = pm.Normal("level", 0.0, LEVEL)
+        pm.StudentT("y", nu=NU, mu=level + np.zeros(len(y)), sigma=SIGMA, observed=y)
+    return model
+
+
+@pytest.fixture(scope="module")
+def likelihood():
+    found = read_classifier(model_of(np.ones(5)))
+    (parameters,) = evaluate([found.parameters])
+    return found.likelihood_model.given(parameters)
+
+
+def test_both_modes_are_named_with_their_masses():
+    level, step = np.linspace(-6.0, 8.0, 4001, retstep=True)
+    log_p = stats.t.logpdf((TWO_AND_TWO[:, None] - level) / SIGMA, NU).sum(axis=0) - 4.0 * np.log(SIGMA)
+    log_p += stats.norm.logpdf(level, 0.0, LEVEL) + np.log(step)
+    masses = [logsumexp(log_p[side]) for side in (level < 2.05, level >= 2.05)]
+    message = r"several modes, .* outliers \(2, 3\) .* pm.sample"
+    with model_of(TWO_AND_TWO), pytest.warns(UserWarning, match=message) as caught:
+        fit = pm.fit(method="ep", progressbar=False)
+    assert len(caught) == 1
+    found = [float(each) for each in re.findall(r"-\d+\.\d\d", str(caught[0].message))]
+    assert found == pytest.approx(masses, abs=0.06)
+    assert found[0] == pytest.approx(fit.log_evidence, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        [1.0, 1.1, 0.9, 3.0, 3.1],  # a mode of a few thousandths
+        [1.0, 1.0, 2.0, 2.0],  # a Gaussian over both modes
+    ],
+)
+def test_one_mode_that_has_nearly_all_is_no_reason_to_warn(likelihood, y):
+    n, method = len(y), EP(tolerance=1e-4)
+    k, own = np.full((n, n), LEVEL**2), likelihood.at(np.arange(n))
+    solution = method.solve(k, np.zeros((1, n)), np.array(y), likelihood=own)
+    assert solution.converged
+    assert not other_mode(method, solution)
