@@ -138,8 +138,7 @@ class Fit(SingleGroupApproximation):
         classifier = log_posterior.classifier
         apart = set(classifier.implicit)
         self._deterministics = [v for v in classifier.model.deterministics if apart.isdisjoint(ancestors([v]))]
-        if classifier.missing is not None:
-            apart.add(classifier.missing.unobserved)
+        apart.update(classifier.unobserved)
         self._free = [rv for rv in classifier.model.free_RVs if rv not in apart]
 
     def _with(self, **changes: Any) -> Self:
@@ -456,6 +455,7 @@ class Fit(SingleGroupApproximation):
         gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None = None,
         Xnew: ArrayLike | None = None,
         *,
+        response: str | None = None,
         data: Mapping[str, ArrayLike] | None = None,
         new_levels: bool = False,
         observed: ArrayLike | None = None,
@@ -483,6 +483,8 @@ class Fit(SingleGroupApproximation):
         Xnew : array (m, d)
             New inputs, with the columns that the model's have; a DataArray gives its first dim and coords to the
             result. Where the model computes inputs from its data, they are as the data.
+        response : str, optional
+            Name of the observed variable that is predicted, where the model has several.
         data : dict of str to array, optional
             Data of the model (`pm.Data`) at the new points. A sum of effects is made of such data, and a likelihood
             may be given some besides latent values, such as an exposure of counts. A number stands for all
@@ -557,6 +559,7 @@ class Fit(SingleGroupApproximation):
             lambda: self.functions(gp),
             self.hyper_posterior,
             Xnew,
+            response=response,
             data=data,
             new_levels=new_levels,
             observed=observed,
@@ -575,7 +578,8 @@ class Fit(SingleGroupApproximation):
     def loo(
         self,
         *,
-        groups: ArrayLike | str | None = None,
+        groups: ArrayLike | str | Mapping[str, ArrayLike | str] | None = None,
+        response: str | None = None,
         gp: Gp = None,
         refit_above: float = np.inf,
         draws: int = 1000,
@@ -605,9 +609,13 @@ class Fit(SingleGroupApproximation):
 
         Parameters
         ----------
-        groups : array_like (n,) or str, optional
+        groups : array_like (n,), str or dict of these, optional
             A label for each row; rows with the same one are left out together. A string names data of the model that
-            are such labels, as `"where"` of `alpha[where]`.
+            are such labels, as `"where"` of `alpha[where]`. With several observed variables it is a dict that has them
+            by the name of each.
+        response : str, optional
+            Name of the observed variable whose rows are left out, one by one, where the model has several. If not given
+            the rows of all are left out.
         gp : pm.gp.Latent or sequence of them, optional
             Processes that made the latent values, where the graph of the model does not say what their prior is.
         refit_above : float
@@ -658,8 +666,9 @@ class Fit(SingleGroupApproximation):
         """
         check_switches(pit=pit)
         if groups is not None:
-            if pit:
-                raise TypeError("pit=True is for rows that are left out one by one: ask for it without groups.")
+            if pit or response:
+                asked = "pit=True" if pit else "response=..."
+                raise TypeError(f"{asked} is for rows that are left out one by one: ask for it without groups.")
             return self._groups_left_out(groups, gp, refit_above, draws, tolerance, progressbar)
         if refit_above < np.inf:
             self.log_posterior.check_joint("loo(refit_above=...)")
@@ -669,6 +678,7 @@ class Fit(SingleGroupApproximation):
             lambda: self.functions(gp),
             self.hyper_posterior.weights,
             len(self.labels(gp)),
+            response=response,
             converged=self.converged,
             named=self.rows is None,
             refit_above=refit_above,
@@ -678,7 +688,13 @@ class Fit(SingleGroupApproximation):
         )
 
     def _groups_left_out(
-        self, groups: ArrayLike | str, gp: Gp, refit_above: float, draws: int, tolerance: float, progressbar: bool
+        self,
+        groups: ArrayLike | str | Mapping[str, ArrayLike | str],
+        gp: Gp,
+        refit_above: float,
+        draws: int,
+        tolerance: float,
+        progressbar: bool,
     ) -> "CavityELPD":
         self.log_posterior.check_joint("loo(groups=...)")
         if refit_above < np.inf:

@@ -41,9 +41,7 @@ class MarginalModel(pm.Model):
         super().__init__(check_bounds=model.check_bounds, model=None)
         self.classifier = classifier
         self.approximator = approximator
-        integrated = {classifier.likelihood, *classifier.integrated}
-        if classifier.missing is not None:
-            integrated.add(classifier.missing.unobserved)
+        integrated = {*classifier.observed, *classifier.integrated, *classifier.unobserved}
         dependent = [v for v in model.deterministics if not integrated.isdisjoint(ancestors([v]))]
         # Kept, because later calls of `gp.conditional` and the like add to the model what was not sampled.
         self.dependent = tuple(dependent)

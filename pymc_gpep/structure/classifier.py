@@ -1,7 +1,7 @@
 """A model that was read: latent functions with a Gaussian prior, and observations given them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,11 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.structure.errors import StructureError, quoted
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior, RowsBeside
+from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.missing_responses import MissingResponses
 from pymc_gpep.structure.sampled_values import SampledValues
 
@@ -35,10 +37,10 @@ class GPClassifier(LatentPrior):
         The prior of the latent functions.
     likelihood_model : Likelihood
         The likelihood of the observations.
-    likelihood : TensorVariable, shape (n,)
-        The observed random variable.
+    observed : tuple of TensorVariable, shape (n,)
+        The observed random variable, or several whose rows stand one after another.
     labels : TensorVariable, shape (n,), or (n, c) where there is a number for each class
-        Value of `likelihood`: a constant, or the shared variable of `pm.Data`.
+        What was observed: a constant, or the shared variable of `pm.Data`; numbers of all where there are several.
     parameters : TensorVariable, shape (p, n)
         Parameters of the likelihood besides latent values, a function of hyperparameters; p is 0 for most.
     given : TensorVariable, shape (p, rows) or (p, 1), or None
@@ -51,6 +53,12 @@ class GPClassifier(LatentPrior):
         Names of Gaussian variables that stay hyperparameters because a user said so.
     missing : MissingResponses or None
         Where responses of some rows are missing: points are then the rows that have one.
+    rows : slice
+        Places of its rows among all that the prior has.
+    argument : TensorVariable or None
+        The argument of the likelihood at all rows of the data; None of several observed variables.
+    parts : tuple of GPClassifier
+        The classifier of each of several observed variables; empty where there is one.
 
     Examples
     --------
@@ -60,7 +68,7 @@ class GPClassifier(LatentPrior):
 
     prior: LatentPrior
     likelihood_model: Likelihood
-    likelihood: TensorVariable
+    observed: tuple[TensorVariable, ...]
     labels: TensorVariable
     parameters: TensorVariable
     given: TensorVariable | None
@@ -68,8 +76,11 @@ class GPClassifier(LatentPrior):
     class_dim: str | None
     point_dim: str | None
     class_labels: tuple[object, ...] | None
+    rows: slice
     asked: tuple[str, ...] = ()
     missing: MissingResponses | None = None
+    argument: TensorVariable | None = None
+    parts: tuple["GPClassifier", ...] = ()
 
     @property
     def model(self) -> pm.Model:
@@ -89,12 +100,52 @@ class GPClassifier(LatentPrior):
     @property
     def n_rows(self) -> int:
         """Number of rows of the data, those without a response among them."""
-        return self.n_points if self.missing is None else self.missing.n_rows
+        return self.rows.stop - self.rows.start if self.missing is None else self.missing.n_rows
+
+    @property
+    def each(self) -> tuple["GPClassifier", ...]:
+        """The classifier of each observed variable: itself, where there is one."""
+        return self.parts or (self,)
 
     @property
     def response(self) -> str:
-        """Name that the user gave to what was observed."""
-        return str(self.likelihood.name) if self.missing is None else self.missing.name
+        """Name that the user gave to what was observed; of several, their names together."""
+        if self.parts:
+            return "_and_".join(part.response for part in self.parts)
+        return str(self.observed[0].name) if self.missing is None else self.missing.name
+
+    @property
+    def unobserved(self) -> list[TensorVariable]:
+        """Random variables of responses that are missing."""
+        return [part.missing.unobserved for part in self.each if part.missing is not None]
+
+    def part(self, response: str | None, asks: str) -> "GPClassifier":
+        """Return the classifier of an observed variable, whose prior is that of this one at the rows of the variable.
+
+        Raises
+        ------
+        ValueError
+            If there is no such variable, or if there are several and none is named; `asks` is what wants the name.
+        """
+        found = [each for each in self.each if response in (None, each.response)]
+        if len(found) != 1:
+            names = ", ".join(repr(each.response) for each in self.each)
+            given = "it has to be said of which" if response is None else f"{response!r} is none of them"
+            raise ValueError(f"{asks} is of one observed variable, and {given}. Name one: response=... of {names}.")
+        (own,) = found
+        if not self.parts:
+            return self
+        assert isinstance(self.prior, LatentSum)
+        assert own.argument is not None
+        fitted = None if own.missing is None else own.missing.fitted
+        prior = replace(self.prior, everywhere=own.argument, fitted=fitted, n_rows=own.n_rows)
+        return replace(own, prior=prior)
+
+    def responses_of_points(self) -> NDArray[np.str_] | None:
+        """Return the name of what was observed at each point (n,), where that is one of several variables."""
+        if not self.parts:
+            return None
+        return np.concatenate([np.repeat(part.response, part.rows.stop - part.rows.start) for part in self.parts])
 
     def coords_of_points(self) -> NDArray[Any] | None:
         """Return the coordinates (n,) that the model has for its points."""
@@ -106,7 +157,17 @@ class GPClassifier(LatentPrior):
     @property
     def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
         """See `LatentPrior`."""
+        self.check_one()
         return self.prior.latents
+
+    def check_one(self) -> None:
+        """Raise a StructureError if there are several observed variables."""
+        if self.parts:
+            raise StructureError(
+                f"This works on one observed variable, and the model has {quoted(self.observed)}. Methods on all rows "
+                'together fit several: "ep", "laplace", "kl" and their like. likelihood=... names the one to fit where '
+                "others are to be terms beside it."
+            )
 
     @property
     def processes(self) -> tuple[LatentGP, ...]:  # type: ignore[override]

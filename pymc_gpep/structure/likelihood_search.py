@@ -1,6 +1,7 @@
-"""Finding the likelihood of a model among its observed variables."""
+"""Finding the likelihoods of a model among its observed variables."""
 
 from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
 
 import pymc as pm
 from pytensor.graph.basic import Variable
@@ -18,18 +19,27 @@ from pymc_gpep.structure.missing_responses import MissingResponses, missing_resp
 from pymc_gpep.structure.recipes import why_no_recipes
 from pymc_gpep.structure.univariate.likelihood import ANY_UNIVARIATE
 
-__all__ = ["find_likelihood", "read_response"]
+__all__ = ["FoundLikelihood", "find_likelihoods", "read_response"]
 
 
-def find_likelihood(
-    model: pm.Model, name: str | None, gaussian: Set[Variable]
-) -> tuple[Likelihood, TensorVariable, Reading]:
-    """Return the one likelihood that can be read, or that of the given name: which, its variable, what it is given.
+class FoundLikelihood(NamedTuple):
+    """An observed variable that can be read."""
 
-    `gaussian` are the variables that may be integrated.
+    likelihood: Likelihood
+    variable: TensorVariable
+    reading: Reading
+
+
+def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable]) -> list[FoundLikelihood]:
+    """Return the likelihoods that can be read, or the one of the given name; `gaussian` may be integrated.
+
+    Raises
+    ------
+    StructureError
+        If there is no likelihood to read, or if there are several that are not fitted together.
     """
     missing = missing_responses(model)
-    found: dict[str, tuple[Likelihood, TensorVariable, Reading]] = {}
+    found: dict[str, FoundLikelihood] = {}
     processes = {latent.f for latent in latents_among([*model.free_RVs, *model.deterministics], model)}
     latents = processes | gaussian
     unobserved = []
@@ -47,22 +57,21 @@ def find_likelihood(
             unobserved.append(rv)
     if name is not None:
         called = {each.observed.name: each.name for each in missing.values()}
-        found = {key: triple for key, triple in found.items() if name in (key, called.get(key))}
+        found = {key: each for key, each in found.items() if name in (key, called.get(key))}
         refused = [rv for rv in refused if name in (rv.name, called.get(rv.name))] or refused
-    if not found:
-        found = _other_readings(refused, latents, processes, missing)
-    if len(found) > 1:
-        names = ", ".join(map(repr, found))
-        of_each = [latents.intersection(ancestors([rv])) for _, rv, _ in found.values()]
-        if len(set().union(*of_each)) < sum(map(len, of_each)):
-            raise StructureError(
-                f"The model has several likelihoods of the same latent values, {names}, of which one can be fitted. "
-                f"Take the others out of the model. {as_it_is(model)}"
-            )
-        raise StructureError(f"The model has several likelihoods that can be read, {names}. Choose one: likelihood=...")
+    if not found or name is None:
+        found |= _other_readings(refused, latents, processes, missing)
     if not found:
         raise StructureError(_no_likelihood(model, name, latents, unobserved, refused))
-    return next(iter(found.values()))
+    several = [each for each in found.values() if each.likelihood.function_axis]
+    if several and len(found) > 1:
+        names = ", ".join(map(repr, found))
+        raise StructureError(
+            f"The model has several observed variables that can be read, {names}. They are fitted together where each "
+            f"has one latent function, and {listing(each.variable for each in several)} has a function for each class. "
+            f"Choose one, likelihood=..., or take the others out of the model. {as_it_is(model)}"
+        )
+    return list(found.values())
 
 
 def _other_readings(
@@ -70,7 +79,7 @@ def _other_readings(
     latents: Set[Variable],
     processes: Set[Variable],
     missing: Mapping[TensorVariable, MissingResponses],
-) -> dict[str, tuple[Likelihood, TensorVariable, Reading]]:
+) -> dict[str, FoundLikelihood]:
     """Return what is read of observed variables by their log density alone; classes are no numbers."""
     found = {}
     for rv in variables:
@@ -80,21 +89,21 @@ def _other_readings(
         for sources in (latents, processes):
             reading = read_response(ANY_UNIVARIATE, rv, frozenset(sources), missing.get(rv))
             if reading is not None:
-                found[rv.name] = (reading.likelihood or ANY_UNIVARIATE, rv, reading)
+                found[rv.name] = FoundLikelihood(reading.likelihood or ANY_UNIVARIATE, rv, reading)
                 break
     return found
 
 
 def _first_reading(
     rv: TensorVariable, latents: Set[Variable], missing: Mapping[TensorVariable, MissingResponses]
-) -> tuple[Likelihood, TensorVariable, Reading] | None:
-    """Return the first likelihood that fits a random variable, the variable, and its reading; None if none fits."""
+) -> FoundLikelihood | None:
+    """Return the first likelihood that fits a random variable; None if there is no such likelihood."""
     for likelihood in LIKELIHOODS:
         # With more axes PyMC has given them to the parameters, too.
         if rv.ndim > likelihood.observed_axes:
             continue
         if (reading := read_response(likelihood, rv, frozenset(latents), missing.get(rv))) is not None:
-            return likelihood, rv, reading
+            return FoundLikelihood(likelihood, rv, reading)
     return None
 
 

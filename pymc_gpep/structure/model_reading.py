@@ -5,9 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
@@ -17,18 +15,20 @@ from pymc_gpep.array_types import Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
 from pymc_gpep.likelihoods.observed_classes import missing_labels
 from pymc_gpep.likelihoods.observed_numbers import rows_text
+from pymc_gpep.likelihoods.stacked import StackedLikelihood
 from pymc_gpep.structure.alternatives import as_it_is
 from pymc_gpep.structure.assembly import Dims, evaluate, read_assembly
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.elementwise import is_elementwise
-from pymc_gpep.structure.errors import NotProcessesAloneError, StructureError, listing
+from pymc_gpep.structure.errors import NotProcessesAloneError, StructureError, listing, quoted
 from pymc_gpep.structure.integrated import Gaussians, gaussians_of
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.latent_sum import LatentSum
-from pymc_gpep.structure.likelihood_search import find_likelihood, read_response
+from pymc_gpep.structure.likelihood_search import FoundLikelihood, find_likelihoods, read_response
 from pymc_gpep.structure.lowered_dims import lower_dims
 from pymc_gpep.structure.missing_responses import MissingResponses, missing_responses, unobserved_responses
 from pymc_gpep.structure.processes import GPModel, check_priors, refuse_what_was_made, with_functions
+from pymc_gpep.structure.stacked_responses import StackedResponses, parameters_at_points
 from pymc_gpep.structure.sum_reading import read_sum
 
 __all__ = ["read_classifier"]
@@ -74,36 +74,105 @@ def read_classifier(
     refuse_what_was_made(model)
     model = lower_dims(model)
     gaussians = gaussians_of(model, hyperparameters)
-    likelihood_model, rv, reading = find_likelihood(model, likelihood, gaussians.sources)
-    missing = missing_responses(model).get(rv)
-    _check_missing(model, missing)
-    prior, reading, dims = _read_prior(model, gaussians, likelihood_model, rv, reading, means, missing)
+    found = find_likelihoods(model, likelihood, gaussians.sources)
+    missing = missing_responses(model)
+    stack = None
+    while len(found) > 1:
+        stack = StackedResponses(model, found, missing)
+        gaussians.settle(stack.read, stack.variables)
+        alone = stack.apart(gaussians.sources)
+        if not alone:
+            break
+        # They are terms of the model like others.
+        found = [each for each in found if each not in alone]
+        gaussians = gaussians_of(model, hyperparameters)
+    _check_missing(model, [missing[each.variable] for each in found if each.variable in missing])
+    if len(found) > 1 and stack is not None:
+        return _read_several(model, gaussians, stack, found, tuple(hyperparameters))
+    likelihood_model, rv, reading = found[0]
+    prior, reading, dims = _read_prior(model, gaussians, likelihood_model, rv, reading, means, missing.get(rv))
+    _check_hyperparameters(prior, [rv])
+    whole = slice(0, prior.n_points)
+    return _classifier(prior, likelihood_model, rv, reading, dims, whole, tuple(hyperparameters), missing.get(rv))
+
+
+def _read_several(
+    model: pm.Model,
+    gaussians: Gaussians,
+    stack: StackedResponses,
+    found: Sequence[FoundLikelihood],
+    asked: tuple[str, ...],
+) -> GPClassifier:
+    """Return the classifier of several observed variables, with that of each."""
+    readings = stack.readings(gaussians.sources)
+    assert readings is not None
+    whole = stack.together(readings)
+    prior = read_sum(model, gaussians, whole.argument, stack.variables, by_class=False)
+    _check_hyperparameters(prior, stack.variables)
+    missing, parts, begin = missing_responses(model), [], 0
+    for each, reading, n in zip(found, readings, stack.sizes, strict=True):
+        own, rows = missing.get(each.variable), slice(begin, begin + n)
+        parts.append(_classifier(prior, each.likelihood, each.variable, reading, Dims(), rows, asked, own))
+        begin += n
+    assert isinstance(whole.likelihood, StackedLikelihood)
+    assert whole.parameters is not None
+    return GPClassifier(
+        prior=prior,
+        likelihood_model=whole.likelihood.at_rows(stack.sizes),
+        observed=tuple(stack.variables),
+        labels=stack.observed(),
+        parameters=whole.parameters,
+        given=None,
+        unbounded=None,
+        class_dim=None,
+        point_dim=None,
+        class_labels=None,
+        rows=slice(0, begin),
+        asked=asked,
+        parts=tuple(parts),
+    )
+
+
+def _classifier(
+    prior: LatentPrior,
+    likelihood_model: Likelihood,
+    rv: TensorVariable,
+    reading: Reading,
+    dims: Dims,
+    rows: slice,
+    asked: tuple[str, ...],
+    missing: MissingResponses | None,
+) -> GPClassifier:
+    """Return the classifier of an observed variable, whose rows these are of all that the prior has."""
+    model, n = prior.model, rows.stop - rows.start
     likelihood_model = reading.likelihood or likelihood_model
     _check_apart(prior, rv, reading)
-    parameters, count = _parameters(reading, prior.n_points)
+    parameters, count = parameters_at_points(reading, n)
     # What is known of parameters as yet is how many there are.
-    likelihood_model = likelihood_model.given(np.full((count, prior.n_points), np.nan))
+    likelihood_model = likelihood_model.given(np.full((count, n), np.nan))
     labels = model.rvs_to_values[rv]
-    _check_labels(likelihood_model, rv, labels, prior.n_functions, prior.n_points)
+    _check_labels(likelihood_model, rv, labels, prior.n_functions, n)
     _check_totals(reading, rv, labels)
     if count and set(model.free_RVs).isdisjoint(ancestors([parameters])):
         _check_parameters(likelihood_model, rv, *evaluate([parameters, labels]))
-    _check_hyperparameters(prior, rv)
     name = rv.name if missing is None else missing.name
     point_dim, *_ = model.named_vars_to_dims.get(name) or (dims.point_dim,)
+    everywhere = reading.everywhere or reading
     return GPClassifier(
         prior=prior,
         likelihood_model=likelihood_model,
-        likelihood=rv,
+        observed=(rv,),
         labels=labels,
         parameters=parameters,
-        given=(reading.everywhere or reading).parameters,
-        unbounded=(reading.everywhere or reading).unbounded,
+        given=everywhere.parameters,
+        unbounded=everywhere.unbounded,
         class_dim=dims.class_dim,
         point_dim=point_dim,
         class_labels=dims.class_labels,
-        asked=tuple(hyperparameters),
+        rows=rows,
+        asked=asked,
         missing=missing,
+        argument=everywhere.argument,
     )
 
 
@@ -159,9 +228,9 @@ def _read_sum(
     missing: MissingResponses | None,
 ) -> tuple[LatentSum, Reading, Dims]:
     """Return the same of latent functions that are sums."""
-    reading = gaussians.settle(lambda sources: read_response(likelihood_model, rv, frozenset(sources), missing), rv)
+    reading = gaussians.settle(lambda sources: read_response(likelihood_model, rv, frozenset(sources), missing), [rv])
     by_class, sees_common = likelihood_model.function_axis, likelihood_model.sees_common
-    found = read_sum(model, gaussians, reading.argument, rv, by_class, sees_common)
+    found = read_sum(model, gaussians, reading.argument, [rv], by_class, sees_common)
     if missing is not None and reading.everywhere is not None:
         found = replace(found, everywhere=reading.everywhere.argument, fitted=missing.fitted, n_rows=missing.n_rows)
     return found, reading, found.dims()
@@ -180,21 +249,12 @@ def _check_apart(prior: LatentPrior, rv: TensorVariable, reading: Reading) -> No
         )
 
 
-def _parameters(reading: Reading, n_points: int) -> tuple[TensorVariable, int]:
-    """Parameters of a likelihood at every point (p, n), and p."""
-    if reading.parameters is None:
-        return pt.constant(np.empty((0, n_points))), 0
-    (shape,) = evaluate(get_symbolic_rv_shapes([reading.parameters]))
-    count = int(shape[0])
-    return pt.broadcast_to(reading.parameters, (count, n_points)).astype("float64"), count
-
-
-def _check_missing(model: pm.Model, missing: MissingResponses | None) -> None:
-    """Refuse missing values of variables other than the likelihood, and terms that depend on missing responses."""
-    if missing is not None:
-        missing.check(model)
+def _check_missing(model: pm.Model, own: Sequence[MissingResponses]) -> None:
+    """Refuse missing values of variables other than the likelihood's, and terms that depend on missing responses."""
+    for each in own:
+        each.check(model)
     for other in missing_responses(model).values():
-        if missing is None or other.observed is not missing.observed:
+        if not any(other.observed is each.observed for each in own):
             raise StructureError(missing_labels(other.missing, f"Values of {other.name!r}"))
 
 
@@ -261,18 +321,18 @@ def _check_parameters(
         raise StructureError(str(error)) from None
 
 
-def _check_hyperparameters(prior: LatentPrior, rv: TensorVariable) -> None:
+def _check_hyperparameters(prior: LatentPrior, observed: Sequence[TensorVariable]) -> None:
     """Refuse terms beside the likelihood that depend on integrated variables, and discrete hyperparameters."""
     model = prior.model
     values = {latent.free: latent.f for latent in prior.processes}
-    own = {rv, *prior.integrated, *unobserved_responses(model)}
+    own = {*observed, *prior.integrated, *unobserved_responses(model)}
     for free in prior.integrated:
         dependent = [
             term for term in (*model.basic_RVs, *model.potentials) if term not in own and free in ancestors([term])
         ]
         if dependent:
             raise StructureError(
-                f"Not only {rv.name!r} depends on the latent values {values.get(free, free).name!r}: "
+                f"Not only {quoted(observed)} depends on the latent values {values.get(free, free).name!r}: "
                 f"{listing(dependent)} does too. "
                 "Hyperparameters, potentials and other likelihoods must not depend on them (a Deterministic may). Take "
                 "these terms out of the model; add predictions to it only after fitting."
