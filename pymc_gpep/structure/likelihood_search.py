@@ -59,16 +59,16 @@ def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable])
         called = {each.observed.name: each.name for each in missing.values()}
         found = {key: each for key, each in found.items() if name in (key, called.get(key))}
         refused = [rv for rv in refused if name in (rv.name, called.get(rv.name))] or refused
-    if not found or name is None:
+    by_class = [each for each in found.values() if each.likelihood.function_axis]
+    if not found or (name is None and not by_class):
         found |= _other_readings(refused, latents, processes, missing)
     if not found:
         raise StructureError(_no_likelihood(model, name, latents, unobserved, refused))
-    several = [each for each in found.values() if each.likelihood.function_axis]
-    if several and len(found) > 1:
+    if by_class and len(found) > 1:
         names = ", ".join(map(repr, found))
         raise StructureError(
             f"The model has several observed variables that can be read, {names}. They are fitted together where each "
-            f"has one latent function, and {listing(each.variable for each in several)} has a function for each class. "
+            f"has one latent function, and {listing(each.variable for each in by_class)} has a function for each class. "
             f"Choose one, likelihood=..., or take the others out of the model. {as_it_is(model)}"
         )
     return list(found.values())
