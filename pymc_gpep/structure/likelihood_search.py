@@ -68,7 +68,7 @@ def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable])
         names = ", ".join(map(repr, found))
         raise StructureError(
             f"The model has several observed variables that can be read, {names}. They are fitted together where each "
-            f"has one latent function, and {listing(each.variable for each in by_class)} has a function for each class. "
+            f"has one latent function, but {listing(each.variable for each in by_class)} has one for each class. "
             f"Choose one, likelihood=..., or take the others out of the model. {as_it_is(model)}"
         )
     return list(found.values())

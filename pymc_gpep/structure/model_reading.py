@@ -104,8 +104,7 @@ def _read_several(
     asked: tuple[str, ...],
 ) -> GPClassifier:
     """Return the classifier of several observed variables, with that of each."""
-    readings = stack.readings(gaussians.sources)
-    assert readings is not None
+    readings = [each for each in stack.readings(gaussians.sources) if each is not None]
     whole = stack.together(readings)
     prior = read_sum(model, gaussians, whole.argument, stack.variables, by_class=False)
     _check_hyperparameters(prior, stack.variables)

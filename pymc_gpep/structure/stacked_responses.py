@@ -47,31 +47,28 @@ class StackedResponses:
         self.values = [model.rvs_to_values[each] for each in self.variables]
         self.sizes = [int(n) for n in evaluate([v.size for v in self.values])]
 
-    def readings(self, sources: Collection[Variable]) -> list[Reading] | None:
-        """Return what each variable is given; None where an argument cannot be told from other parameters."""
+    def readings(self, sources: Collection[Variable]) -> list[Reading | None]:
+        """Return what each variable is given; None where the argument cannot be told from other parameters."""
         known = frozenset(sources)
-        made = [
+        return [
             read_response(each.likelihood, each.variable, known, self._missing.get(each.variable))
             for each in self._found
         ]
-        found = [each for each in made if each is not None]
-        return found if len(found) == len(made) else None
 
     def read(self, sources: Collection[Variable]) -> Reading | None:
-        """Return what all of them are given together; None as `readings`."""
+        """Return what those are given together whose argument can be told; None if there is no such variable."""
         readings = self.readings(sources)
-        return None if readings is None else self.together(readings)
+        return self.together(readings) if any(readings) else None
 
-    def together(self, readings: Sequence[Reading]) -> Reading:
+    def together(self, readings: Sequence[Reading | None]) -> Reading:
         """Return one reading of those of the variables."""
-        made = [parameters_at_points(*each) for each in zip(readings, self.sizes, strict=True)]
-        likelihoods = [
-            reading.likelihood or each.likelihood for reading, each in zip(readings, self._found, strict=True)
-        ]
-        likelihood = StackedLikelihood(parts=tuple(likelihoods), counts=tuple(count for _, count in made))
-        arguments = [
-            reading.argument.astype("float64") + pt.zeros(n) for reading, n in zip(readings, self.sizes, strict=True)
-        ]
+        told = [each for each in zip(readings, self._found, self.sizes, strict=True) if each[0] is not None]
+        made = [parameters_at_points(reading, n) for reading, _, n in told if reading is not None]
+        arguments = [reading.argument.astype("float64") + pt.zeros(n) for reading, _, n in told if reading is not None]
+        likelihood = StackedLikelihood(
+            parts=tuple((reading and reading.likelihood) or each.likelihood for reading, each, _ in told),
+            counts=tuple(count for _, count in made),
+        )
         parameters = likelihood.together([each for each, _ in made])
         return Reading(pt.concatenate(arguments), parameters, likelihood=likelihood)
 
@@ -80,11 +77,10 @@ class StackedResponses:
         return pt.concatenate([each.astype("float64") for each in self.values])
 
     def apart(self, sources: frozenset[Variable]) -> list[FoundLikelihood]:
-        """Return those whose argument depends on no variable that is integrated."""
-        readings = self.readings(sources) or []
+        """Return those whose argument cannot be told, or depends on no variable that is integrated."""
         affinity = Affinity(sources)
-        pairs = zip(self._found, readings, strict=True)
-        return [each for each, reading in pairs if not affinity.behind(reading.argument)]
+        pairs = zip(self._found, self.readings(sources), strict=True)
+        return [each for each, reading in pairs if reading is None or not affinity.behind(reading.argument)]
 
 
 def parameters_at_points(reading: Reading, n_points: int) -> tuple[TensorVariable, int]:

@@ -128,6 +128,8 @@ class GPInference(Inference):
         check_whole("starts", starts, 1)
         read = partial(read_classifier, pm.modelcontext(model), likelihood, hyperparameters)
         classifier = read(means=kind.sums)
+        if not kind.sums:
+            classifier.check_one()
         approximator = self._plan.approximation(method, classifier, {**options, **refused}, taken())
         if kind.sums and approximator.inverts_prior and not classifier.singular:
             classifier = read()

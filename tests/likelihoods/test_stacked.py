@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pymc_gpep.approximations import EP, KL, Laplace
+from pymc_gpep.approximations import EP, KL
+from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.stacked import StackedLikelihood
 from tests.likelihoods.with_parameters import COUNTS, EVERY
@@ -11,7 +12,7 @@ from tests.likelihoods.with_parameters import COUNTS, EVERY
 N = 12
 NUMBERS = np.random.default_rng(1).permutation(np.arange(N) % 2)  # of the likelihood of each row
 KINDS = [each for each in LIKELIHOODS if not each.function_axis]
-METHODS = [EP(tolerance=1e-11), Laplace(), KL(tolerance=1e-11)]
+METHODS = [EP(tolerance=1e-11), ScalarLaplace(), KL(tolerance=1e-11)]
 
 
 def given(likelihood):
