@@ -551,6 +551,11 @@ class Fit(SingleGroupApproximation):
         -----
         UserWarning
             If rows of `Xnew` are further from all data than the length scales reach; it says how many.
+
+        Examples
+        --------
+        >>> fit.predict(gp, Xnew)["p"]
+        >>> fit.predict(data={"where": [0, 1]}, response="visits")  # of several observed variables
         """
         gp, Xnew = process_and_inputs(gp, Xnew)
         return predict_by(

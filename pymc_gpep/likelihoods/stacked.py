@@ -1,7 +1,7 @@
 """The likelihoods of several observed variables together, one after another along the rows.
 
-The number of its likelihood is the first parameter of each row, so that a row stays with its likelihood wherever rows
-are selected, repeated or shared out. Everything at rows is computed by the likelihood that they belong to.
+The first parameter of each row is the number of its likelihood. So a row stays with its likelihood wherever rows are
+selected, repeated or shared out. Everything at rows is computed by the likelihood that they belong to.
 """
 
 from collections.abc import Iterator, Sequence
@@ -134,7 +134,7 @@ class StackedLikelihood(OneFunction):
     def _by_part(self, kernels: Sequence[Kernel | None], slopes: bool = False) -> Kernel:
         """Return a kernel that has each likelihood's own at its rows; None where a likelihood has no parameters.
 
-        Of `slopes` in parameters each likelihood has those in its own.
+        Each likelihood has `slopes` in its own parameters alone.
         """
         return partial(_at_parts, tuple(self._made()), tuple(kernels), slopes)
 

@@ -40,7 +40,7 @@ class GPClassifier(LatentPrior):
     observed : tuple of TensorVariable, shape (n,)
         The observed random variable, or several whose rows stand one after another.
     labels : TensorVariable, shape (n,), or (n, c) where there is a number for each class
-        What was observed: a constant, or the shared variable of `pm.Data`; numbers of all where there are several.
+        Observations: a constant, or the shared variable of `pm.Data`; numbers of all variables where there are several.
     parameters : TensorVariable, shape (p, n)
         Parameters of the likelihood besides latent values, a function of hyperparameters; p is 0 for most.
     given : TensorVariable, shape (p, rows) or (p, 1), or None
@@ -165,8 +165,8 @@ class GPClassifier(LatentPrior):
         if self.parts:
             raise StructureError(
                 f"This works on one observed variable, and the model has {quoted(self.observed)}. Methods on all rows "
-                'together fit several: "ep", "laplace", "kl" and their like. likelihood=... names the one to fit where '
-                "others are to be terms beside it."
+                'together fit several: "ep", "laplace", "kl" and their like. To fit one, with others as terms '
+                f"beside it, name it: likelihood={self.each[0].response!r}."
             )
 
     @property

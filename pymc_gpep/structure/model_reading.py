@@ -46,10 +46,11 @@ def read_classifier(
     Parameters
     ----------
     model : pm.Model
-        A model with one likelihood whose argument is affine in Gaussian variables, such as `pm.gp.Latent` priors. One
-        of `pymc.dims` is read as `lower_dims` makes it.
+        A model with a likelihood whose argument is affine in Gaussian variables, such as `pm.gp.Latent` priors. One of
+        `pymc.dims` is read as `lower_dims` makes it.
     likelihood : str, optional
-        Name of the likelihood, needed if the model has several.
+        Name of the observed variable that is read, where others are to be terms of the model beside it. If not given
+        several that share Gaussian variables are read together, each with one latent function.
     hyperparameters : sequence of str
         Names of Gaussian variables that are not to be integrated.
     means : bool

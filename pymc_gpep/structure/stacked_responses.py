@@ -34,7 +34,7 @@ class StackedResponses:
     variables : list of TensorVariable
         The observed variables.
     values : list of TensorVariable
-        What was observed of each.
+        Observations of each.
     sizes : list of int
         How many rows with a response each has.
     """
