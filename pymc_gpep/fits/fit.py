@@ -1050,7 +1050,7 @@ class Fit(SingleGroupApproximation):
         if importance:
             self.log_posterior.check_joint("sample(importance=True)")
         self._tell_of_points()
-        if Xnew is not None and self.classifier.implicit:
+        if Xnew is not None and (self.classifier.implicit or self.classifier.parts):
             raise TypeError(
                 "sample draws effects by name here, and no latent functions at other inputs: leave Xnew out, or "
                 "average over them by fit.predict(Xnew, data={...})."

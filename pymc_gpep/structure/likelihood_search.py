@@ -71,7 +71,7 @@ def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable])
             f"has one latent function, but {listing(each.variable for each in by_class)} has one for each class. "
             f"Choose one, likelihood=..., or take the others out of the model. {as_it_is(model)}"
         )
-    return list(found.values())
+    return [found[rv.name] for rv in model.basic_RVs if rv.name in found]
 
 
 def _other_readings(

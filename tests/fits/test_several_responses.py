@@ -301,6 +301,16 @@ def test_an_observed_variable_of_a_hyperparameter_stays_a_term():
     assert [rv.name for rv in found.hyperparameters] == ["log_s"]
 
 
+def test_a_variable_that_is_read_by_its_log_density_is_one_of_several():
+    with pm.Model() as model:
+        u, b = effects()
+        pm.StudentT("heavy", nu=4, mu=u[GROUP] + b, sigma=1.0, observed=X)
+        counts("y", u, b, slice(None))
+    found = read_classifier(model)
+    assert [(part.response, part.kind) for part in found.parts] == [("heavy", "univariate"), ("y", "poisson")]
+    assert not found.likelihood_model.log_concave
+
+
 def test_one_of_several_is_fitted_by_its_name_beside_the_others():
     with pm.Model() as model:
         u, b = effects()
