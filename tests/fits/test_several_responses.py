@@ -360,9 +360,9 @@ def test_a_joint_fit_agrees_with_nuts(joint):
     model, _ = joint
     fit = fitted(model, hyper="ccd")
     with model:
-        idata = pm.sample(1000, tune=1000, chains=2, cores=1, random_seed=1, progressbar=False)
+        idata = pm.sample(500, tune=300, chains=1, random_seed=1, progressbar=False)
     posterior = idata["posterior"]
     for name in ("u", "a", "c"):
         mean, sd = posterior[name].mean(("chain", "draw")), posterior[name].std(("chain", "draw"))
-        assert_allclose((fit.mean_data[name] - mean) / sd, 0.0, atol=0.25)
-        assert_allclose(fit.std_data[name] / sd, 1.0, atol=0.2)
+        assert_allclose((fit.mean_data[name] - mean) / sd, 0.0, atol=0.3)
+        assert_allclose(fit.std_data[name] / sd, 1.0, atol=0.25)
