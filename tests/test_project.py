@@ -55,7 +55,7 @@ ROOMS = (
     "__init__",
 )
 SLOW_TO_IMPORT = {"arviz", "distributed", "jax", "matplotlib", "pyarrow", "sklearn"}
-LONGER = {"fits/fit.py", "structure/classifier.py"}  # what a fit is asked for; all that is read of a model
+LONGER = {"fits/fit.py"}  # what a fit is asked for
 TOP_LEVEL = ["pymc_gpep", "tests", "docs", "examples", "benchmarks", ".ci", ".github"]
 BUILT = {"__pycache__", "_build", "generated", "PKG-INFO", ".git"}  # the last is a file in a worktree of git
 

@@ -4,7 +4,7 @@ The latent values of a row given the other labels have the posterior with the si
 `pymc_gpep.hyper.dense_functions.leave_one_out_moments`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.progress import RowProgress
+from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.structure import GPClassifier
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def leave_one_out(
     weights: Array,
     n_points: int,
     *,
+    response: str | None = None,
     converged: bool,
     named: bool,
     refit_above: float = np.inf,
@@ -59,6 +61,8 @@ def leave_one_out(
         Weights of the nodes; they sum to 1.
     n_points : int
         How many rows were fitted.
+    response : str, optional
+        Name of the observed variable whose rows are left out; those of all if not given.
     converged : bool
         Whether the fit did.
     named : bool
@@ -72,12 +76,15 @@ def leave_one_out(
     """
     from pymc_gpep.checks.left_out import summed_up  # with it comes ArviZ
 
-    within, without = np.empty((2, len(weights), n_points))  # log densities (node, row)
-    ends = np.empty((2, len(weights), n_points)) if pit else None
-    with RowProgress("Leaving out", len(weights) * n_points, progressbar) as progress:
+    several = bool(classifier.parts)
+    classifier = classifier if response is None else classifier.part(response, "loo")
+    wanted = classifier.rows if several else slice(0, n_points)
+    within, without = np.full((2, len(weights), n_points), np.nan)  # log densities (node, row)
+    ends = np.full((2, len(weights), n_points), np.nan) if pit else None
+    with RowProgress("Leaving out", len(weights) * (wanted.stop - wanted.start), progressbar) as progress:
         for s, functions in enumerate(nodes()):
             left_out, y, likelihood = functions.left_out(), functions.labels, functions.likelihood
-            for rows, mean, cov in left_out:
+            for rows, mean, cov in _within(left_out, wanted):
                 own = likelihood.at(rows)
                 without[s, rows] = log_predictive(own, mean, cov, y[rows], tolerance=tolerance)
                 if ends is not None:
@@ -101,10 +108,19 @@ def leave_one_out(
                 converged = converged and succeeded
                 progress.advance(1)
     transforms = (
-        None if ends is None else _drawn_between(*np.sum(softmax(log_weights - without, axis=0) * ends, axis=1))
+        None if ends is None else _drawn_between(*np.sum(softmax(log_weights - without, axis=0) * ends, axis=1))[wanted]
     )
-    elpd = harmonic(log_weights, without)
-    return summed_up(classifier, method, lpd, elpd, converged, len(refitted), named, transforms)
+    elpd = harmonic(log_weights, without)[wanted]
+    return summed_up(classifier, method, lpd[wanted], elpd, converged, len(refitted), named, transforms)
+
+
+def _within(left_out: Iterable[LeftOut], wanted: slice) -> Iterator[LeftOut]:
+    """Yield what is left out at rows that are wanted."""
+    for rows, mean, cov in left_out:
+        cut = slice(max(rows.start, wanted.start), min(rows.stop, wanted.stop))
+        if cut.start < cut.stop:
+            own = slice(cut.start - rows.start, cut.stop - rows.start)
+            yield LeftOut(cut, mean[own], cov[own])
 
 
 def _drawn_between(below: Array, at: Array) -> Array:

@@ -103,7 +103,9 @@ def summed_up(
     name = classifier.response
     dim = classifier.point_dim or f"{name}_dim_0"
     labels = classifier.coords_of_points() if named else None
-    coords = {dim: np.arange(len(elpd)) if labels is None else labels}
+    coords: dict[str, Any] = {dim: np.arange(len(elpd)) if labels is None else labels}
+    if (responses := classifier.responses_of_points()) is not None:
+        coords["response"] = (dim, responses)
 
     def by_point(values: Array) -> xr.DataArray:
         return xr.DataArray(values, dims=[dim], coords=coords, name=name)

@@ -42,6 +42,7 @@ def predict_draws(
     observed: ArrayLike | None = None,
     model: pm.Model | None = None,
     likelihood: str | None = None,
+    response: str | None = None,
     draws: int = 500,
     tolerance: float = 1e-3,
     dim: str = "new_point",
@@ -70,7 +71,9 @@ def predict_draws(
     model : pm.Model, optional
         Model that was sampled; that of the context if not given.
     likelihood : str, optional
-        Name of the likelihood, if the model has several.
+        Name of the likelihood, if the model has several of which one is read.
+    response : str, optional
+        Name of the observed variable that is predicted, where several are read together.
     draws : int
         Use at most so many draws, evenly spaced over all chains. Each costs a factorisation of the prior covariance.
     tolerance : float
@@ -99,7 +102,7 @@ def predict_draws(
     >>> gpep.predict_draws(mcmc, gp, Xnew, model=model)["p"]
     """
     gp, Xnew = process_and_inputs(gp, Xnew)
-    classifier = read_classifier(pm.modelcontext(model), likelihood)
+    classifier = read_classifier(pm.modelcontext(model), likelihood).part(response, "A prediction")
     check_memory(classifier, "predict_draws")
     by_name(idata, "idata")
     if draws < 1:

@@ -82,7 +82,7 @@ def scores_at(
 
     def score(solution: Solution, point: PointType) -> dict[str, float]:
         likelihood = elsewhere(point, observed)
-        functions = DenseFunctions(solver, solution, point, lambda: prior, names)
+        functions = DenseFunctions(solver, solution, point, lambda _: prior, names)
         found = predict_at(functions, x, likelihood=likelihood, observed=observed)
         density = cast(Array, found.log_density)
         scores = {"mlpd": density} | likelihood.scores(observed, found.p, found.moments)

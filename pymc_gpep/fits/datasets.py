@@ -44,7 +44,8 @@ def of_points(classifier: GPClassifier, mean: Array, cov: Array, named: bool = T
 
     Where a likelihood sees only differences between functions, `sd` (point, class) has standard deviations of values
     less their mean over functions. Standard deviations of the values themselves are, for the most part, those of the
-    prior's shift of all functions together, of which labels say nothing.
+    prior's shift of all functions together, of which labels say nothing. With several observed variables the coord
+    `response` names that of each point.
     """
     point_dim = classifier.point_dim or "point"
     arrays, coords = of_functions(classifier, point_dim, mean, cov)
@@ -52,7 +53,9 @@ def of_points(classifier: GPClassifier, mean: Array, cov: Array, named: bool = T
         sd = np.sqrt(without_common(mean, cov)[1].diagonal(axis1=1, axis2=2))
         arrays["sd"] = (point_dim, *classifier.function_dims), sd
     labels = classifier.coords_of_points() if named else None
-    return xr.Dataset(arrays, coords=coords if labels is None else coords | {point_dim: labels})
+    found = xr.Dataset(arrays, coords=coords if labels is None else coords | {point_dim: labels})
+    responses = classifier.responses_of_points()
+    return found if responses is None else found.assign_coords(response=(point_dim, responses))
 
 
 def of_functions(

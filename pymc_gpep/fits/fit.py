@@ -132,8 +132,7 @@ class Fit(SingleGroupApproximation):
         classifier = log_posterior.classifier
         apart = set(classifier.implicit)
         self._deterministics = [v for v in classifier.model.deterministics if apart.isdisjoint(ancestors([v]))]
-        if classifier.missing is not None:
-            apart.add(classifier.missing.unobserved)
+        apart.update(classifier.unobserved)
         self._free = [rv for rv in classifier.model.free_RVs if rv not in apart]
 
     def _with(self, **changes: Any) -> Self:
@@ -450,6 +449,7 @@ class Fit(SingleGroupApproximation):
         gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None = None,
         Xnew: ArrayLike | None = None,
         *,
+        response: str | None = None,
         data: Mapping[str, ArrayLike] | None = None,
         new_levels: bool = False,
         observed: ArrayLike | None = None,
@@ -477,6 +477,8 @@ class Fit(SingleGroupApproximation):
         Xnew : array (m, d)
             New inputs, with the columns that the model's have; a DataArray gives its first dim and coords to the
             result. Where the model computes inputs from its data, they are as the data.
+        response : str, optional
+            Name of the observed variable that is predicted, where the model has several.
         data : dict of str to array, optional
             Data of the model (`pm.Data`) at the new points. A sum of effects is made of such data, and a likelihood
             may be given some besides latent values, such as an exposure of counts. A number stands for all
@@ -543,6 +545,11 @@ class Fit(SingleGroupApproximation):
         -----
         UserWarning
             If rows of `Xnew` are further from all data than the length scales reach; it says how many.
+
+        Examples
+        --------
+        >>> fit.predict(gp, Xnew)["p"]
+        >>> fit.predict(data={"where": [0, 1]}, response="visits")  # of several observed variables
         """
         gp, Xnew = process_and_inputs(gp, Xnew)
         return predict_by(
@@ -551,6 +558,7 @@ class Fit(SingleGroupApproximation):
             lambda: self.functions(gp),
             self.hyper_posterior,
             Xnew,
+            response=response,
             data=data,
             new_levels=new_levels,
             observed=observed,
@@ -569,7 +577,8 @@ class Fit(SingleGroupApproximation):
     def loo(
         self,
         *,
-        groups: ArrayLike | str | None = None,
+        groups: ArrayLike | str | Mapping[str, ArrayLike | str] | None = None,
+        response: str | None = None,
         gp: Gp = None,
         refit_above: float = np.inf,
         draws: int = 1000,
@@ -599,9 +608,13 @@ class Fit(SingleGroupApproximation):
 
         Parameters
         ----------
-        groups : array_like (n,) or str, optional
+        groups : array_like (n,), str or dict of these, optional
             A label for each row; rows with the same one are left out together. A string names data of the model that
-            are such labels, as `"where"` of `alpha[where]`.
+            are such labels, as `"where"` of `alpha[where]`. With several observed variables it is a dict that has them
+            by the name of each.
+        response : str, optional
+            Name of the observed variable whose rows are left out, one by one, where the model has several. If not given
+            the rows of all are left out.
         gp : pm.gp.Latent or sequence of them, optional
             Processes that made the latent values, where the graph of the model does not say what their prior is.
         refit_above : float
@@ -652,8 +665,9 @@ class Fit(SingleGroupApproximation):
         """
         check_switches(pit=pit)
         if groups is not None:
-            if pit:
-                raise TypeError("pit=True is for rows that are left out one by one: ask for it without groups.")
+            if pit or response:
+                asked = "pit=True" if pit else "response=..."
+                raise TypeError(f"{asked} is for rows that are left out one by one: ask for it without groups.")
             return self._groups_left_out(groups, gp, refit_above, draws, tolerance, progressbar)
         if refit_above < np.inf:
             self.log_posterior.check_joint("loo(refit_above=...)")
@@ -663,6 +677,7 @@ class Fit(SingleGroupApproximation):
             lambda: self.functions(gp),
             self.hyper_posterior.weights,
             len(self.labels(gp)),
+            response=response,
             converged=self.converged,
             named=self.rows is None,
             refit_above=refit_above,
@@ -672,7 +687,13 @@ class Fit(SingleGroupApproximation):
         )
 
     def _groups_left_out(
-        self, groups: ArrayLike | str, gp: Gp, refit_above: float, draws: int, tolerance: float, progressbar: bool
+        self,
+        groups: ArrayLike | str | Mapping[str, ArrayLike | str],
+        gp: Gp,
+        refit_above: float,
+        draws: int,
+        tolerance: float,
+        progressbar: bool,
     ) -> "CavityELPD":
         self.log_posterior.check_joint("loo(groups=...)")
         if refit_above < np.inf:
@@ -1022,7 +1043,7 @@ class Fit(SingleGroupApproximation):
         if importance:
             self.log_posterior.check_joint("sample(importance=True)")
         self._tell_of_points()
-        if Xnew is not None and self.classifier.implicit:
+        if Xnew is not None and (self.classifier.implicit or self.classifier.parts):
             raise TypeError(
                 "sample draws effects by name here, and no latent functions at other inputs: leave Xnew out, or "
                 "average over them by fit.predict(Xnew, data={...})."

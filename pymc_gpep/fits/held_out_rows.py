@@ -155,6 +155,7 @@ class HeldOut(Callback):
     def _check(self, fit: Any) -> None:
         """Raise an error if there is something wrong with the rows, before time has been spent on a fit."""
         classifier = fit.classifier
+        classifier.check_one()
         classifier.likelihood_model.check(self._y, classifier.n_functions, len(self._x), "y of HeldOut")
         if self._predicts_nothing(fit):
             return

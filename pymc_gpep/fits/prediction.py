@@ -138,6 +138,7 @@ def predict_by(
     hyper: HyperPosterior,
     x: ArrayLike | None,
     *,
+    response: str | None = None,
     data: Mapping[str, ArrayLike] | None = None,
     new_levels: bool = False,
     observed: ArrayLike | None = None,
@@ -155,7 +156,8 @@ def predict_by(
 
     See `Fit.predict`.
     """
-    each = iter(nodes())
+    classifier = classifier.part(response, "A prediction")
+    each = (functions.of(classifier.response) for functions in nodes())
     first = next(each)  # which a wrong gp, or a fit without a posterior, does not have
     if missing and (x is not None or data):
         raise TypeError("missing=True predicts the rows of the model without a response: give no other rows with it.")

@@ -85,7 +85,7 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
     best = best._replace(start=np.asarray(tree["best"].to_dataset()["start"].values))
     observed = tree["observed_data"].to_dataset()
     rows = _former_rows(observed)
-    labels = observed[attrs["likelihood"]].values if rows is None else None
+    labels = np.concatenate([observed[name].values for name in _responses(attrs)]) if rows is None else None
     _check_model(space, best.theta[: space.size], attrs, labels)
     gps = as_gps(gp)
     asked = gps is not None and attrs["kind"] != DenseLogPosterior.kind
@@ -127,12 +127,19 @@ def _classifier(model: pm.Model, attrs: Mapping[Any, Any]) -> GPClassifier:
     """Read a model as the fit of a file did, in which means of processes may be hyperparameters."""
     asked = json.loads(attrs.get("asked", "[]"))
     means = attrs["kind"] == DenseLogPosterior.kind
-    classifier = read_classifier(model, attrs["likelihood"], asked, means=means)
+    name = attrs["likelihood"] if len(_responses(attrs)) == 1 else None
+    classifier = read_classifier(model, name, asked, means=means)
     if attrs["kind"] == SparseLogPosterior.kind:
         return by_inducing(classifier)
     if not means or Hyperparameters(classifier).parameters == json.loads(attrs["parameters"]):
         return classifier
-    return read_classifier(model, attrs["likelihood"], asked)
+    return read_classifier(model, name, asked)
+
+
+def _responses(attrs: Mapping[Any, Any]) -> list[str]:
+    """Names of the observed variables of a fit."""
+    found: list[str] = json.loads(attrs.get("responses", json.dumps([attrs["likelihood"]])))
+    return found
 
 
 class _File(NamedTuple):

@@ -46,13 +46,14 @@ class Recorder:
         value_vars = [model.rvs_to_values[rv] for rv in free]
         given = {f: f.type(f.name) for f in classifier.held}
         transformed = [rv for rv in free if model.rvs_to_transforms[rv] is not None]
-        missing = [] if classifier.missing is None else [classifier.missing.unobserved]
-        drawn = [] if classifier.missing is None else [classifier.missing.drawn()]
+        missing = classifier.unobserved
+        drawn = [each.missing.drawn() for each in classifier.each if each.missing is not None]
         computed = graph_replace([*drawn, *transformed, *missing, *deterministics], given, strict=False)
         computed = graph_replace(model.replace_rvs_by_values(computed), data, strict=False)
         if missing:
-            first, *computed = computed
-            computed = graph_replace(computed, {model.rvs_to_values[missing[0]]: first}, strict=False)
+            first, computed = computed[: len(missing)], computed[len(missing) :]
+            places = [model.rvs_to_values[each] for each in missing]
+            computed = graph_replace(computed, dict(zip(places, first, strict=True)), strict=False)
         self._recorded = [*value_vars, *transformed, *missing, *deterministics]
         self._compute = graph_function(
             model,

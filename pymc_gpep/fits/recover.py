@@ -130,8 +130,7 @@ class _LatentValues:
         self._variables, self._roots = classifier.variables(data), prior_roots(classifier, data, self._type)
         self._names, self._unconstrain = [v.name for v in hyperparameters], unconstrain(classifier)
         self._drawn = [v.name for v in latents]
-        missing = [] if classifier.missing is None else [classifier.missing.unobserved]
-        others = [*missing, *(v for v in dependent if v not in given)]
+        others = [*classifier.unobserved, *(v for v in dependent if v not in given)]
         self._others = [v.name for v in others]
         # A Deterministic may be made of draws of its own, as PyMC's sampling makes it.
         self._compute = function(

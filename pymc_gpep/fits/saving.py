@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pymc_gpep.array_types import Observed
 from pymc_gpep.fits import datasets
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.evaluation import evaluation_table
@@ -90,6 +89,7 @@ def to_datatree(
             "kind": log_posterior.kind,
             "pymc_gpep_version": version("pymc_gpep"),
             "likelihood": classifier.response,
+            "responses": json.dumps([part.response for part in classifier.each]),
             "asked": json.dumps(classifier.asked),
             "kind_of_likelihood": classifier.likelihood_model.name,
             "classes": named_classes(classifier),
@@ -125,7 +125,13 @@ def _observed(log_posterior: LogPosterior) -> xr.Dataset:
     classifier, rows = log_posterior.classifier, log_posterior.rows
     if rows is not None:
         return xr.Dataset(attrs=FormerRows.of(rows)._asdict())
-    name = classifier.response
-    labels: Observed = log_posterior.observed()
-    dims = [classifier.point_dim or f"{name}_dim_0", classifier.class_dim or f"{name}_dim_1"][: labels.ndim]
-    return xr.DataArray(labels, dims=dims, name=name).to_dataset()
+    labels, found = log_posterior.observed(), {}
+    for part in classifier.each:
+        name = part.response
+        if classifier.parts:  # of which responses may be missing at different rows of the same dim
+            own = labels[part.rows].astype(part.likelihood_model.observed_dtype)
+            found[name] = xr.DataArray(own, dims=[f"{name}_dim_0"])
+            continue
+        dims = [part.point_dim or f"{name}_dim_0", part.class_dim or f"{name}_dim_1"][: labels.ndim]
+        found[name] = xr.DataArray(labels, dims=dims)
+    return xr.Dataset(found)

@@ -135,7 +135,7 @@ class LatentModel:
         read = self.processes
         if (
             isinstance(read, GPClassifier)
-            and self._dependent == [read.likelihood]
+            and set(self._dependent) == set(read.observed)
             and log_density_with_slope(read.likelihood_model) is not None
         ):
             given = graph_replace([read.labels, read.parameters], dict(self.values.data), strict=False)

@@ -41,9 +41,7 @@ class MarginalModel(pm.Model):
         super().__init__(check_bounds=model.check_bounds, model=None)
         self.classifier = classifier
         self.approximator = approximator
-        integrated = {classifier.likelihood, *classifier.integrated}
-        if classifier.missing is not None:
-            integrated.add(classifier.missing.unobserved)
+        integrated = {*classifier.observed, *classifier.integrated, *classifier.unobserved}
         dependent = [v for v in model.deterministics if not integrated.isdisjoint(ancestors([v]))]
         # Kept, because later calls of `gp.conditional` and the like add to the model what was not sampled.
         self.dependent = tuple(dependent)
@@ -85,7 +83,7 @@ def marginalize(
         Name of the approximation, as for `pm.fit`. If not given, it is nested EP for a multinomial probit, Laplace's
         for a softmax, and EP for a likelihood of one latent function.
     likelihood : str, optional
-        Name of the likelihood, if the model has several.
+        Name of the observed variable that is read, where others are to be terms of the model beside it.
     warm : bool
         Whether an evaluation starts from the last ones near by of its thread and process, which takes less than half
         the sweeps. Its value then depends on these, by no more than the tolerance allows. This is enough for chains of

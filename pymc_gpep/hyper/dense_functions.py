@@ -1,8 +1,9 @@
 """Latent functions whose posterior is that of all rows together."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,7 +37,8 @@ class DenseFunctions(LatentFunctions):
     point : dict
         Values of the model's value variables.
     elsewhere : callable
-        Function that makes prior moments at new rows, where these are wanted.
+        Function that makes prior moments at new rows of an observed variable by its name, where these are wanted; of
+        the only one, if None.
     names : str
         Names of the latent values in the model, for messages.
     roots : callable, optional
@@ -56,18 +58,26 @@ class DenseFunctions(LatentFunctions):
         approximator: Approximator,
         solution: Solution,
         point: PointType,
-        elsewhere: Callable[[], Elsewhere],
+        elsewhere: Callable[[str | None], Elsewhere],
         names: str,
         roots: Callable[[], Array] | None = None,
     ) -> None:
         self.solution, self.posterior, self._roots = solution, solution.posterior, roots
         self._approximator, self._point, self._make, self._names = approximator, point, elsewhere, names
+        self._of: str | None = None
         self.n_functions, self.n_points = self.posterior.prior.shape
         self.size = self.posterior.prior.size
 
     @cached_property
     def _elsewhere(self) -> Elsewhere:
-        return self._make()
+        return self._make(self._of)
+
+    def of(self, response: str) -> Self:
+        """See `LatentFunctions`."""
+        other = copy(self)
+        other.__dict__.pop("_elsewhere", None)
+        other._of = response
+        return other
 
     @property
     def takes(self) -> Collection[str]:

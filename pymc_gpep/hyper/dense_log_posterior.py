@@ -86,7 +86,7 @@ class DenseLogPosterior(LogPosterior):
         self._inputs = [*value_vars, start, looseness]
         self._looseness = 1.0
         self._moments = prior_moments(classifier, self.space.data, array)
-        self._elsewhere: dict[Gps, Elsewhere] = {}
+        self._elsewhere: dict[tuple[Gps, str | None], Elsewhere] = {}
 
     kind: ClassVar[str] = "dense"
     by: ClassVar[str] = "all rows"
@@ -103,17 +103,18 @@ class DenseLogPosterior(LogPosterior):
         classifier = self.classifier
         return int(self._prior_type.entries(classifier.n_functions, classifier.n_points, classifier.n_normals))
 
-    def _prior_elsewhere(self, gps: Gps) -> Elsewhere:
-        if gps not in self._elsewhere:
-            self._elsewhere[gps] = self.classifier.elsewhere(gps, self.space.data)
-        return self._elsewhere[gps]
+    def _prior_elsewhere(self, gps: Gps, response: str | None = None) -> Elsewhere:
+        if (gps, response) not in self._elsewhere:
+            own = self.classifier.part(response, "What is asked for")
+            self._elsewhere[gps, response] = own.elsewhere(gps, self.space.data)
+        return self._elsewhere[gps, response]
 
     def latent(self, x: Array, solution: Solution, gps: Gps = None) -> DenseFunctions:
         """See `LogPosterior`."""
         names = ", ".join(repr(rv.name) for rv in self.classifier.held or self.classifier.integrated)
         point = self.point(x)
         roots = None if self._roots is None else partial(self._roots, point)
-        return DenseFunctions(self.approximator, solution, point, lambda: self._prior_elsewhere(gps), names, roots)
+        return DenseFunctions(self.approximator, solution, point, partial(self._prior_elsewhere, gps), names, roots)
 
     @cached_property
     def _roots(self) -> Callable[[PointType], Array] | None:

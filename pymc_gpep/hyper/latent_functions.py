@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,6 +67,10 @@ class LatentFunctions(ABC):
     n_functions: int
     n_points: int
     size: int
+
+    def of(self, response: str) -> Self:
+        """Return the same functions, whose new rows are those of an observed variable of the model, by its name."""
+        return self
 
     @property
     def takes(self) -> Collection[str]:

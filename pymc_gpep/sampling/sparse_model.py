@@ -72,7 +72,7 @@ class SparseModel(pm.Model):
         super().__init__(check_bounds=model.check_bounds, model=None)
         self.classifier = classifier
         self.inducing_inputs = inducing
-        gone = {classifier.likelihood, *(latent.free for latent in classifier.latents)}
+        gone = {*classifier.observed, *(latent.free for latent in classifier.latents)}
         add_others(self, model, gone.union(v for v in model.deterministics if not gone.isdisjoint(ancestors([v]))))
         self._add_coord(_DIM, tuple(range(inducing.shape[1])))
         places = self._places()
@@ -112,7 +112,7 @@ class SparseModel(pm.Model):
     def _observe(self, mean: TensorVariable, rest: TensorVariable, name: str) -> None:
         """Add the likelihood of latent values with mean and variance (c, n)."""
         classifier = self.classifier
-        y, axis = classifier.likelihood, classifier.likelihood_model.function_axis
+        (y,), axis = classifier.observed, classifier.likelihood_model.function_axis
         labels = classifier.labels.data if isinstance(classifier.labels, Constant) else classifier.labels
         dims = classifier.model.named_vars_to_dims.get(y.name)
         given = (mean.T, rest.T) if axis else (mean[0], rest[0])

@@ -38,6 +38,7 @@ def by_inducing(classifier: GPClassifier) -> GPClassifier:
         If the sum has several latent functions or processes, if rows select values of the process, or if responses are
         missing.
     """
+    classifier.check_one()
     whole = classifier.prior
     if not isinstance(whole, LatentSum) or whole.alone or not whole.recipes:
         return classifier

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RNGConsumerOp
 
-__all__ = ["NotProcessesAloneError", "StructureError", "describe", "distribution", "listing"]
+__all__ = ["NotProcessesAloneError", "StructureError", "describe", "distribution", "listing", "quoted"]
 
 
 class StructureError(ValueError):
@@ -42,3 +42,8 @@ def distribution(variable: Variable) -> str:
 def listing(variables: Iterable[Variable]) -> str:
     """Return the descriptions of variables, separated by commas, or "none"."""
     return ", ".join(describe(variable) for variable in variables) or "none"
+
+
+def quoted(variables: Iterable[Variable]) -> str:
+    """Return the quoted names of variables: `'a'`, or `'a' and 'b'`."""
+    return " and ".join(repr(variable.name) for variable in variables)

@@ -43,7 +43,7 @@ class Hierarchy:
 
     def __init__(self, classifier: GPClassifier, data: Mapping[Variable, Variable]) -> None:
         model = classifier.model
-        others = [*model.potentials, *(rv for rv in model.observed_RVs if rv is not classifier.likelihood)]
+        others = [*model.potentials, *(rv for rv in model.observed_RVs if rv not in classifier.observed)]
         if others:
             raise StructureError(
                 f"The model has terms besides the likelihood and the priors of the hyperparameters, {listing(others)}, "

@@ -18,7 +18,7 @@ def log_prior(classifier: GPClassifier) -> TensorVariable:
     every matrix of the size of the data that does not depend on a hyperparameter, such as distances between inputs.
     """
     model = classifier.model
-    terms = [*classifier.hyperparameters, *(rv for rv in model.observed_RVs if rv is not classifier.likelihood)]
+    terms = [*classifier.hyperparameters, *(rv for rv in model.observed_RVs if rv not in classifier.observed)]
     factors = transformed_conditional_logp(
         terms,
         rvs_to_values={rv: model.rvs_to_values[rv] for rv in terms},

@@ -13,7 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.structure.affine import Affinity, NotAffineError
 from pymc_gpep.structure.alternatives import as_it_is
-from pymc_gpep.structure.errors import StructureError, describe, listing
+from pymc_gpep.structure.errors import StructureError, describe, listing, quoted
 from pymc_gpep.structure.latent import LatentGP, is_process, latents_among, refuse_common_variables
 from pymc_gpep.structure.missing_responses import unobserved_responses
 from pymc_gpep.structure.recipes import Recipe, recipe, refuse_false_densities, why_no_recipes
@@ -57,14 +57,17 @@ class Gaussians:
             self.kept[variable] = why
         return bool(found)
 
-    def settle(self, read: Callable[[Collection[Variable]], Reading | None], likelihood: TensorVariable) -> Reading:
+    def settle(
+        self, read: Callable[[Collection[Variable]], Reading | None], observed: Sequence[TensorVariable]
+    ) -> Reading:
         """Keep what is in the way until the argument of a likelihood is affine in all that is left.
 
         Parameters
         ----------
         read : callable
             Reads the likelihood, given the variables that may be integrated.
-        likelihood : TensorVariable
+        observed : sequence of TensorVariable
+            The observed variable, or several whose likelihoods are read as one.
 
         Returns
         -------
@@ -77,33 +80,35 @@ class Gaussians:
             If nothing is left, or if it is open which of two variables to keep.
         """
         while True:
-            self._keep_what_others_need(likelihood)
+            self._keep_what_others_need(observed)
             reading = read(self.sources)
             if reading is None and not self.sources:
-                raise StructureError(self._nothing(likelihood, likelihood))
+                raise StructureError(self._nothing(observed, *observed))
             if reading is None:
                 raise StructureError(
-                    f"The argument of {likelihood.name!r} cannot be told from its other parameters. "
+                    f"The argument of {quoted(observed)} cannot be told from its other parameters. "
                     f"{self._how_to_keep()}"
                 )
             if reading.parameters is not None and self.keep(
                 Affinity(self.sources).reached([reading.parameters]),
-                f"a parameter of {likelihood.name!r} besides its argument depends on it",
+                f"a parameter of {quoted(observed)} besides its argument depends on it",
             ):
                 continue
             try:
                 used = self._behind(reading.argument)
             except NotAffineError as error:
-                self._resolve(error, likelihood)
+                self._resolve(error, observed)
                 continue
-            self._refuse_nested(used, reading.argument, likelihood)
+            self._refuse_nested(used, reading.argument, observed)
             self.recipes = {v: each for v, each in self.recipes.items() if v in used}
             self.processes = {v: each for v, each in self.processes.items() if v in used}
             if not used:
-                raise StructureError(self._nothing(likelihood, reading.argument))
+                raise StructureError(self._nothing(observed, reading.argument))
             return reading
 
-    def _refuse_nested(self, used: Collection[Variable], argument: TensorVariable, likelihood: TensorVariable) -> None:
+    def _refuse_nested(
+        self, used: Collection[Variable], argument: TensorVariable, observed: Sequence[TensorVariable]
+    ) -> None:
         """Refuse Gaussian processes in covariances and scales, and two of them that are made of one variable."""
         processes = Affinity(frozenset(self.processes))
         for variable in used:
@@ -122,7 +127,7 @@ class Gaussians:
         )
         if beside:
             raise StructureError(
-                f"The argument of {likelihood.name!r} depends on {listing(beside)} not only by latent values. "
+                f"The argument of {quoted(observed)} depends on {listing(beside)} not only by latent values. "
                 f"{as_it_is(self.model)}"
             )
 
@@ -141,12 +146,12 @@ class Gaussians:
                 pending += affinity.behind(mean)
         return found
 
-    def _keep_what_others_need(self, likelihood: TensorVariable) -> None:
+    def _keep_what_others_need(self, observed: Sequence[TensorVariable]) -> None:
         """Keep variables on which anything depends besides the argument and means."""
-        while any(self.keep(found, why) for found, why in self._needed(likelihood)):
+        while any(self.keep(found, why) for found, why in self._needed(observed)):
             pass
 
-    def _needed(self, likelihood: TensorVariable) -> Iterable[tuple[frozenset[Variable], str]]:
+    def _needed(self, observed: Sequence[TensorVariable]) -> Iterable[tuple[frozenset[Variable], str]]:
         """Yield variables that something other than the argument and means depends on, and what."""
         model = self.model
         affinity = Affinity(self.sources)
@@ -154,7 +159,7 @@ class Gaussians:
             yield affinity.reached([latent.cov]), f"the covariance of {latent.f.name!r} depends on it"
         for variable, each in list(self.recipes.items()):
             yield affinity.reached(each.scales), f"the scale of {variable.name!r} depends on it"
-        own = {*self.recipes, *(latent.free for latent in self.processes.values()), likelihood, *self.missing}
+        own = {*self.recipes, *(latent.free for latent in self.processes.values()), *observed, *self.missing}
         for variable in model.basic_RVs:
             if variable not in own:
                 what = "is observed and" if variable in model.observed_RVs else "is no integrated variable and"
@@ -162,7 +167,7 @@ class Gaussians:
         for potential in model.potentials:
             yield affinity.reached([potential]), f"the Potential {potential.name!r} depends on it"
 
-    def _resolve(self, error: NotAffineError, likelihood: TensorVariable) -> None:
+    def _resolve(self, error: NotAffineError, observed: Sequence[TensorVariable]) -> None:
         """Keep the variables with the fewest numbers without which an operation is affine."""
         sides = [side for side in error.sides if side.isdisjoint(self.processes)]
         sizes = [sum(self.recipes[v].size for v in side) for side in sides]
@@ -170,13 +175,13 @@ class Gaussians:
         names = listing(v for side in error.sides for v in side)
         if not sides:
             raise StructureError(
-                f"The argument of {likelihood.name!r} must be affine in latent values, but {operation} of {names} is "
+                f"The argument of {quoted(observed)} must be affine in latent values, but {operation} of {names} is "
                 "not. Sums, products with what is known, selections and products of matrices are read. "
                 f"{as_it_is(self.model)}"
             )
         if len(sides) > 1 and sizes.count(min(sizes)) > 1:
             raise StructureError(
-                f"The argument of {likelihood.name!r} contains {operation} of the Gaussian variables {names}, of which "
+                f"The argument of {quoted(observed)} contains {operation} of the Gaussian variables {names}, of which "
                 f"one can be integrated. {self._how_to_keep(next(iter(sides[0])))}"
             )
         least = sides[sizes.index(min(sizes))]
@@ -188,13 +193,13 @@ class Gaussians:
         name = next(iter(self.recipes)).name if variable is None and self.recipes else getattr(variable, "name", "beta")
         return f"Name those that are to stay hyperparameters: pm.fit(..., hyperparameters=[{name!r}])."
 
-    def _nothing(self, likelihood: TensorVariable, argument: TensorVariable) -> str:
+    def _nothing(self, observed: Sequence[TensorVariable], *arguments: TensorVariable) -> str:
         """Say why nothing is left to integrate."""
-        behind = [v for v in ancestors([argument]) if v in self.model.free_RVs]
+        behind = [v for v in ancestors(list(arguments)) if v in self.model.free_RVs]
         whys = [(v, self.kept[v]) for v in behind if v in self.kept]
         kept = "; ".join(f"{describe(v)} stays a hyperparameter, since {why}" for v, why in whys)
         sentences = [
-            f"The argument of {likelihood.name!r} depends on no Gaussian variable that can be integrated.",
+            f"The argument of {quoted(observed)} depends on no Gaussian variable that can be integrated.",
             f"{kept}." if kept else "",
             why_no_recipes([v for v in behind if v not in self.kept], self.model),
             as_it_is(self.model),

@@ -64,6 +64,9 @@ class RowSum(InNormals, Protocol):
     def recipe_means(self) -> list[TensorVariable]:
         """Means of all other variables that are integrated."""
 
+    def shaped(self, values: TensorVariable, n_points: int, batched: bool = False) -> TensorVariable:
+        """Return values of the argument at points as (c, n), or with a first axis of normals as (c, n, q)."""
+
     def parts_elsewhere(self, data: Mapping[Variable, Variable]) -> PartsElsewhere | None:
         """Return coefficients of rows apart from those of parts, at other data; None where they are not apart."""
 

@@ -22,6 +22,7 @@ from pymc_gpep.structure.affine_variables import at_zero, slopes_of
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.constant_inputs import MovedSum
 from pymc_gpep.structure.cross_covariance import new_inputs
+from pymc_gpep.structure.fitted_rows import FittedRows
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, RowsOfNormals
@@ -88,9 +89,10 @@ class SumElsewhere(Elsewhere):
         self._prior, self._gps, self._data = prior, gps, data
         self._argument = prior.argument if prior.everywhere is None else prior.everywhere
         self._rows = prior.n_rows or prior.n_points
-        self._seen = slice(None) if prior.fitted is None else prior.fitted
+        within = set(ancestors([self._argument, *prior.recipe_means]))
+        self._processes = [latent for latent in prior.processes if latent.f in within]
         z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
-        covs = [latent.cov for latent in prior.processes]
+        covs = [latent.cov for latent in self._processes]
         outputs = prior.model.replace_rvs_by_values([*prior.by_normals([self._argument], z), *covs])
         behind = set(ancestors(outputs))
         found = [v for v in prior.model.data_vars if v in behind and isinstance(v, SharedVariable)]
@@ -104,6 +106,7 @@ class SumElsewhere(Elsewhere):
         )
         self._made: dict[tuple[str, ...], tuple[_Rows, list[Elsewhere]]] = {}
         self._blocks: Blocks = [(own.stop - own.start,) for own in prior.places.values()]
+        self._at_fit = FittedRows(prior, data)
         self._found: dict[str, NDArray[np.int64]] = {}  # owners of normals, by the data that say a level
         self._complete: set[tuple[str, ...]] = set()  # names of data that rows were computed from
 
@@ -121,10 +124,10 @@ class SumElsewhere(Elsewhere):
     def _fixed(self) -> _Fixed | None:
         """The inputs of all processes, where they are one array with a row for each row of the fit."""
         prior = self._prior
-        covs = [latent.cov for latent in prior.processes]
+        covs = [latent.cov for latent in self._processes]
         if not covs or _INPUTS in self._known or not set(self._known.values()).isdisjoint(ancestors(covs)):
             return None
-        processes = [prior.process(latent, self._gps, self._data) for latent in prior.processes]
+        processes = [prior.process(latent, self._gps, self._data) for latent in self._processes]
         arrays = [each.moments.inputs for each in processes]
         if len(arrays[0]) != self._rows or not all(np.array_equal(each, arrays[0]) for each in arrays):
             return None
@@ -133,7 +136,7 @@ class SumElsewhere(Elsewhere):
 
     def _input_name(self) -> str | None:
         """Return the name of the data that are the inputs of all Gaussian processes, if they are one."""
-        behind = set(ancestors([latent.cov for latent in self._prior.processes]))
+        behind = set(ancestors([latent.cov for latent in self._processes]))
         found = [name for name, variable in self._known.items() if variable in behind]
         return found[0] if len(found) == 1 and self._each_row(found[0]) else None
 
@@ -151,7 +154,7 @@ class SumElsewhere(Elsewhere):
             elif self._fixed is not None:
                 by_row[_INPUTS] = new_inputs(x, self._fixed.inputs.shape[1])
             else:
-                advice = " Declare inputs as pm.Data('X', X) for predict(Xnew)." * bool(self._prior.processes)
+                advice = " Declare inputs as pm.Data('X', X) for predict(Xnew)." * bool(self._processes)
                 raise TypeError(f"Latent functions that are sums have no Xnew. They take {self._new}{advice}")
         if not given and not by_row and self._known:
             raise TypeError(f"predict needs {self._new}")
@@ -220,7 +223,7 @@ class SumElsewhere(Elsewhere):
         """See `Elsewhere`."""
         if self._prior.fitted is None:
             return super().missing_rows()
-        return OwnRows(np.setdiff1d(np.arange(self._rows), np.arange(self._rows)[self._seen]))
+        return OwnRows(np.setdiff1d(np.arange(self._rows), self._prior.fitted))
 
     def _own(self, point: PointType) -> _AtRows:
         """Return the sum at all rows of the model, whose processes are where they were fitted."""
@@ -237,20 +240,28 @@ class SumElsewhere(Elsewhere):
             If the argument has another number of rows, since data that were not given have those of the fit.
         """
         if isinstance(x, OwnRows):
-            every = self._own(point)
-            ours, seen = every.at(x.positions), every.at(self._seen)
-            return ours.roots @ seen.roots.swapaxes(1, 2), (ours.roots**2).sum(axis=2), ours.mean
-        function, processes, new, known = self._at(point, x)
+            ours = self._own(point).at(x.positions)
+            seen = self._at_fit(point, []).roots
+            return ours.roots @ seen.swapaxes(1, 2), (ours.roots**2).sum(axis=2), ours.mean
+        _, processes, new, known = self._at(point, x)
         m = len(x)
-        old = function(point, [self._fitted[name] for name in (*x.by_row, *x.others)], self._rows).at(self._seen)
-        cross = known @ old.roots.swapaxes(1, 2)
+        fitted = self._at_fit(point, self._moved((*x.by_row, *x.others)))
+        cross = known @ fitted.roots.swapaxes(1, 2)
         variance = (new.roots**2).sum(axis=2)
-        for process, ahead, behind, inputs in zip(processes, new.factors, old.factors, new.inputs, strict=True):
+        for process, ahead, behind, inputs in zip(processes, new.factors, fitted.taken, new.inputs, strict=True):
             between, own, _ = process(point, inputs)
-            for there, here in zip(ahead, behind, strict=True):
-                cross += there[:, :, None] * between[..., self._seen] * here[:, None]
+            for there, (here, cells) in zip(ahead, behind, strict=True):
+                for k in np.flatnonzero(here.any(axis=1)):
+                    cross[k] += there[k][:, None] * between[0][:, cells[k]] * here[k]
                 variance += there**2 * own
         return cross[:, :m], variance[:, :m], new.mean[:, :m]
+
+    def _moved(self, names: Sequence[str]) -> list[LatentGP]:
+        """Return the processes that are at other inputs where data of these names are given."""
+        if _INPUTS in names:
+            return self._processes
+        known = {self._known[name] for name in names}
+        return [each for each in self._processes if not known.isdisjoint(ancestors([each.cov]))]
 
     def _at(self, point: PointType, x: NewData) -> tuple[_Rows, list[Elsewhere], _AtRows, Array]:
         """Return a function of rows, the processes that are moved, the sum at new rows, and its known coefficients.
@@ -308,11 +319,11 @@ class SumElsewhere(Elsewhere):
         if _INPUTS in names:
             assert self._fixed is not None
             there[_INPUTS] = pt.dmatrix(_INPUTS)
-            moved, processes = list(prior.processes), self._fixed.processes
+            moved, processes = self._processes, self._fixed.processes
             inputs = [there[_INPUTS]] * len(moved)
             argument = self._from_inputs(there[_INPUTS], z)
         else:
-            moved = [each for each in prior.processes if not set(known.values()).isdisjoint(ancestors([each.cov]))]
+            moved = self._moved(names)
             self._check_row_by_row(moved)
             processes = [prior.process(latent, self._gps, self._data) for latent in moved]
             inputs = [each.inputs for each in processes]
@@ -377,21 +388,21 @@ class SumElsewhere(Elsewhere):
         prior = self._prior
         assert self._fixed is not None
         makers = {gp.f: gp for gp in self._gps or () if getattr(gp, "f", None) is not None}
-        sums = MovedSum(self._fixed.inputs, prior.processes, prior.model.basic_RVs, x)
+        sums = MovedSum(self._fixed.inputs, self._processes, prior.model.basic_RVs, x)
         try:
             sums.check_apart(prior.recipe_means)
             own = sums.moved(self._argument, self._argument.ndim - 1 - prior.by_class)
-            means = [sums.mean(latent, makers.get(latent.f)) for latent in prior.processes]
+            means = [sums.mean(latent, makers.get(latent.f)) for latent in self._processes]
         except CannotSplitError as why:
             raise ValueError(
                 f"Latent functions cannot be computed from Xnew alone: their sum {why}. Put what differs between rows "
                 "into the model as pm.Data."
             ) from None
-        nothing = {latent.f: pt.zeros(latent.f.type.shape[:0]) for latent in prior.processes}
+        nothing = {latent.f: pt.zeros(latent.f.type.shape[:0]) for latent in self._processes}
         made, *means = prior.by_normals([own, *means], z, nothing, seen=True)
 
         def argument(values: _Values) -> TensorVariable:
-            each = zip(prior.processes, means, strict=True)
+            each = zip(self._processes, means, strict=True)
             return sums.with_values(made, {latent.f: mean + values[latent.f] for latent, mean in each})
 
         return argument

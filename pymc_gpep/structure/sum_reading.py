@@ -15,7 +15,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.structure.affine_variables import slopes_along
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.double_precision import in_double_precision
-from pymc_gpep.structure.errors import StructureError, listing
+from pymc_gpep.structure.errors import StructureError, listing, quoted
 from pymc_gpep.structure.integrated import Gaussians
 from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
 from pymc_gpep.structure.latent_sum import LatentSum
@@ -36,7 +36,7 @@ def read_sum(
     model: pm.Model,
     gaussians: Gaussians,
     argument: TensorVariable,
-    likelihood: TensorVariable,
+    observed: Sequence[TensorVariable],
     by_class: bool,
     sees_common: bool = True,
 ) -> LatentSum:
@@ -49,7 +49,8 @@ def read_sum(
         Gaussian variables that the argument is affine in.
     argument : TensorVariable
         The argument of the likelihood.
-    likelihood : TensorVariable
+    observed : sequence of TensorVariable
+        The observed variables, whose rows stand one after another.
     by_class : bool
         Whether the argument has an axis for functions.
     sees_common : bool
@@ -61,30 +62,30 @@ def read_sum(
         If functions have variables in common, or their number or that of points does not fit.
     """
     stop = [*model.basic_RVs, *gaussians.processes]
-    labels = model.rvs_to_values[likelihood]
-    if labels.ndim == 0:
-        raise StructureError(f"{likelihood.name!r} must be observed with an axis for points, but has none.")
+    labels = [model.rvs_to_values[each] for each in observed]
+    if any(each.ndim == 0 for each in labels):
+        raise StructureError(f"{quoted(observed)} must be observed with an axis for points, but has none.")
     (argument,) = in_double_precision([argument.astype("float64")], stop)
     latents = tuple(gaussians.processes.values())
     shapes = evaluate(get_symbolic_rv_shapes([latent.free for latent in latents])) if latents else []
     sizes = tuple(tuple(map(int, shape)) for shape in shapes)
     outputs = [tuple(range(shape[0])) if len(shape) > 1 else (0,) for shape in sizes]
     processes = tuple(with_functions(*each, model, stop) for each in zip(latents, outputs, strict=True))
-    (n,) = (int(each) for each in evaluate([labels.shape[0]]))
+    n = sum(int(each) for each in evaluate([each.shape[0] for each in labels]))
     if n == 0:
-        raise StructureError(f"{likelihood.name!r} has no points. Declare the model with one row at least.")
+        raise StructureError(f"{quoted(observed)} has no points. Declare the model with one row at least.")
     part = LatentSum(
         model, n, 1, argument, by_class, dict(gaussians.recipes), processes, sizes, dict(gaussians.kept),
         np.zeros(0, np.int64),
     )  # fmt: skip
-    found = _Numbers(part, likelihood)
+    found = _Numbers(part, quoted(observed))
     if shared := found.shared():
         own = {v: unprojected(v, part.recipes[v]) for v in shared if v in part.recipes and not sees_common}
         apart = {v: each for v, each in own.items() if each is not None}
-        again = _Numbers(replace(part, seen=apart), likelihood) if len(apart) == len(shared) else found
+        again = _Numbers(replace(part, seen=apart), quoted(observed)) if len(apart) == len(shared) else found
         if again.shared() or not again.differs_by_common(found):
             raise StructureError(
-                f"Latent functions of {likelihood.name!r} must be independent a priori, but several of them depend on "
+                f"Latent functions of {quoted(observed)} must be independent a priori, but several of them depend on "
                 f"{listing(shared)}. Give each class effects of its own, as with dims=('input', 'class'); a level that "
                 "all classes share changes no probability and can be left out."
             )
@@ -99,11 +100,12 @@ class _Numbers:
     ----------
     part : LatentSum
         Not yet complete.
-    likelihood : TensorVariable
+    name : str
+        Quoted name of what is observed.
     """
 
-    def __init__(self, part: LatentSum, likelihood: TensorVariable) -> None:
-        self.part, self._name = part, likelihood.name
+    def __init__(self, part: LatentSum, name: str) -> None:
+        self.part, self._name = part, name
         model, by_class = part.model, part.by_class
         if not by_class:  # fields need no roots of matrices, and are as many numbers
             part = replace(part, recipes={v: each.by_field() for v, each in part.recipes.items()})
@@ -148,7 +150,7 @@ class _Numbers:
             spread = np.broadcast_to(found, self._shape)
         except ValueError:
             raise StructureError(
-                f"The argument of {self._name!r} has the shape {np.shape(found)}, but there are {self.part.n_points} "
+                f"The argument of {self._name} has the shape {np.shape(found)}, but there are {self.part.n_points} "
                 "observations. Give it a value for each."
             ) from None
         return spread.T if self.part.by_class else spread[None]
@@ -160,12 +162,12 @@ class _Numbers:
         wrong = np.flatnonzero(~finite).tolist()
         if len(wrong) == n:
             raise StructureError(
-                f"The argument of {self._name!r} is not finite at the initial point of the model. Give hyperparameters "
+                f"The argument of {self._name} is not finite at the initial point of the model. Give hyperparameters "
                 "other initial values, initval=...."
             )
         if wrong:
             raise StructureError(
-                f"The argument of {self._name!r} is not finite at {len(wrong)} of {n} rows (position "
+                f"The argument of {self._name} is not finite at {len(wrong)} of {n} rows (position "
                 f"{'; '.join(map(str, wrong[:_SHOWN]))}{'; ...' * (len(wrong) > _SHOWN)}). Look for missing values in "
                 "the data that it is computed from, and in the parameters of its Gaussian variables."
             )
@@ -229,7 +231,7 @@ class _Numbers:
         size = 1.0 + np.abs(self._by_function(self._centre)).max() + np.abs(twice).max()
         if not np.allclose(2.0 * once, twice, rtol=0.0, atol=_SAME * size):
             raise StructureError(
-                f"The argument of {self._name!r} was read as affine in Gaussian variables, and is not. Please report "
+                f"The argument of {self._name} was read as affine in Gaussian variables, and is not. Please report "
                 "this model."
             )
 

@@ -65,7 +65,8 @@ class GPInference(Inference):
         suggest, and after four of these are draws from the prior. Searches from these share the processors that BLAS
         may use; their results do not depend on the number of processors. Batches have one start.
     likelihood : str, optional
-        Name of the likelihood, if the model has several.
+        Name of the observed variable to fit, where others are to be terms of the model beside it. If not given all that
+        share Gaussian variables are fitted together.
     gp : pm.gp.Latent or sequence of them, optional
         The processes that made the latent values. If not given, the covariance between any inputs is read from the
         graph of the model. Methods that work on all latent values together need neither.
@@ -128,6 +129,8 @@ class GPInference(Inference):
         check_whole("starts", starts, 1)
         read = partial(read_classifier, pm.modelcontext(model), likelihood, hyperparameters)
         classifier = read(means=kind.sums)
+        if not kind.sums:
+            classifier.check_one()
         approximator = self._plan.approximation(method, classifier, {**options, **refused}, taken())
         if kind.sums and approximator.inverts_prior and not classifier.singular:
             classifier = read()

@@ -125,7 +125,7 @@ def test_rows_are_known_by_their_covariances(student_t):
     method, rest = EP(tolerance=1e-9), np.array([0, 1, 2])
     solution = method.solve(K, MEAN, Y, likelihood=student_t)
     assert (solution.posterior.precision < 0).any()
-    functions = DenseFunctions(method, solution, {}, lambda: None, "f")
+    functions = DenseFunctions(method, solution, {}, lambda _: None, "f")
     reach = functions.among_fitted()
     assert functions.size == reach.own.shape[1] == len(Y)
     assert_allclose(np.where(np.isnan(reach.cross[0]), K, reach.cross[0]), K)

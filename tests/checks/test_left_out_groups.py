@@ -50,9 +50,9 @@ def test_two_rows_by_quadrature(method):
     j, mean, y = one_function()
     k = j @ j.T
     solution = method.solve(k, mean, y, likelihood=PROBIT)
-    functions = DenseFunctions(method, solution, {}, lambda: None, "f")
+    functions = DenseFunctions(method, solution, {}, lambda _: None, "f")
     by_rows = method.solve(j[None], mean, y, likelihood=PROBIT, prior_type=RowPrior)
-    rows = DenseFunctions(method, by_rows, {}, lambda: None, "f")
+    rows = DenseFunctions(method, by_rows, {}, lambda _: None, "f")
     expected = by_quadrature(*without_sites(k, mean, solution.posterior.sites, PAIR), y[PAIR])
     whole = solution.posterior.joint_covariance(k[None][:, :, PAIR], k[None][:, PAIR][:, :, PAIR])[0, :, 0]
     for each in (functions, rows):
@@ -69,7 +69,7 @@ def test_weights_have_no_heavy_tail():
     y = rng.poisson(np.exp(0.2 + j @ rng.normal(size=4)))
     counts = POISSON.given(np.zeros((1, N)))
     solution = EP().solve(j @ j.T + 1e-9 * np.eye(N), mean, y, likelihood=counts)
-    functions, rows = DenseFunctions(EP(), solution, {}, lambda: None, "f"), np.array([0, 1])
+    functions, rows = DenseFunctions(EP(), solution, {}, lambda _: None, "f"), np.array([0, 1])
     centre, cov = without_sites(j @ j.T, mean, solution.posterior.sites, rows)
     cov = cov + 1e-10 * np.eye(2)
     expected = by_quadrature(centre, cov, y[rows], lambda f, y: y * f - np.exp(f) - gammaln(y + 1))
@@ -87,7 +87,7 @@ def test_coupled_sites_by_draws_from_the_posterior_without_them():
     c, problem = 3, random_problem(5, N, 3, variance=3.0)
     method = NestedEP()
     solution = method.solve(problem.K, problem.m, problem.y)
-    functions = DenseFunctions(method, solution, {}, lambda: None, "f")
+    functions = DenseFunctions(method, solution, {}, lambda _: None, "f")
     k = np.kron(np.eye(c), problem.K)
     columns = np.eye(c * N).reshape(c * N, c, N)
     precision = solution.posterior.sites.product(columns).reshape(c * N, c * N)

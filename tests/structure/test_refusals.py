@@ -237,7 +237,7 @@ def test_message_and_advice(case):
     if advised is not None:
         with pm.Model() as other:
             advised()
-        assert read_classifier(other).likelihood.name == "y"
+        assert read_classifier(other).response == "y"
 
 
 SAME = {name: case for name, case in ARGUMENTS.items() if case.advised is not None and case.same}

@@ -84,7 +84,7 @@ def test_outputs_of_one_prior_find_their_classes(arrange, classes, rotated):
     assert latent.rotated is rotated
     assert latent.free is model["f_rotated_" if rotated else "f"]
     assert (found.n_classes, found.n_points, found.prior.shared) == (C, N, True)
-    assert found.likelihood is model["y"]
+    assert found.observed == (model["y"],)
     assert found.labels is model.rvs_to_values[model["y"]]
     assert found.hyperparameters == (model["eta"], model["ls"])
     assert latent.free not in ancestors([found.mean(), found.covariance()])
@@ -502,7 +502,7 @@ def _same_free_variable():
 REFUSED = [
     (_no_probit, ["Looked for an observed gpep.MultinomialProbit", "found as observed variables 'z' (StudentT)"]),
     (_several, ["several", "'y1', 'y2'", "likelihood="]),
-    (_several_of_the_same, ["several likelihoods of the same latent values", "'y1', 'y2'", "Take the others out"]),
+    (_several_of_the_same, ["several observed variables", "'y1', 'y2'", "take the others out"]),
     (_unobserved, ["no likelihood to read", "'y' (MultinomialProbit)", "is not observed", "observed=y"]),
     (_student_t, ["(StudentT) is not Gaussian", "sigma=sigma * pt.sqrt(w)"]),
     (_student_t_centred, ["(MvStudentT) is not Gaussian", "cov=w * scale"]),

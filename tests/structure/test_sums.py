@@ -188,7 +188,7 @@ def with_potential():
 
 def another_observed():
     u, level = pm.Normal("u", shape=J), normal("level")
-    pm.StudentT("z", nu=4, mu=u, observed=np.zeros(J))
+    pm.StudentT("z", nu=4, mu=u[:, None], observed=np.zeros((J, 1)))
     binary(u[GROUP] + level)
 
 

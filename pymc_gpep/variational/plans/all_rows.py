@@ -56,7 +56,8 @@ class AllRows(Plan):
 
     def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Climb:
         """See `Plan`."""
-        warn_of_single_class(given.classifier, *evaluate([given.classifier.labels]))
+        for each in given.classifier.each:
+            warn_of_single_class(each, *evaluate([each.labels]))
         run.stage("making the graph of the log posterior")
         if "mode" in kwargs:  # compiled code knows no sparse precision
             self._check_memory(given, given.classifier)

@@ -1,0 +1,217 @@
+"""The likelihoods of several observed variables together, one after another along the rows.
+
+The first parameter of each row is the number of its likelihood. So a row stays with its likelihood wherever rows are
+selected, repeated or shared out. Everything at rows is computed by the likelihood that they belong to.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike, NDArray
+from pytensor.graph.op import Op
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
+from pymc_gpep.likelihoods.local_computations import (
+    AverageLogDensity,
+    GaussianAverage,
+    Kernel,
+    ParameterSlopes,
+    PlainDensity,
+    ScalarDensity,
+)
+from pymc_gpep.likelihoods.one_function import OneFunction
+
+__all__ = ["StackedLikelihood"]
+
+_UNUSED = 1.0  # parameter of a likelihood that has fewer than others
+
+
+class _Part:
+    """One of the likelihoods, with what it takes of arrays of all rows."""
+
+    def __init__(self, number: int, likelihood: Likelihood, count: int) -> None:
+        self.number, self.likelihood, self.own = number, likelihood, slice(1, 1 + count)
+
+    def observed(self, y: Observed, rows: Any) -> Observed:
+        """Observations at rows, in the type that the likelihood has them in."""
+        return np.ascontiguousarray(y[rows], self.likelihood.observed_dtype)
+
+    def parameters(self, parameters: Array, rows: Any) -> Array:
+        """Parameters at rows that are its own."""
+        return np.ascontiguousarray(parameters[self.own, rows])
+
+
+@dataclass(frozen=True)
+class StackedLikelihood(OneFunction):
+    """Likelihoods of one latent function, each of its own rows.
+
+    Parameters
+    ----------
+    parts : tuple of Likelihood
+        The likelihoods.
+    counts : tuple of int
+        How many parameters each has.
+    """
+
+    parts: tuple[Likelihood, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    written: ClassVar[str] = "several observed variables"
+    distributions: ClassVar[tuple[type[Op], ...]] = ()
+    has_parameters: ClassVar[bool] = True
+    observed_dtype: ClassVar[str] = "float64"
+
+    def at_rows(self, sizes: Sequence[int]) -> Self:
+        """Return the same with so many rows of each part, whose parameters are not known yet."""
+        unknown = np.full((1 + max(self.counts), sum(sizes)), np.nan)
+        unknown[0] = np.repeat(np.arange(len(sizes)), sizes)
+        return self.given(unknown)
+
+    def together(self, parameters: Sequence[TensorVariable]) -> TensorVariable:
+        """Return parameters (1 + p, n) of those of the parts, (p_k, n_k) each."""
+        most = max(self.counts)
+        rows = []
+        for number, (count, own) in enumerate(zip(self.counts, parameters, strict=True)):
+            n = own.shape[1]
+            rows.append(pt.concatenate([pt.full((1, n), float(number)), own, pt.full((most - count, n), _UNUSED)]))
+        return pt.concatenate(rows, axis=1)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Names of the likelihoods."""
+        return " and ".join(dict.fromkeys(part.name for part in self.parts))
+
+    @property
+    def method(self) -> str:  # type: ignore[override]
+        """The method that all likelihoods have, or EP."""
+        methods = {part.method for part in self.parts}
+        return methods.pop() if len(methods) == 1 else "ep"
+
+    @property
+    def guide(self) -> str:  # type: ignore[override]
+        """The guide that all likelihoods have, or the prior."""
+        guides = {part.guide for part in self.parts}
+        return guides.pop() if len(guides) == 1 else "prior"
+
+    @property
+    def largest_precision(self) -> float:  # type: ignore[override]
+        """The largest of any likelihood."""
+        return max(part.largest_precision for part in self.parts)
+
+    @property
+    def log_concave(self) -> bool:  # type: ignore[override]
+        """Whether all likelihoods are."""
+        return all(part.log_concave for part in self.parts)
+
+    @property
+    def local(self) -> tuple[object, ...]:  # type: ignore[override]
+        """Local computations that each likelihood offers, each at its own rows."""
+        smooth = all(part.offers(ScalarDensity) for part in self.parts)
+        kernels = [
+            (part.computation(ScalarDensity) if part.offers(ScalarDensity) else part.computation(PlainDensity))
+            for part in self.parts
+        ]
+        density = self._by_part([each.derivatives for each in kernels])
+        found: list[object] = [ScalarDensity(density) if smooth else PlainDensity(density)]
+        if all(part.offers(GaussianAverage) for part in self.parts):
+            averages = [part.computation(GaussianAverage).terms for part in self.parts]
+            found.append(GaussianAverage(self._by_part(averages)))
+        if all(part.offers(AverageLogDensity) for part in self.parts):
+            averages = [part.computation(AverageLogDensity).terms for part in self.parts]
+            found.append(AverageLogDensity(self._by_part(averages)))
+        given = [part.computation(ParameterSlopes) if part.offers(ParameterSlopes) else None for part in self.parts]
+        if all(each or not count for each, count in zip(given, self.counts, strict=True)):
+            slopes = zip(*(each or (None, None, None) for each in given), strict=True)
+            found.append(ParameterSlopes(*(self._by_part(list(each), slopes=True) for each in slopes)))
+        return tuple(found)
+
+    def _by_part(self, kernels: Sequence[Kernel | None], slopes: bool = False) -> Kernel:
+        """Return a kernel that has each likelihood's own at its rows; None where a likelihood has no parameters.
+
+        Each likelihood has `slopes` in its own parameters alone.
+        """
+        return partial(_at_parts, tuple(self._made()), tuple(kernels), slopes)
+
+    def _made(self) -> Iterator[_Part]:
+        for number, (likelihood, count) in enumerate(zip(self.parts, self.counts, strict=True)):
+            yield _Part(number, likelihood, count)
+
+    def _each(self, observed: Observed | None) -> Iterator[tuple[NDArray[np.intp], Likelihood, Observed | None]]:
+        """Yield rows of each likelihood, itself with its parameters there, and observations."""
+        for part in self._made():
+            rows = np.flatnonzero(self.parameters[0] == part.number)
+            if rows.size:
+                own = part.likelihood.given(part.parameters(self.parameters, rows))
+                yield rows, own, None if observed is None else part.observed(observed, rows)
+
+    def read(self, variable: TensorVariable, latents: object = ()) -> Reading | None:
+        """None: no single variable has it."""
+        return None
+
+    def n_classes(self, n_functions: int) -> int:
+        """Zero: observations are numbers of several kinds."""
+        return 0
+
+    def says_nothing(self, observed: Observed) -> NDArray[np.bool_]:
+        found = np.zeros(len(observed), dtype=bool)
+        for rows, own, y in self._each(observed):
+            assert y is not None
+            found[rows] = own.says_nothing(y)
+        return found
+
+    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Observed:
+        given = np.asarray(self.checked_shape(observed, n_functions, n_points, name), np.float64)
+        for rows, own, _ in self._each(None):
+            own.check(given[rows], n_functions, len(rows), name)
+        return np.ascontiguousarray(given)
+
+    def check_parameters(self, observed: Observed | None, name: str) -> None:
+        for _, own, y in self._each(observed):
+            own.check_parameters(y, name)
+
+    def log_densities(self, f: Array, observed: Observed) -> Array:
+        found = np.empty((*f.shape[:-2], f.shape[-1]))
+        for rows, own, y in self._each(observed):
+            assert y is not None
+            found[..., rows] = own.log_densities(f[..., rows], y)
+        return found
+
+    def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
+        found = np.empty(len(mean))
+        for rows, own, y in self._each(observed):
+            assert y is not None
+            found[rows] = own.log_tail(mean[rows], cov[rows], y)
+        return found
+
+    def ends(self, observed: Observed, mean: Array, cov: Array) -> tuple[Array, Array]:
+        low, high = np.empty((2, len(mean)))
+        for rows, own, y in self._each(observed):
+            assert y is not None
+            low[rows], high[rows] = own.ends(y, mean[rows], cov[rows])
+        return low, high
+
+
+def _at_parts(parts: Sequence[_Part], kernels: Sequence[Kernel | None], slopes: bool, *given: Array) -> None:
+    """Call the kernel of each likelihood at its rows, given latent values (n,) or moments, y, parameters and `out`."""
+    *points, y, parameters, out = given
+    out[:] = 0.0 if slopes else np.nan
+    for part, kernel in zip(parts, kernels, strict=True):
+        rows: Any = np.flatnonzero(parameters[0] == part.number)
+        if kernel is None or not rows.size:
+            continue
+        if rows[-1] - rows[0] + 1 == rows.size:
+            rows = slice(rows[0], rows[-1] + 1)
+        own = part.parameters(parameters, rows)
+        n = own.shape[1]
+        found = np.empty((own.shape[0] if slopes else out.shape[0], *out.shape[1:-1], n))
+        kernel(*(np.ascontiguousarray(each[rows]) for each in points), part.observed(y, rows), own, found)
+        if slopes:
+            out[part.own][..., rows] = found
+        else:
+            out[..., rows] = found

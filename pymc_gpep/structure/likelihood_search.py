@@ -1,0 +1,151 @@
+"""Finding the likelihoods of a model among its observed variables."""
+
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
+import pymc as pm
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
+from pymc_gpep.likelihoods.observed_classes import to_one_axis
+from pymc_gpep.structure.alternatives import as_it_is, instead_of_likelihood
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.errors import StructureError, listing
+from pymc_gpep.structure.latent import latents_among
+from pymc_gpep.structure.missing_responses import MissingResponses, missing_responses
+from pymc_gpep.structure.recipes import why_no_recipes
+from pymc_gpep.structure.univariate.likelihood import ANY_UNIVARIATE
+
+__all__ = ["FoundLikelihood", "find_likelihoods", "read_response"]
+
+
+class FoundLikelihood(NamedTuple):
+    """An observed variable that can be read."""
+
+    likelihood: Likelihood
+    variable: TensorVariable
+    reading: Reading
+
+
+def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable]) -> list[FoundLikelihood]:
+    """Return the likelihoods that can be read, or the one of the given name; `gaussian` may be integrated.
+
+    Raises
+    ------
+    StructureError
+        If there is no likelihood to read, or if there are several that are not fitted together.
+    """
+    missing = missing_responses(model)
+    found: dict[str, FoundLikelihood] = {}
+    processes = {latent.f for latent in latents_among([*model.free_RVs, *model.deterministics], model)}
+    latents = processes | gaussian
+    unobserved = []
+    refused: list[TensorVariable] = []
+    apart = {each.unobserved for each in missing.values()}
+    for rv in model.basic_RVs:
+        if rv in apart:
+            continue
+        read = _first_reading(rv, latents, missing) or _first_reading(rv, processes, missing)
+        if read is None:
+            refused += [rv] * (rv in model.observed_RVs)
+        elif rv in model.observed_RVs:
+            found[rv.name] = read
+        else:
+            unobserved.append(rv)
+    if name is not None:
+        called = {each.observed.name: each.name for each in missing.values()}
+        found = {key: each for key, each in found.items() if name in (key, called.get(key))}
+        refused = [rv for rv in refused if name in (rv.name, called.get(rv.name))] or refused
+    by_class = [each for each in found.values() if each.likelihood.function_axis]
+    if not found or (name is None and not by_class):
+        found |= _other_readings(refused, latents, processes, missing)
+    if not found:
+        raise StructureError(_no_likelihood(model, name, latents, unobserved, refused))
+    if by_class and len(found) > 1:
+        names = ", ".join(map(repr, found))
+        raise StructureError(
+            f"The model has several observed variables that can be read, {names}. They are fitted together where each "
+            f"has one latent function, but {listing(each.variable for each in by_class)} has one for each class. "
+            f"Choose one, likelihood=..., or take the others out of the model. {as_it_is(model)}"
+        )
+    return [found[rv.name] for rv in model.basic_RVs if rv.name in found]
+
+
+def _other_readings(
+    variables: Sequence[TensorVariable],
+    latents: Set[Variable],
+    processes: Set[Variable],
+    missing: Mapping[TensorVariable, MissingResponses],
+) -> dict[str, FoundLikelihood]:
+    """Return what is read of observed variables by their log density alone; classes are no numbers."""
+    found = {}
+    for rv in variables:
+        whole = missing[rv].whole if rv in missing else rv
+        if any(each.may_be(whole) and each.n_classes(2 if each.function_axis else 1) for each in LIKELIHOODS):
+            continue
+        for sources in (latents, processes):
+            reading = read_response(ANY_UNIVARIATE, rv, frozenset(sources), missing.get(rv))
+            if reading is not None:
+                found[rv.name] = FoundLikelihood(reading.likelihood or ANY_UNIVARIATE, rv, reading)
+                break
+    return found
+
+
+def _first_reading(
+    rv: TensorVariable, latents: Set[Variable], missing: Mapping[TensorVariable, MissingResponses]
+) -> FoundLikelihood | None:
+    """Return the first likelihood that fits a random variable; None if there is no such likelihood."""
+    for likelihood in LIKELIHOODS:
+        # With more axes PyMC has given them to the parameters, too.
+        if rv.ndim > likelihood.observed_axes:
+            continue
+        if (reading := read_response(likelihood, rv, frozenset(latents), missing.get(rv))) is not None:
+            return FoundLikelihood(likelihood, rv, reading)
+    return None
+
+
+def read_response(
+    likelihood: Likelihood, rv: TensorVariable, latents: frozenset[Variable], missing: MissingResponses | None
+) -> Reading | None:
+    """Return what a random variable is given at rows that have a response; None if its likelihood is another one."""
+    return likelihood.read(rv, latents) if missing is None else missing.read(likelihood, latents)
+
+
+def _no_likelihood(
+    model: pm.Model,
+    name: str | None,
+    latents: Set[Variable],
+    unobserved: Sequence[TensorVariable],
+    refused: Sequence[TensorVariable],
+) -> str:
+    """Say why none of the observed variables is a likelihood that can be read."""
+    near: dict[str, None] = {}
+    for rv in sorted(refused, key=lambda rv: latents.isdisjoint(ancestors([rv]))):
+        likely = [likelihood for likelihood in LIKELIHOODS if likelihood.may_be(rv)]
+        random = [each for each in ancestors([rv]) if each in model.basic_RVs and each is not rv]
+        if likely and rv.ndim > likely[0].observed_axes and not near:
+            (labels,) = evaluate([model.rvs_to_values[rv]])
+            values = "" if likely[0].function_axis else ", and latent values of one axis, f as gp.prior(...) returns it"
+            return (
+                f"{rv.name!r} is observed with shape {labels.shape}, but must have one label for each point, in one "
+                f"axis{values}.{to_one_axis(labels.shape, likely[0].n_classes(1) > 0)}"
+            )
+        if likely and random and latents.isdisjoint(ancestors([rv])) and not near:
+            return (
+                f"The argument of {rv.name!r} must be made of Gaussian variables, but is made of {listing(random)}. "
+                f"{why_no_recipes(random, model)} {as_it_is(model)}"
+            )
+        each = [*likely, ANY_UNIVARIATE]
+        whys = [why for likelihood in each if (why := likelihood.why_not(rv, latents))] or [instead_of_likelihood(rv)]
+        near |= dict.fromkeys(whys[:1])
+    written = " or ".join(likelihood.written for likelihood in (*LIKELIHOODS, ANY_UNIVARIATE))
+    named = "" if name is None else f" named {name!r}"
+    advice = f" {listing(unobserved)} is not observed: give it the labels, observed=y." if unobserved else ""
+    sampled = f" {as_it_is(model)}" if near else ""
+    return (
+        f"The model has no likelihood to read. Looked for an observed {written}{named}; found as observed variables "
+        f"{listing(model.observed_RVs)}.{advice}{''.join(f' {why}' for why in near if why)}{sampled}"
+    )

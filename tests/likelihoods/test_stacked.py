@@ -1,0 +1,107 @@
+"""Likelihoods of several observed variables in one: each at its own rows, and nothing else."""
+
+import numpy as np
+import pytest
+
+from pymc_gpep.approximations import EP, KL
+from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.stacked import StackedLikelihood
+from tests.likelihoods.with_parameters import COUNTS, EVERY
+
+N = 12
+NUMBERS = np.random.default_rng(1).permutation(np.arange(N) % 2)  # of the likelihood of each row
+KINDS = [each for each in LIKELIHOODS if not each.function_axis]
+METHODS = [EP(tolerance=1e-11), ScalarLaplace(), KL(tolerance=1e-11)]
+
+
+def given(likelihood):
+    """A likelihood with parameters, and observations of it."""
+    case = EVERY.get(likelihood.name)
+    if case is None:
+        return likelihood, np.minimum(COUNTS, 1)
+    return likelihood.given(case.parameters), case.y
+
+
+def stacked(first, second):
+    """Two likelihoods, each at some of the rows."""
+    parts = [first, second]
+    most = max(len(each.parameters) for each in parts)
+    parameters = np.ones((1 + most, N))
+    parameters[0] = NUMBERS
+    for number, each in enumerate(parts):
+        own = number == NUMBERS
+        parameters[1 : 1 + len(each.parameters), own] = each.parameters[:, own] if each.has_parameters else 0.0
+    return StackedLikelihood(parameters, tuple(parts), tuple(len(each.parameters) for each in parts))
+
+
+def problem(independent=False):
+    """A prior covariance, under which rows of different likelihoods may be independent, and a mean."""
+    x = np.linspace(-2.0, 2.0, N)
+    k = np.exp(-0.5 * (x[:, None] - x) ** 2) + 0.1 * np.eye(N)
+    if independent:
+        k *= NUMBERS[:, None] == NUMBERS
+    return k[None], np.full((1, N), 0.2)
+
+
+def solved(method, k, mean, y, likelihood):
+    """The evidence with its derivatives, and the posterior."""
+    y = np.ascontiguousarray(y, likelihood.observed_dtype)
+    start = method.cold(1, k.shape[1])
+    return (
+        method.run(k, mean, y, start, gradient=True, likelihood=likelihood),
+        method.solve(k, mean, y, likelihood=likelihood),
+    )
+
+
+@pytest.mark.parametrize("likelihood", KINDS, ids=lambda each: each.name)
+def test_rows_that_are_shared_out_between_equal_likelihoods_are_those_of_one(likelihood):
+    one, y = given(likelihood)
+    method = METHODS[KINDS.index(likelihood) % len(METHODS)]
+    method = method if method.approximates(one) else METHODS[0]
+    both = stacked(one, one)
+    k, mean = problem()
+    (alone, posterior), (run, solution) = (solved(method, k, mean, y, each) for each in (one, both))
+    assert run.evidence == pytest.approx(alone.evidence, abs=1e-10)
+    np.testing.assert_allclose(run.gradient, alone.gradient, atol=1e-10)
+    if one.has_parameters:
+        np.testing.assert_allclose(run.gradient_parameters[1:], alone.gradient_parameters, atol=1e-10)
+    assert not run.gradient_parameters[0].any()
+    np.testing.assert_allclose(solution.mean, posterior.mean, atol=1e-10)
+    np.testing.assert_allclose(solution.cov, posterior.cov, atol=1e-10)
+    moments = solution.mean.T, solution.cov
+    np.testing.assert_allclose(both.log_tail(*moments, y), one.log_tail(*moments, y), atol=1e-10)
+    if not one.n_classes(1):
+        np.testing.assert_allclose(both.ends(y, *moments), one.ends(y, *moments), atol=1e-10)
+    np.testing.assert_allclose(both.log_densities(mean, y), one.log_densities(mean, y), atol=1e-12)
+
+
+@pytest.mark.parametrize("pair", ["poisson-weibull", "logit-asymmetric_laplace", "ordered_probit-normal"])
+def test_independent_rows_of_two_likelihoods_have_the_evidence_of_both(pair):
+    by_name = {each.name: each for each in KINDS}
+    (first, y_first), (second, y_second) = (given(by_name[name]) for name in pair.split("-"))
+    both = stacked(first, second)
+    k, mean = problem(independent=True)
+    whole, _ = solved(METHODS[0], k, mean, np.where(NUMBERS == 0, y_first, y_second), both)
+    apart = []
+    for number, (each, y) in enumerate([(first, y_first), (second, y_second)]):
+        own = np.flatnonzero(number == NUMBERS)
+        found, _ = solved(METHODS[0], k[:, own[:, None], own], mean[:, own], y[own], each.at(own))
+        apart.append(found)
+        count = len(each.parameters)
+        slopes = whole.gradient_parameters[1 : 1 + count, own]
+        np.testing.assert_allclose(slopes, found.gradient_parameters if count else slopes, atol=1e-9)
+    assert whole.evidence == pytest.approx(sum(each.evidence for each in apart), abs=1e-9)
+
+
+def test_what_one_likelihood_does_not_allow_is_refused():
+    by_name = {each.name: each for each in KINDS}
+    (poisson, y), (probit, classes) = given(by_name["poisson"]), given(by_name["probit"])
+    both = stacked(poisson, probit)
+    legal = np.where(NUMBERS == 0, y, classes)
+    np.testing.assert_array_equal(both.check(legal, 1, N), legal)
+    legal[np.flatnonzero(NUMBERS == 1)[0]] = 2
+    with pytest.raises(ValueError, match="must be 0 or 1"):
+        both.check(legal, 1, N)
+    with pytest.raises(ValueError, match="must be"):
+        both.check(legal[1:], 1, N)
