@@ -59,7 +59,7 @@ SHAPES = {"sonar": (60, 60, 4.0, 8.0), "usps": (80, 256, 8.0, 25.0), "line": (40
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [(name, shape) for i, name in enumerate(ONE_FUNCTION) for shape in ("line", ("sonar", "usps")[i % 2])],
+    [(name, list(SHAPES)[i % 3]) for i, name in enumerate(ONE_FUNCTION)],
 )
 def test_evidence_of_ep_is_that_of_annealing(name, shape):
     k, y, parameters = drawn(name, *SHAPES[shape])

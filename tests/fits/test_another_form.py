@@ -97,10 +97,10 @@ def test_fit_draws_and_file(dense):
 def test_samplers():
     marginal = gpep.marginalize(make()[0])
     with marginal:
-        sampled = pm.sample(40, tune=40, chains=1, cores=1, step=pm.DEMetropolisZ(), progressbar=False, random_seed=1)
+        sampled = pm.sample(25, tune=25, chains=1, cores=1, step=pm.DEMetropolisZ(), progressbar=False, random_seed=1)
     f = gpep.recover(sampled, marginal, random_seed=2, progressbar=False)["posterior"]["f"]
     assert ((f.mean(("chain", "draw")) > 0) == (X[:, 0] > 0)).mean() > 0.8
     with make()[0]:
         step = gpep.EllipticalSlice(guide="ep")
-        g = pm.sample(40, tune=20, chains=1, cores=1, step=step, progressbar=False, random_seed=1)["posterior"]["f"]
+        g = pm.sample(20, tune=10, chains=1, cores=1, step=step, progressbar=False, random_seed=1)["posterior"]["f"]
     assert_allclose(g.mean(("chain", "draw")), f.mean(("chain", "draw")), atol=1.5)

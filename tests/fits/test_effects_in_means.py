@@ -63,8 +63,8 @@ def fitted(declare, inside, data=False, **kwargs):
 
 @pytest.mark.parametrize(
     ("form", "data"),
-    [(linear, False), (linear, True), (constant, False), (classes, True), (beside_another, False)],
-    ids=["array", "pm.Data", "constant", "classes", "beside another effect"],
+    [(linear, True), (constant, False), (classes, True), (beside_another, False)],
+    ids=["pm.Data", "constant", "classes", "beside another effect"],
 )
 def test_means_are_effects(form, data):
     inside, beside = (fitted(form, inside, data) for inside in (True, False))

@@ -42,12 +42,6 @@ def zero_inflated(rows, y):
     pm.ZeroInflatedPoisson("y", psi=0.8, mu=hours * pm.math.exp(alpha[where]), observed=y, dims="row")
 
 
-def classes(rows, y):
-    xy, s = pm.Data("xy", XY[rows]), pm.HalfNormal("s", 1)
-    b = pm.Normal("b", 0, s, dims=("input", "kind"))
-    pm.Categorical("y", logit_p=xy @ b, observed=y, dims="row")
-
-
 def probit_classes(rows, y):
     xy, s = pm.Data("xy", XY[rows]), pm.HalfNormal("s", 1)
     b = pm.Normal("b", 0, s, dims=("input", "kind"))
@@ -69,7 +63,6 @@ def process(rows, y):
 CASES = {
     "binary": (binary, BINARY, "ep", {"where": GROUP, "floor": X}),
     "counts": (counts, COUNTS, "laplace", {"where": GROUP, "hours": HOURS}),
-    "classes": (classes, KINDS, "laplace", {"xy": XY}),
     "probit classes": (probit_classes, KINDS, "nested_ep", {"xy": XY}),
     "ratings": (ratings, RATINGS, "kl", {"where": GROUP}),
     "zero inflated": (zero_inflated, COUNTS, "ep", {"where": GROUP, "hours": HOURS}),

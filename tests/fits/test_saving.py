@@ -14,7 +14,7 @@ NEW = np.random.default_rng(0).uniform(-2, 2, size=(6, 2))
 KINDS = {
     "shared, ccd": (models.shared, "nested_ep", {"hyper": "ccd"}),
     "importance": (models.probit, "nested_ep", {"hyper": "importance", "hyper_options": {"draws": 100}}),
-    "per class": (models.per_class, "nested_ep", {"hyper": "map"}),
+    "per class": (models.per_class, "nested_ep", {"hyperparameters": models.MEANS, "n": 2}),
     "no hyperparameters": (models.fixed, "vb", {}),
     "softmax, laplace": (models.softmax, "laplace", {"hyper": "laplace", "hyper_options": {"nodes": 4}}),
     "softmax, qep": (models.softmax, "qep", {"nodes": 200}),
@@ -22,7 +22,7 @@ KINDS = {
     "nuts": (
         models.probit,
         "iep",
-        {"hyper": "nuts", "hyper_options": {"draws": 8, "tune": 8, "chains": 2, "cores": 1, "nodes": 5}},
+        {"hyper": "nuts", "hyper_options": {"draws": 5, "tune": 5, "chains": 2, "cores": 1, "nodes": 3}},
     ),
 }
 FORMATS = {

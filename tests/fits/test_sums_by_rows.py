@@ -82,11 +82,11 @@ class Case:
 
 CASES = {
     "binary, EP": (binary, "ep"),
-    "counts, Laplace": (counts, "laplace"),
-    "some missing, KL": (some_missing, "kl"),
+    "counts, Laplace": (counts, "laplace", "map"),
+    "some missing, KL": (some_missing, "kl", "map"),
     "process at places, EP": (process_at_places, "ep", "map"),
     "classes, nested EP": (classes, "nested_ep"),
-    "softmax of zero sums, Laplace": (softmax_of_zero_sums, "laplace"),
+    "softmax of zero sums, Laplace": (softmax_of_zero_sums, "laplace", "map"),
 }
 
 

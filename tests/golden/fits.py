@@ -39,7 +39,6 @@ FITS: dict[str, tuple[str, dict[str, Any]]] = {
     "nested EP, central composite design": ("several hyperparameters", {"method": "nested_ep", "hyper": "ccd"}),
     "variational Bayes": ("multinomial probit", {"method": "vb"}),
     "Laplace of a softmax": ("softmax", {"method": "laplace"}),
-    "EP of a probit, several starts": ("probit", {"method": "ep", "starts": 3}),
     "EP of a logit, Gaussian of hyperparameters": ("logit", {"method": "ep", "hyper": "laplace"}),
     "KL of a logit": ("logit", {"method": "kl"}),
     "Laplace of counts": ("counts", {"method": "laplace"}),
@@ -47,25 +46,21 @@ FITS: dict[str, tuple[str, dict[str, Any]]] = {
         "counts",
         {"method": "ep", "hyper": "importance", "hyper_options": {"draws": 100}},
     ),
-    "EP of ordered classes": ("ordered classes", {"method": "ep"}),
     "sparse EP": ("multinomial probit", {"method": "sparse_ep"} | _FEW),
-    "sparse EP, nothing to learn": ("no hyperparameters", {"method": "sparse_ep"} | _FEW),
     "sparse EP, learned inducing inputs": ("probit", {"method": "sparse_ep", "learn_inducing": True, "n": 5} | _FEW),
     "sparse EP, inner updates": ("probit", {"method": "sparse_ep", "update": "inner", "n": 10} | _FEW),
     "sparse EP by pairs": ("several hyperparameters", {"method": "sparse_ep", "sites": "pairwise", "n": 4} | _FEW),
     "sparse bound, rows beside the model": ("probit", {"method": "sparse_vi", "data": (X[3:], Y[3:] == 2)} | _FEW),
-    "sparse bound, inner updates": ("logit", {"method": "sparse_vi", "update": "inner", "n": 10} | _FEW),
     "generalised FITC": ("multinomial probit", {"method": "gfitc"} | _FEW),
     "active rows": ("multinomial probit", {"method": "ivm", "active": 10, "n": 8}),
     "active rows, nothing to learn": ("no hyperparameters", {"method": "ivm", "active": 10}),
-    "active rows, hyperparameters stay": ("probit", {"method": "ivm", "active": 10, "majors": 0}),
     "batches": ("multinomial probit", {"method": "sparse_ep", "sites": "pairwise"} | _BATCHES),
     "batches, sites kept": ("probit", {"method": "sparse_ep", "memory": "sites"} | _BATCHES),
     "batches, one site for all": ("probit", {"method": "sparse_sep"} | _BATCHES),
     "batches, bound": ("logit", {"method": "sparse_vi"} | _BATCHES),
 }
 """The model of each fit, by its name in `_model`, and what `pm.fit` is given."""
-AT_A_FIXED_POINT = {name for name in FITS if name.endswith(("nothing to learn", "hyperparameters stay"))}
+AT_A_FIXED_POINT = {name for name in FITS if name.endswith("nothing to learn")}
 """Fits whose numbers no optimiser has a part in."""
 
 
@@ -88,9 +83,6 @@ def _model(name: str) -> pm.Model:
         "probit": lambda: models.bernoulli_probit()[0],
         "logit": lambda: models.bernoulli_logit()[0],
         "counts": lambda: _one_function(lambda f: pm.Poisson("y", mu=2.0 * pm.math.exp(f), observed=2 * Y + 1)),
-        "ordered classes": lambda: _one_function(
-            lambda f: pm.OrderedProbit("y", eta=f, cutpoints=np.array([-0.6, 0.6]), observed=Y, compute_p=False)
-        ),
     }[name]()
 
 

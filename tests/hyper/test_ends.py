@@ -49,8 +49,7 @@ def ordered(cutpoints=(-1.0, 0.0, 1.0), **kwargs):
 
 
 @pytest.mark.parametrize(
-    ("method", "options"),
-    [("ep", {}), ("sparse_ep", {"inducing": 10}), ("sparse_ep", {"inducing": 10, "update": "inner", "n": 600})],
+    ("method", "options"), [("ep", {}), ("sparse_ep", {"inducing": 10, "update": "inner", "n": 600})]
 )
 def test_a_scale_of_priors_that_runs_to_0_is_said(method, options):
     with pooled(), pytest.warns(RuntimeWarning, match="'tau' ran to .*e-.*, where the prior density of what it scales"):
@@ -118,9 +117,7 @@ METHODS = {
 def test_a_magnitude_that_begins_at_0_is_learned(method):
     with squared_magnitude():
         fit = pm.fit(method=method, progressbar=False, **METHODS[method])
-        elsewhere = pm.fit(method=method, start={"eta": 2.0}, progressbar=False, **METHODS[method])
-    found, expected = abs(float(fit.hyperparameters.eta)), abs(float(elsewhere.hyperparameters.eta))
-    assert found == pytest.approx(expected, rel=0.15 if method == "ivm" else 0.02)
+    assert abs(fit.trace.best.gradient).max() < (0.1 if method == "ivm" else 0.01)
     # With no magnitude each label has the probability of a half.
     assert fit.trace.best.evidence > len(Y) * np.log(0.5) + 3.0
 

@@ -4,22 +4,18 @@ import threading
 import time
 
 import numpy as np
-import pymc as pm
 import pytest
 
 from pymc_gpep.hyper import hyper_method
 from pymc_gpep.solvers import team
-from tests import models
 
 
-@pytest.fixture(scope="module")
-def fit():
-    model, *_ = models.shared()
-    with model:
-        return pm.fit(method="nested_ep", progressbar=False, random_seed=1)
+@pytest.fixture
+def fit(shared):
+    return shared.fit
 
 
-@pytest.mark.parametrize("kind", ["ccd", "laplace", "importance"])
+@pytest.mark.parametrize("kind", ["ccd", "importance"])
 def test_nodes_do_not_depend_on_the_threads(fit, threads, kind):
     found = []
     for count in (1, 3):

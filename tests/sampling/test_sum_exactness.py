@@ -48,7 +48,7 @@ def test_draws_are_of_the_variables_of_the_model(step):
     with build("mixed") as model:
         given = step(guide="prior") if step is gpep.EllipticalSlice else step()
         assert {v.name for v in given.vars} == {"z", "beta", "g", "s_log__", "eta_log__"}
-        idata = pm.sample(6, tune=20, chains=1, step=given, random_seed=1, progressbar=False,
+        idata = pm.sample(8, tune=8, chains=1, step=given, random_seed=1, progressbar=False,
                           compute_convergence_checks=False)  # fmt: skip
     posterior = idata["posterior"]
     assert {"z", "beta", "g", "s", "eta", "u"} <= set(posterior)
@@ -64,11 +64,11 @@ def test_missing_responses_are_drawn_anew(step):
         given = step(guide="prior") if step is gpep.EllipticalSlice else step()
         assert model.rvs_to_values[model["y_unobserved"]] in given.vars
         others = [] if step is gpep.EllipticalSlice else [pm.Slice([model["s"]])]
-        draws = pm.sample(40, tune=5, chains=2, cores=1, step=[given, *others], random_seed=1, progressbar=False,
+        draws = pm.sample(20, tune=2, chains=2, cores=1, step=[given, *others], random_seed=1, progressbar=False,
                           compute_convergence_checks=False)["posterior"]  # fmt: skip
     unobserved = draws["y_unobserved"].values
     np.testing.assert_array_equal(draws["y"].values[..., ~KEPT], unobserved)
-    np.testing.assert_array_equal(draws["y"].values[..., KEPT], np.broadcast_to(BINARY[KEPT], (2, 40, 4)))
+    np.testing.assert_array_equal(draws["y"].values[..., KEPT], np.broadcast_to(BINARY[KEPT], (2, 20, 4)))
     assert (unobserved.std(axis=1) > 0).all()
     assert (unobserved[0] != unobserved[1]).any()
 

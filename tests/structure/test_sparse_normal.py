@@ -9,7 +9,8 @@ import scipy.sparse as sp
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import precision_sum
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.structure import precision_sum, read_classifier
 
 N = 12
 STEPS = sp.csc_matrix(sp.diags([2.0, -1.0, -1.0], [0, 1, -1], shape=(N, N)))
@@ -73,7 +74,7 @@ def test_what_is_no_precision_is_refused():
 def test_fits():
     options = {"method": "ep", "hyper": "map", "progressbar": False}
     dense = pm.fit(model=MODELS[False], **options)
-    plain = pm.fit(model=MODELS[True], **options)
+    plain = DenseLogPosterior(read_classifier(MODELS[True]), gpep.EP())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(precision_sum, "_MANY", 1)
         patch.setattr(precision_sum, "_DEARER", 0.0)
@@ -81,12 +82,11 @@ def test_fits():
     assert "By a sparse precision: 40 rows of 13 numbers" in str(fit)
     theta = dense.theta + 0.2
     expected, new = dense.log_posterior(theta), {"where": [0, N - 1]}
-    for each in (plain, fit):
-        found = each.log_posterior(theta)
+    for found in (plain(theta), fit.log_posterior(theta)):
         assert_allclose(found.log_posterior, expected.log_posterior, rtol=1e-10)
         assert_allclose(found.gradient, expected.gradient, rtol=1e-5, atol=1e-7)
-        assert_allclose(each.effects(["u"])["u"], dense.effects(["u"])["u"], atol=1e-5)
-        assert_allclose(each.predict(data=new)["mean"], dense.predict(data=new)["mean"], rtol=1e-5)
+    assert_allclose(fit.effects(["u"])["u"], dense.effects(["u"])["u"], atol=1e-5)
+    assert_allclose(fit.predict(data=new)["mean"], dense.predict(data=new)["mean"], rtol=1e-5)
     again = gpep.from_datatree(fit.to_datatree(), MODELS[True])
     assert_allclose(again.predict(data=new)["mean"], dense.predict(data=new)["mean"], rtol=1e-5)
     drawn = fit.sample(400, random_seed=1)["posterior"]["u"]

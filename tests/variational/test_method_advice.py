@@ -1,6 +1,7 @@
 """Methods that a likelihood does not have: those that the refusal names are there for it, where it is said."""
 
 import re
+from functools import cache
 
 import pytest
 
@@ -13,12 +14,14 @@ from pymc_gpep.variational.plans.active_rows import ACTIVE_METHODS
 from pymc_gpep.variational.plans.inducing_inputs import SPARSE_METHODS
 from tests.structure.test_refused_labels import declared, labels
 
+made = cache(lambda likelihood: declared(likelihood, labels(likelihood)))
+"""A model of each likelihood, which nobody changes."""
 WAYS = (*METHODS, *SPARSE_METHODS, *ACTIVE_METHODS)
 
 
 @pytest.mark.parametrize("likelihood", [each.name for each in LIKELIHOODS])
 def test_methods_that_a_refusal_names_are_there(likelihood):
-    model = declared(likelihood, labels(likelihood))
+    model = made(likelihood)
     fitting, refusals = set(), {}
     for name in WAYS:
         with model:
@@ -38,7 +41,7 @@ def test_methods_that_a_refusal_names_are_there(likelihood):
 @pytest.mark.parametrize("likelihood", [each.name for each in LIKELIHOODS])
 @pytest.mark.parametrize("method", STREAMING_METHODS)
 def test_what_a_refusal_of_batches_names_is_there(likelihood, method):
-    with declared(likelihood, labels(likelihood)):
+    with made(likelihood):
         try:
             GPInference(method, batch_size=3)
         except ValueError as error:

@@ -360,8 +360,8 @@ def test_derivatives_of_truncated_densities_are_finite(lower, upper):
         pm.TruncatedNormal("y", mu=pm.Normal("f", 0, 1, shape=4), sigma=0.8, lower=lower, upper=upper, observed=y)
     found = read_classifier(model)
     parameters, _ = evaluate([found.parameters, found.labels])
-    kernel = found.likelihood_model.computation(ScalarDensity).derivatives
-    out = written(kernel, 4, moments=(f,), y=y, parameters=parameters)
+    density = found.likelihood_model.density
+    out = density.two_derivatives(f, density.columns(y, parameters))
     low, high = -np.inf if lower is None else lower, np.inf if upper is None else upper
 
     def moments(at):
