@@ -22,11 +22,12 @@ from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
 from pymc_gpep.likelihoods.observed_classes import missing_labels, to_one_axis
 from pymc_gpep.likelihoods.observed_numbers import rows_text
 from pymc_gpep.structure.alternatives import as_it_is, instead_of_likelihood
-from pymc_gpep.structure.assembly import Dims, evaluate, read_assembly
+from pymc_gpep.structure.assembly import Dims, read_assembly
 from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.errors import NotProcessesAloneError, StructureError, listing
 from pymc_gpep.structure.integrated import Gaussians, gaussians_of
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.latent import LatentGP, latents_among
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior, RowsBeside
 from pymc_gpep.structure.latent_sum import LatentSum
