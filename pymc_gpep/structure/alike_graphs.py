@@ -30,7 +30,7 @@ class _Structure(NamedTuple):
     leaves: list[Variable]
     """Inputs, and then shared variables in the order in which they are met."""
     ops: list[Op]
-    """Operations that others may stand in for, in the order in which they are met."""
+    """Operation of each node that another may stand in for, in the order in which they are met."""
 
 
 class _Rewritten(NamedTuple):
@@ -54,7 +54,8 @@ def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs:
     Parameters
     ----------
     make : function
-        Function that rewrites the graph, and makes the function.
+        Function that rewrites the graph, and makes the function. That may have further outputs, which are made of
+        `outputs` alone.
     inputs : sequence of Variable
     outputs : sequence of Variable or Variable
     mode : Mode
@@ -95,7 +96,7 @@ def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs:
 def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tuple[Any, ...]) -> _Structure | None:
     """Structure of a graph; None where it draws random numbers, is large, or has what cannot be compared."""
     places: dict[Variable, int] = {v: i for i, v in enumerate(inputs)}
-    leaves, ops = list(inputs), dict[Op, int]()
+    leaves, ops = list(inputs), list[Op]()
     size = 0
 
     def place(variable: Variable) -> Any:
@@ -116,20 +117,25 @@ def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tup
         for node in io_toposort(inputs, outputs):
             op = node.op
             if (stand_in := getattr(op, "stands_for", None)) is not None:
-                stand_in = (stand_in, ops.setdefault(op, len(ops)))
+                ops.append(op)
+                stand_in = (stand_in, ops.index(op))
             nodes.append((stand_in or op, *map(place, node.inputs), *(each.type for each in node.outputs)))
             places.update((each, len(places) + i) for i, each in enumerate(node.outputs))
         key = (how, tuple(v.type for v in inputs), tuple(nodes), tuple(map(place, outputs)))
         hash(key)
     except TypeError:
         return None
-    return None if size > _MOST_BYTES else _Structure(key, leaves, list(ops))
+    return None if size > _MOST_BYTES else _Structure(key, leaves, ops)
 
 
 def _without_values(made: Any, structure: _Structure) -> _Rewritten | None:
-    """Return the rewritten graph of a function, with leaves of its own; None where the function has updates."""
+    """Return the rewritten graph of a function, with leaves of its own.
+
+    None where the function has updates, or where rewriting computed what another operation would compute otherwise.
+    """
     maker = made.maker
-    if any(each.update is not None for each in maker.inputs):
+    still = [node for node in maker.fgraph.apply_nodes if hasattr(node.op, "stands_for")]
+    if any(each.update is not None for each in maker.inputs) or len(still) != len(structure.ops):
         return None
     own = {each.variable: here for each, here in zip(maker.inputs, maker.fgraph.inputs, strict=True)}
     rewritten = _Rewritten([own[leaf] for leaf in structure.leaves], maker.fgraph.outputs, structure.ops)

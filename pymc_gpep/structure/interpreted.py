@@ -6,7 +6,7 @@ matrices thousands of times. Machine code would save some milliseconds a time th
 calls thousands of times are compiled, as PyMC does it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -94,6 +94,7 @@ def graph_function(
     *,
     trust_input: bool = False,
     draws: bool = False,
+    further: Callable[[], Sequence[Variable]] | None = None,
     **kwargs: Any,
 ) -> GraphFunction:
     """Make a function of variables of a model's graph.
@@ -108,6 +109,9 @@ def graph_function(
         Whether arguments have the right types, and need not be looked at.
     draws : bool
         Whether random variables that are not given may be drawn, at each call.
+    further : function, optional
+        Function that makes further outputs, such as derivatives, of `outputs`, which are a sequence then. It is not
+        called where a graph like that of `outputs` has been rewritten with its results.
     **kwargs
         For `pytensor.function`. Without a `mode` the graph is interpreted.
 
@@ -117,12 +121,17 @@ def graph_function(
         If a random variable would be drawn, and may not be.
     """
     settings = {"mode": INTERPRETED, "on_unused_input": "ignore"} | kwargs
-    make = partial(model.compile_fn, outputs, inputs=inputs, point_fn=False, **settings)
+
+    def make() -> Any:
+        whole = outputs if further is None else [*outputs, *further()]
+        return model.compile_fn(whole, inputs=inputs, point_fn=False, **settings)
+
+    made_by = None if further is None else further.__qualname__
     with without_c_compiler() if settings["mode"] is INTERPRETED else nullcontext():
         if draws or settings["mode"] is not INTERPRETED or not set(kwargs) <= {"mode"}:
             function = make()
         else:
-            function = rewritten_once(make, inputs, outputs, INTERPRETED, model.check_bounds)
+            function = rewritten_once(make, inputs, outputs, INTERPRETED, model.check_bounds, made_by)
     if not draws:
         refuse_draws(function)
     function.trust_input = trust_input

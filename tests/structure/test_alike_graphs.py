@@ -11,6 +11,9 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import approximator
+from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
 from pymc_gpep.structure import StructureError, alike_graphs
 from pymc_gpep.structure.interpreted import evaluate, interpreted
 
@@ -93,6 +96,18 @@ def test_a_model_is_rewritten_once_for_two_data_sets_and_two_methods(kept, monke
     alone = _fitted(2, "kl")
     np.testing.assert_array_equal(second.theta, alone.theta)
     assert second.log_evidence == alone.log_evidence != first.log_evidence
+
+
+def test_an_evidence_that_is_a_constant_is_not_that_of_another_method():
+    """Rewriting computes what has constants alone, by the method that the graph has."""
+    k, mean, labels = np.eye(5)[None], np.zeros((1, 5)), np.array([0, 1, 1, 0, 1])
+    found = {}
+    for method in ("ep", "kl"):
+        op = Evidence(approximator(method, ProbitLikelihood(), {}), ProbitLikelihood())
+        graph = op(k, mean, labels)
+        (found[method],) = evaluate([graph])
+        assert found[method] == op.evaluate(k, mean, labels, np.zeros(graph.owner.inputs[3].type.shape))[0]
+    assert found["ep"] != found["kl"]
 
 
 def test_what_is_kept_is_bounded(kept, monkeypatch):
