@@ -8,7 +8,6 @@ import numpy as np
 import pymc as pm
 from numpy.typing import ArrayLike
 from pymc.blocking import PointType
-from pymc.initial_point import make_initial_point_fn
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from pymc.pytensorf import get_symbolic_rv_shapes
 from rich.console import Console
@@ -30,7 +29,8 @@ from pymc_gpep.graph.latent_model import LatentModel
 from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
-from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.initial_point import initial_point
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.prior_functions import observed
 from pymc_gpep.structure.processes import processes_or
@@ -252,7 +252,7 @@ def _point(processes: LatentPrior, given: dict[str, Any]) -> PointType:
                 f"point gives {name!r} the shape {np.shape(value)}, but it has the shape {tuple(map(int, shape))}."
             ) from None
     with np.errstate(all="ignore"):
-        point = make_initial_point_fn(model=model, overrides=values, jitter_rvs=set())(0)
+        point = initial_point(model, values)
     for name, rv in by_name.items():
         if not np.isfinite(point[model.rvs_to_values[rv].name]).all():
             raise ValueError(f"point has {name!r} at {given.get(name)}, which is outside its support.")

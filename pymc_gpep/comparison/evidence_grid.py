@@ -14,6 +14,7 @@ from pymc_gpep.approximations import approximator
 from pymc_gpep.array_types import Array
 from pymc_gpep.comparison.held_out_scores import scores_at
 from pymc_gpep.structure import GPClassifier, read_classifier
+from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import prior_moments
 
@@ -153,7 +154,7 @@ def _elsewhere(
             raise ValueError(f"values[{name!r}] must be a vector of finite numbers, but is {taken}.")
     if missing := [name for name in known if name not in axes and name not in (at or {})]:
         raise ValueError(f"The hyperparameters {', '.join(map(repr, missing))} have no value. Fix them: at={{...}}.")
-    initial = classifier.model.initial_point()
+    initial = initial_point(classifier.model)
     model = classifier.model
     shapes = {name: np.shape(initial[model.rvs_to_values[rv].name]) for name, rv in known.items()}
     return {

@@ -15,7 +15,7 @@ from pymc_gpep.comparison.fits_and_draws import Result
 from pymc_gpep.comparison.held_out_scores import information
 from pymc_gpep.fits.prediction import held_out
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import evaluate
 
 __all__ = ["HeldOutScores"]
 

@@ -17,6 +17,7 @@ from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.affine import Affinity, NotAffineError
+from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.integrated_variables import Joint
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.user_warnings import warn
@@ -280,7 +281,7 @@ def _shapes(model: pm.Model, variables: list[TensorVariable]) -> Mapping[Variabl
     shapes = {v: v.type.shape for v in variables}
     unknown = [v for v, shape in shapes.items() if None in shape]
     if unknown:
-        point = model.initial_point()
+        point = initial_point(model)
         outputs = model.replace_rvs_by_values([v.shape for v in unknown])
         found = graph_function(model, model.value_vars, outputs)(*(point[v.name] for v in model.value_vars))
         shapes |= {v: tuple(np.asarray(shape).tolist()) for v, shape in zip(unknown, found, strict=True)}

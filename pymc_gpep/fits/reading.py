@@ -30,10 +30,10 @@ from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace
 from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.streaming.rules.all_rules import rule_for
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 
 __all__ = ["check_covariance", "from_datatree"]

@@ -80,6 +80,11 @@ class Evidence(Op):
         self.remembers = remembers
         self.form = form
 
+    @property
+    def stands_for(self) -> tuple[Any, ...]:
+        """Part of the operation that rewrites may see: the graph around it is the same whatever the method."""
+        return "evidence", self.remembers, self.form
+
     def make_node(
         self, k: Any, mean: Any, labels: Any, start: Any = None, looseness: Any = 1.0, parameters: Any = None
     ) -> Apply:

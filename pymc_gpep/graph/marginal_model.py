@@ -13,6 +13,7 @@ from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.graph.other_variables import add_others
 from pymc_gpep.structure import GPClassifier, read_classifier
+from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.prior_functions import check_moments, prior_moments, prior_type_of
 
 __all__ = ["MarginalModel", "marginalize"]
@@ -122,5 +123,5 @@ def marginalize(
     prior_type = prior_type_of(classifier, solver)
     check_memory(classifier, f"marginalize by {solver.name!r}", learned=True, prior_type=prior_type)
     moments = prior_moments(classifier, array=classifier.arrays[prior_type]())
-    check_moments(moments(model.initial_point()), prior_type)
+    check_moments(moments(initial_point(model)), prior_type)
     return MarginalModel(classifier, solver, warm)

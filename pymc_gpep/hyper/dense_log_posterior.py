@@ -76,14 +76,8 @@ class DenseLogPosterior(LogPosterior):
         node = op.make_node(k, mean, labels, start, looseness, parameters)
         evidence, _, _, end, status, iterations, _ = node.outputs
         log_posterior = evidence + self.space.prior
-        value_vars = self.space.value_vars
-        gradient = (
-            pt.concatenate([g.ravel() for g in pytensor.grad(log_posterior, value_vars)]) if value_vars else pt.zeros(0)
-        )
-        self._outputs = graph_replace(
-            [log_posterior, gradient, evidence, end, status, iterations], self.space.data, strict=False
-        )
-        self._inputs = [*value_vars, start, looseness]
+        self._outputs = graph_replace([log_posterior, evidence, end, status, iterations], self.space.data, strict=False)
+        self._inputs = [*self.space.value_vars, start, looseness]
         self._looseness = 1.0
         self._moments = prior_moments(classifier, self.space.data, array)
         self._elsewhere: dict[tuple[Gps, str | None], Elsewhere] = {}
@@ -197,7 +191,13 @@ class DenseLogPosterior(LogPosterior):
     def _function(self) -> GraphFunction:
         # A fit that is read from a file never evaluates, and need not wait for this.
         outputs = arrays_as_shared(self._outputs)
-        return graph_function(self.classifier.model, self._inputs, outputs, **self._kwargs)
+        value_vars = self.space.value_vars
+
+        def gradient() -> list[Any]:
+            slopes = pytensor.grad(outputs[0], value_vars) if value_vars else []
+            return [pt.concatenate([slope.ravel() for slope in slopes]) if slopes else pt.zeros(0)]
+
+        return graph_function(self.classifier.model, self._inputs, outputs, further=gradient, **self._kwargs)
 
     def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
         """See `LogPosterior`."""
@@ -208,10 +208,10 @@ class DenseLogPosterior(LogPosterior):
         self.prepare()
         evaluate = self._idle.pop()
         try:
-            value, gradient, evidence, end, status, iterations = from_start_or_cold(
+            value, evidence, end, status, iterations, gradient = from_start_or_cold(
                 lambda begin: evaluate(*values, self._cold if begin is None else begin, self._looseness),
                 start,
-                lambda found: found[4] == CONVERGED,
+                lambda found: found[3] == CONVERGED,
             )
         finally:
             self._idle.append(evaluate)

@@ -9,7 +9,6 @@ import pytensor
 import pytensor.tensor as pt
 import xarray as xr
 from pymc.blocking import DictToArrayBijection, PointType, RaveledVars
-from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
@@ -17,8 +16,9 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.hyper_prior import log_prior
+from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
-from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
+from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.natural_scale import draw_hyperparameters
 from pymc_gpep.structure.prior_functions import frozen_data
 
@@ -90,9 +90,7 @@ class Hyperparameters:
         values = {
             name: value.values if isinstance(value, xr.DataArray) else value for name, value in (start or {}).items()
         }
-        with without_c_compiler():
-            initial = make_initial_point_fn(model=model, overrides=values, jitter_rvs=set(), return_transformed=True)
-            point = initial(random_seed)
+        point = initial_point(model, values, random_seed)
         if outside := [model.values_to_rvs[v].name for v in self.value_vars if not np.isfinite(point[v.name]).all()]:
             which = f": start is {values}" if values else ". Give it one inside: initval=..., where it is declared"
             raise ValueError(
@@ -112,7 +110,12 @@ class Hyperparameters:
     @property
     def _point_map(self) -> Any:
         if self._layout is None:
-            self.initial_point()
+            shapes = {v: v.type.shape for v in self.value_vars}
+            if any(None in shape for shape in shapes.values()):
+                self.initial_point()
+            else:
+                zeros = {v.name: np.zeros(shape, v.dtype) for v, shape in shapes.items()}
+                self._layout = DictToArrayBijection.map(zeros)
         assert self._layout is not None
         return self._layout.point_map_info
 

@@ -30,8 +30,8 @@ from pymc_gpep.solvers.inducing import Block, InducingWhitening
 from pymc_gpep.solvers.problem import from_start_or_cold
 from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
+from pymc_gpep.structure.interpreted import evaluate
 
 __all__ = ["SparseLogPosterior"]
 

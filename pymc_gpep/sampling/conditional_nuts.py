@@ -25,6 +25,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graph.latent_model import LatentModel
+from pymc_gpep.structure.initial_point import initial_point
 
 __all__ = ["ConditionalDensity", "centred", "collapsed", "conditional_nuts", "move_hyperparameters", "whitened"]
 
@@ -94,7 +95,7 @@ def conditional_nuts(
         For `move_hyperparameters`; its `step` wants a point that has what is held fixed.
     """
     model = latent_model.processes.model
-    start = model.initial_point()
+    start = initial_point(model)
     given = {density.given: np.zeros(density.shape)}
     extra = {v: start[v.name] for v in latent_model.value_vars if v not in vars} | given
     function = ValueGradFunction(

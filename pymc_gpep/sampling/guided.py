@@ -29,6 +29,7 @@ from pymc_gpep.sampling.guiding_sites import SiteModel, fit_sites
 from pymc_gpep.sampling.random_walk import RandomWalk, RandomWalkState
 from pymc_gpep.sampling.step import LatentStep, sampled_model
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
+from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.processes import processes_or
 
@@ -106,7 +107,7 @@ class GuidedStep(LatentStep):
             self.site_model = fit_sites(processes, solver, compile_kwargs)
         self._log_likelihood = self.latent_model.likelihood()
         self._log_prior = self.latent_model.function([self.latent_model.log_prior])
-        start = model.initial_point()
+        start = initial_point(model)
         self._moved = self.latent_model.theta(
             {v.name: np.full_like(start[v.name], v in self.hyperparameters) for v in self.latent_model.value_vars}
         ).astype(bool)

@@ -36,6 +36,7 @@ from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
 from pymc_gpep.sampling.guided import GuidedStepState
 from pymc_gpep.sampling.guiding_sites import SiteModel, solution_sites
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.prior_functions import observed
 
 __all__ = ["EvidenceEstimate", "PseudoMarginal"]
@@ -170,7 +171,7 @@ class PseudoMarginal(EllipticalSlice):
         self.correlation = correlation
         self._initial_latent: dict[str, Array] = {}
         if marginal is not None:
-            start = model.initial_point()
+            start = initial_point(model)
             self._initial_latent = {v.name: start[v.name] for v in self.latent_model.latent_value_vars()}
             self.vars = self.hyperparameters
             if len(self.vars) < len(self.latent_model.value_vars):
@@ -183,7 +184,7 @@ class PseudoMarginal(EllipticalSlice):
         if isinstance(self.processes, GPClassifier) and self.site_model is not None:
             self.approximator = approximator(self.guide, self.processes.likelihood_model, {})
             self._observed = observed(self.processes, self.latent_model.values.data)
-            centre = self.latent_model.with_theta(model.initial_point(), self.site_model.centre)
+            centre = self.latent_model.with_theta(initial_point(model), self.site_model.centre)
             self._start = self._solved(self._prior_at(centre), centre, None).start
 
     def read(self, model: pm.Model, likelihood: str | None) -> GPClassifier:

@@ -16,8 +16,8 @@ from pymc_gpep.graph.other_variables import add_others
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.structure import GPClassifier, read_classifier
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.cross_covariance import as_gps, functions_of
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.process_functions import ProcessFunctions
 

@@ -1,4 +1,4 @@
-"""Graphs whose compiled code does not depend on the numbers of the data."""
+"""Graphs that do not depend on the numbers of the data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +17,8 @@ _FEW = 16  # numbers that may as well be part of the code, as shapes and axes ha
 def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
     """Replace arrays that are constants of a graph by shared variables with the same values.
 
-    What is compiled with a constant serves no other data, and compiling takes ten times as long as a fit. With the
-    arrays out of it, PyTensor's cache has the code for the next data set of this shape: a fold, a bootstrap sample.
+    What is compiled or rewritten with a constant serves no other data, and takes longer than a fit. With the arrays out
+    of it, it is there for the next data set of this shape: a fold, a bootstrap sample.
     """
     arrays = [v for v in ancestors(outputs) if isinstance(v, TensorConstant) and v.ndim and v.data.size > _FEW]
     # Of a shape that is not known, so that little of the code depends on it, but for axes that broadcast.

@@ -7,11 +7,10 @@ code of its own.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import pymc as pm
-import pytensor
 from numpy.typing import NDArray
 from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.compile.ops import ViewOp
@@ -25,10 +24,10 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.alternatives import as_it_is
 from pymc_gpep.structure.errors import NotProcessesAloneError, StructureError, describe, listing
-from pymc_gpep.structure.interpreted import INTERPRETED, GraphFunction, refuse_draws, without_c_compiler
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.latent import LatentGP, read_latent
 
-__all__ = ["Assembly", "Dims", "evaluate", "read_assembly"]
+__all__ = ["Assembly", "Dims", "read_assembly"]
 
 _JOINING = (Join,)
 _SELECTING = (DimShuffle, ViewOp, Subtensor, AdvancedSubtensor, Reshape, SpecifyShape)
@@ -97,20 +96,6 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: p
     )
     dims = _read_dims(dict(zip(named, named_codes, strict=True)), class_of, n, model)
     return Assembly(tuple(latents), classes, n, dims)
-
-
-def evaluate(
-    outputs: Sequence[Variable], given: Mapping[TensorVariable, NDArray[Any]] | None = None
-) -> list[NDArray[Any]]:
-    """Compute variables from the values of others, which may stand anywhere in the graph.
-
-    A StructureError is raised if they depend on random variables that are not given.
-    """
-    given = given or {}
-    with without_c_compiler():
-        function = pytensor.function(list(given), list(outputs), mode=INTERPRETED, on_unused_input="ignore")
-    refuse_draws(function)
-    return [np.asarray(value) for value in GraphFunction(function)(*given.values())]
 
 
 def _walk(

@@ -12,8 +12,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.structure.assembly import evaluate
-from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
 from pymc_gpep.structure.process_functions import ProcessFunctions, process_functions

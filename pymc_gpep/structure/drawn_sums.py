@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike
 from pytensor.graph.basic import Variable
@@ -13,7 +12,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.errors import StructureError, listing
-from pymc_gpep.structure.interpreted import INTERPRETED, GraphFunction, without_c_compiler
+from pymc_gpep.structure.interpreted import GraphFunction, interpreted
 from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.new_data import NewData
 
@@ -86,6 +85,5 @@ class DrawnSum:
 
 
 def _function(inputs: Sequence[Variable], output: Variable) -> Callable[..., Any]:
-    with without_c_compiler():
-        made = GraphFunction(pytensor.function(list(inputs), [output], mode=INTERPRETED, on_unused_input="ignore"))
+    made = GraphFunction(interpreted(inputs, [output]))
     return lambda *values: made(*values)[0]

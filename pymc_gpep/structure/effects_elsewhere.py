@@ -17,11 +17,10 @@ from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.affine_variables import There, at_zero, slopes_of
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.constant_inputs import MovedSum
 from pymc_gpep.structure.cross_covariance import new_inputs
 from pymc_gpep.structure.errors import listing
-from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.levels import levels_of
 from pymc_gpep.structure.new_data import as_data, common_length

@@ -20,10 +20,10 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.structure.affine_variables import at_zero, slopes_of
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.cross_covariance import new_inputs
 from pymc_gpep.structure.errors import StructureError
-from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
+from pymc_gpep.structure.initial_point import initial_point
+from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.levels import levels_of
 from pymc_gpep.structure.new_data import as_data, common_length
@@ -219,8 +219,7 @@ class EffectsOfRows:
         """Values at a random point, with rows `x` of the table that are some of the model's."""
         model, rng = self._whole.model, np.random.default_rng(_SEED)
         value_vars = [model.rvs_to_values[rv] for rv in self._whole.hyperparameters]
-        with without_c_compiler():
-            point = model.initial_point()
+        point = initial_point(model)
         theta = [point[v.name] + _BESIDE * rng.standard_normal(np.shape(point[v.name])) for v in value_vars]
         known = graph_replace(model.replace_rvs_by_values(list(outputs)), dict(self._data), strict=False)
         function = graph_function(model, [*value_vars, self._z, x], known)

@@ -20,9 +20,9 @@ from pymc_gpep.rows.first_columns import FirstColumns
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.cross_covariance import functions_of
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.moment_functions import MomentFunctions, moment_functions, moment_graphs
 from pymc_gpep.structure.stationary import Stationary, stationary
 

@@ -20,8 +20,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.coefficients import Entries
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.elementwise import is_elementwise
+from pymc_gpep.structure.interpreted import evaluate
 
 __all__ = ["NOT_ALIKE", "levels_of", "normals_of_one_level", "of_each_level", "owners_of", "stand_ins"]
 

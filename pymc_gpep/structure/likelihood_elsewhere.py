@@ -14,9 +14,8 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
-from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.interpreted import evaluate, graph_function
 
 __all__ = ["LikelihoodElsewhere"]
 

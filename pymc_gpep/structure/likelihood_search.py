@@ -12,8 +12,8 @@ from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
 from pymc_gpep.likelihoods.observed_classes import to_one_axis
 from pymc_gpep.structure.alternatives import as_it_is, instead_of_likelihood
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.errors import StructureError, listing
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.latent import latents_among
 from pymc_gpep.structure.missing_responses import MissingResponses, missing_responses
 from pymc_gpep.structure.recipes import why_no_recipes

@@ -25,8 +25,8 @@ from pytensor.tensor.variable import TensorVariable
 from pytensor.xtensor.basic import XTensorFromTensor, tensor_from_xtensor
 from pytensor.xtensor.type import XTensorSharedVariable, XTensorType
 
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.errors import StructureError
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.private_names import share_dims
 
 __all__ = ["lower_dims"]

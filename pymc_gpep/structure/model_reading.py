@@ -17,11 +17,12 @@ from pymc_gpep.likelihoods.observed_classes import missing_labels
 from pymc_gpep.likelihoods.observed_numbers import rows_text
 from pymc_gpep.likelihoods.stacked import StackedLikelihood
 from pymc_gpep.structure.alternatives import as_it_is
-from pymc_gpep.structure.assembly import Dims, evaluate, read_assembly
+from pymc_gpep.structure.assembly import Dims, read_assembly
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.errors import NotProcessesAloneError, StructureError, listing, quoted
 from pymc_gpep.structure.integrated import Gaussians, gaussians_of
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.likelihood_search import FoundLikelihood, find_likelihoods, read_response

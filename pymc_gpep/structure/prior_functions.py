@@ -17,6 +17,7 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.prior_form import TakesForms
+from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 
@@ -103,7 +104,8 @@ def prior_moments(
     moments = [classifier.covariances() if array is None else array, classifier.mean(), classifier.parameters]
     outputs = [*model.replace_rvs_by_values(moments), classifier.labels]
     value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
-    function = graph_function(model, value_vars, graph_replace(outputs, data or {}, strict=False))
+    known = arrays_as_shared(graph_replace(outputs, data or {}, strict=False))
+    function = graph_function(model, value_vars, known)
 
     def at(point: PointType) -> Moments:
         k, mean, parameters, labels = function(*(point[v.name] for v in value_vars))

@@ -11,10 +11,10 @@ from pytensor.graph.basic import Variable, equal_computations
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.cross_covariance import CrossCovariance
 from pymc_gpep.structure.double_precision import in_double_precision
 from pymc_gpep.structure.errors import StructureError, describe, listing
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.latent import LatentGP, is_process, latents_among, refuse_common_variables
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.lowered_dims import lower_dims

@@ -24,7 +24,8 @@ from pymc_gpep.solvers.coefficients import Coefficients, Composed
 from pymc_gpep.solvers.function_rows import rows_from_entries
 from pymc_gpep.structure.affine import Affinity
 from pymc_gpep.structure.affine_variables import InNormals, slopes_of
-from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
+from pymc_gpep.structure.initial_point import initial_point
+from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.process_term import cells_by_probes, probes
 
 __all__ = ["RowParts", "row_parts"]
@@ -133,8 +134,7 @@ def row_parts(prior: WholeSum, data: Mapping[Variable, Variable], most: int) -> 
     apart = _Apart.of(prior, prior.argument)
     if apart is None:
         return None
-    with without_c_compiler():
-        point = prior.model.initial_point()
+    point = initial_point(prior.model)
     rng = np.random.default_rng(_SEED)
     theta = [point[name] + _BESIDE * rng.standard_normal(np.shape(point[name])) for name in apart.given]
     linear, argument = (prior.shaped(each, prior.n_points) for each in (apart.linear, apart.argument))

@@ -20,7 +20,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.structure.affine_variables import InNormals, at_zero, slopes_along
-from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
+from pymc_gpep.structure.initial_point import initial_point
+from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.process_term import cells_by_probes, probes
 
 __all__ = ["Blocks", "SparseSlopes", "entries_of", "rows_of"]
@@ -213,8 +214,7 @@ class SparseSlopes:
         self._flat: TensorVariable = pt.concatenate([each.astype("float64").ravel() for each in made])
         model = prior.model
         self._value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-        with without_c_compiler():
-            point = model.initial_point()
+        point = initial_point(model)
         rng = np.random.default_rng(_SEED)
         theta = [point[v.name] + _BESIDE * rng.standard_normal(np.shape(point[v.name])) for v in self._value_vars]
         function = self._function([*self._value_vars, self._z], [self._flat, *shapes])

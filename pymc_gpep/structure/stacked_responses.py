@@ -11,7 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.stacked import StackedLikelihood
 from pymc_gpep.structure.affine import Affinity
-from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.likelihood_search import FoundLikelihood, read_response
 from pymc_gpep.structure.missing_responses import MissingResponses
 

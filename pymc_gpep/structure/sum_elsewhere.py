@@ -19,11 +19,10 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.function_rows import rows_of_functions
 from pymc_gpep.structure.affine_variables import at_zero, slopes_of
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.constant_inputs import MovedSum
 from pymc_gpep.structure.cross_covariance import new_inputs
 from pymc_gpep.structure.fitted_rows import FittedRows
-from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, RowsOfNormals
 from pymc_gpep.structure.levels import NOT_ALIKE, levels_of, normals_of_one_level, of_each_level, owners_of, stand_ins

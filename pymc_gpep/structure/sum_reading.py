@@ -13,11 +13,11 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.affine_variables import slopes_along
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.double_precision import in_double_precision
 from pymc_gpep.structure.errors import StructureError, listing, quoted
+from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.integrated import Gaussians
-from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
+from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.process_term import ProcessTerm, probes
 from pymc_gpep.structure.processes import with_functions
@@ -119,8 +119,7 @@ class _Numbers:
         outputs = model.replace_rvs_by_values(wanted)
         self._function = graph_function(model, [*value_vars, z, *values], outputs[:1])
         self._along = graph_function(model, [*value_vars, units, *values], outputs[1:]) if by_class else None
-        with without_c_compiler():
-            point = model.initial_point()
+        point = initial_point(model)
         self._nothing = [np.zeros(shape) for shape in part.sizes]
         at = [point[v.name] for v in value_vars]
         rng = np.random.default_rng(_SEED)

@@ -18,7 +18,8 @@ from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.solvers.coefficients import Composed, coefficients
 from pymc_gpep.structure.affine_variables import at_zero, slopes_of
-from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
+from pymc_gpep.structure.initial_point import initial_point
+from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.recipes import Recipe
 from pymc_gpep.structure.row_parts import RowParts
 from pymc_gpep.structure.row_sum import RowSum
@@ -195,8 +196,7 @@ class SumValues(SampledValues):
         prior, model = self._sum, self._sum.model
         rng = np.random.default_rng(_SEED)
         given = [model.rvs_to_values[rv] for rv in (*prior.hyperparameters, *prior.integrated)]
-        with without_c_compiler():
-            start = model.initial_point()
+        start = initial_point(model)
         theta = [start[v.name] + _BESIDE * rng.standard_normal(np.shape(start[v.name])) for v in given]
 
         def function(outputs: list[TensorVariable]) -> Callable[..., Sequence[Array]]:

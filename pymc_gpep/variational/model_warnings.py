@@ -10,8 +10,8 @@ from pymc.pytensorf import get_symbolic_rv_shapes
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.latent import jitter_of
 from pymc_gpep.user_warnings import warn
 

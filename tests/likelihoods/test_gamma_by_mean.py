@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import evaluate
 
 N = 8
 X = np.linspace(-1.0, 1.0, N)[:, None]

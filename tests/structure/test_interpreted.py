@@ -6,8 +6,7 @@ import pytest
 from pytensor.link.c.basic import CLinker
 
 import pymc_gpep as gpep
-from pymc_gpep.structure.assembly import evaluate
-from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.interpreted import evaluate, graph_function
 
 
 @pytest.mark.usefixtures("c_compiler")

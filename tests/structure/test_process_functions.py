@@ -8,9 +8,8 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.structure import StructureError, read_classifier, read_processes
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.cross_covariance import CrossCovariance
-from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.process_functions import process_functions
 
 cov = pm.gp.cov

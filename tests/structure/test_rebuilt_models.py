@@ -13,7 +13,7 @@ from pymc.model.transform.optimization import freeze_dims_and_data
 
 import pymc_gpep as gpep
 from pymc_gpep.structure import read_classifier, read_processes
-from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.prior_functions import prior_moments
 from pymc_gpep.structure.process_functions import process_functions
 from tests import models

@@ -16,7 +16,7 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.sparse import csr_array, tril
 from scipy.sparse.csgraph import connected_components
 
-from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.recipes.recipe import Field, Recipe, Shape, as_double, as_matrix, is_random, parameters, reads
 from pymc_gpep.structure.recipes.roots import inverse_root, times
 

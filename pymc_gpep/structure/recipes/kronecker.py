@@ -12,7 +12,7 @@ from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.recipes.recipe import Field, Recipe, Shape, as_double, parameters, reads, unbroadcast
 from pymc_gpep.structure.recipes.roots import Root, inverse_root, pattern_of, read_root, times
 

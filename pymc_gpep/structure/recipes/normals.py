@@ -14,8 +14,8 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.errors import StructureError, describe
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.recipes.recipe import Field, Recipe, Shape, as_double, parameters, reads, shape_of, unbroadcast
 from pymc_gpep.structure.recipes.roots import Root, inverse_root, pattern_of, read_root, times
 from pymc_gpep.structure.sparse_normal import SparseNormalRV

@@ -21,8 +21,8 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.op import RNGConsumerOp
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.elementwise import is_elementwise
+from pymc_gpep.structure.interpreted import evaluate
 
 __all__ = [
     "Field",

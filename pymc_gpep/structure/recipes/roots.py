@@ -21,7 +21,7 @@ from pytensor.tensor.random.op import RNGConsumerOp
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.recipes.recipe import as_double, as_matrix
 
 __all__ = ["Root", "inverse_root", "lower_root", "pattern_of", "read_root", "solved", "times"]

@@ -10,7 +10,7 @@ from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.recipes.recipe import (
     Field,
     Make,

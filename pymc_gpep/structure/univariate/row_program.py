@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
-import pytensor
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.elemwise import DimShuffle
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.structure.interpreted import INTERPRETED, without_c_compiler
+from pymc_gpep.structure.interpreted import interpreted
 from pymc_gpep.structure.ufunc_nodes import Ufunc
 
 __all__ = ["compiled_rows"]
@@ -22,8 +21,7 @@ type _Step = tuple[Callable[..., Any], list[int], int]
 
 def compiled_rows(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[..., list[Array]]:
     """Return a function of arrays of the right types, which NumPy does not warn in."""
-    with without_c_compiler():
-        function = pytensor.function(list(inputs), list(outputs), mode=INTERPRETED, on_unused_input="ignore")
+    function = interpreted(inputs, outputs)
     function.trust_input = True
     graph = function.maker.fgraph
     nodes = graph.toposort()

@@ -11,7 +11,7 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.structure import GPClassifier, StructureError
-from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.precision_sum import suited
 from pymc_gpep.structure.prior_functions import prior_type_of
 from pymc_gpep.variational.fit_run import FitRun

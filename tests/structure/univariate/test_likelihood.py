@@ -24,7 +24,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 from pymc_gpep.structure import StructureError, read_classifier
-from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.univariate.likelihood import ANY_UNIVARIATE
 from tests.likelihoods.with_parameters import EVERY, NUMBERS, model_of
 

@@ -1,0 +1,44 @@
+"""The initial point of a model, computed by an interpreted graph."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pymc as pm
+from pymc.blocking import PointType
+from pymc.initial_point import convert_str_to_rv_dict, make_initial_point_expression, make_initial_point_fn
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+
+from pymc_gpep.structure.interpreted import evaluate, without_c_compiler
+
+__all__ = ["initial_point"]
+
+
+def initial_point(model: pm.Model, overrides: Mapping[Any, Any] | None = None, seed: int = 0) -> PointType:
+    """Return the values of all value variables where PyMC begins, by name.
+
+    Parameters
+    ----------
+    model : pm.Model
+    overrides : dict, optional
+        Initial values by name of the variable or of its value variable.
+    seed : int
+        Seed for variables that begin at a draw.
+
+    Returns
+    -------
+    dict
+    """
+    values: list[Variable] = make_initial_point_expression(
+        free_rvs=model.free_RVs,
+        rvs_to_transforms=model.rvs_to_transforms,
+        initval_strategies={**model.rvs_to_initial_values, **convert_str_to_rv_dict(model, overrides or {})},
+        return_transformed=True,
+    )
+    if any(isinstance(each.type, RandomType) for each in ancestors(values)):
+        with without_c_compiler():
+            point: PointType = make_initial_point_fn(model=model, overrides=overrides)(seed)
+        return point
+    names = [model.rvs_to_values[rv].name for rv in model.free_RVs]
+    return dict(zip(names, evaluate(values), strict=True))

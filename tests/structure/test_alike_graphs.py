@@ -1,0 +1,128 @@
+"""A graph like one before is not rewritten again, and gives its own numbers."""
+
+from collections import OrderedDict
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
+
+import pymc_gpep as gpep
+from pymc_gpep.approximations import approximator
+from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.structure import StructureError, alike_graphs
+from pymc_gpep.structure.interpreted import evaluate, interpreted
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """The graphs that are kept, from none on."""
+    graphs = OrderedDict()
+    monkeypatch.setattr(alike_graphs, "_kept", graphs)
+    return graphs
+
+
+def _product(values, factor=2.0):
+    x = pt.dvector("x")
+    return interpreted([x], [pt.exp(x) * pytensor.shared(values, shape=(None,)) * factor])
+
+
+def test_the_second_of_two_is_not_rewritten_and_has_its_own_values(kept):
+    x = np.array([0.1, 0.2, 0.3])
+    first = _product(np.array([1.0, 2.0, 3.0]))
+    second = _product(np.array([4.0, 5.0, 6.0]))
+    assert len(kept) == 1
+    np.testing.assert_allclose(first(x)[0], 2 * np.exp(x) * [1.0, 2.0, 3.0])
+    np.testing.assert_allclose(second(x)[0], 2 * np.exp(x) * [4.0, 5.0, 6.0])
+
+
+def test_other_constants_types_and_operations_make_other_graphs():
+    x = np.array([0.1, 0.2])
+    values = np.ones(2)
+    np.testing.assert_allclose(_product(values, 3.0)(x)[0], 3 * np.exp(x))
+    np.testing.assert_allclose(_product(values, 4.0)(x)[0], 4 * np.exp(x))
+    y = pt.dvector("y")
+    np.testing.assert_allclose(interpreted([y], [pt.exp(y) - y])(x)[0], np.exp(x) - x)
+    np.testing.assert_allclose(interpreted([y], [pt.exp(y) + y])(x)[0], np.exp(x) + x)
+    z = pt.vector("z", dtype="int64")
+    found = [interpreted([v], [v / 2])(np.array([1, 2], v.dtype))[0] for v in (y, z)]
+    np.testing.assert_allclose(found[0], found[1])
+
+
+def test_inputs_in_another_order_are_told_apart():
+    x, y = pt.dscalars("x", "y")
+    assert interpreted([x, y], [x - 2 * y])(5.0, 1.0) == [3.0]
+    assert interpreted([y, x], [x - 2 * y])(5.0, 1.0) == [-9.0]
+    assert interpreted([x, y], [x - 2 * y, x])(5.0, 1.0) == [3.0, 5.0]
+
+
+def test_a_shared_variable_is_the_callers_own():
+    """New data are seen by a function that another one was made for."""
+    held = [pytensor.shared(np.arange(3.0)) for _ in range(2)]
+    functions = [interpreted([], [pt.cumsum(each) * 7]) for each in held]
+    held[1].set_value(np.ones(3))
+    np.testing.assert_allclose(functions[0]()[0], [0.0, 7.0, 21.0])
+    np.testing.assert_allclose(functions[1]()[0], [7.0, 14.0, 21.0])
+
+
+def test_draws_are_refused_each_time():
+    for _ in range(2):
+        with pytest.raises(StructureError, match="drawn anew"):
+            evaluate([pm.Normal.dist() + 1])
+
+
+def _fitted(seed, method):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(25, 2))
+    with pm.Model():
+        gp = pm.gp.Latent(cov_func=2.0 * pm.gp.cov.ExpQuad(2, ls=pm.Gamma("ls", 2, 1)))
+        f = gp.prior("f", X=X, jitter=1e-6)
+        gpep.Probit("y", f, observed=(X[:, 0] > 0).astype(int))
+        return pm.fit(method=method, progressbar=False, random_seed=1)
+
+
+def test_a_model_is_rewritten_once_for_two_data_sets_and_two_methods(kept, monkeypatch):
+    """The second fit is the same as without the first, and looks up the graphs of prior and log posterior."""
+    first = _fitted(1, "ep")
+    large = [key for key in kept if len(key[2]) > 10]
+    assert len(large) == 2
+    second = _fitted(2, "kl")
+    assert [key for key in kept if len(key[2]) > 10] == large
+    monkeypatch.setattr(alike_graphs, "_MOST_BYTES", -1)
+    alone = _fitted(2, "kl")
+    np.testing.assert_array_equal(second.theta, alone.theta)
+    assert second.log_evidence == alone.log_evidence != first.log_evidence
+
+
+def test_an_evidence_that_is_a_constant_is_not_that_of_another_method():
+    """Rewriting computes what has constants alone, by the method that the graph has."""
+    k, mean, labels = np.eye(5)[None], np.zeros((1, 5)), np.array([0, 1, 1, 0, 1])
+    found = {}
+    for method in ("ep", "kl"):
+        op = Evidence(approximator(method, ProbitLikelihood(), {}), ProbitLikelihood())
+        graph = op(k, mean, labels)
+        (found[method],) = evaluate([graph])
+        assert found[method] == op.evaluate(k, mean, labels, np.zeros(graph.owner.inputs[3].type.shape))[0]
+    assert found["ep"] != found["kl"]
+
+
+def test_what_is_kept_is_bounded(kept, monkeypatch):
+    monkeypatch.setattr(alike_graphs, "_MOST_GRAPHS", 3)
+    x = pt.dscalar("x")
+    for factor in range(2, 7):
+        assert interpreted([x], [x * factor])(1.0) == [factor]
+    assert len(kept) == 3
+
+
+def test_what_is_kept_holds_no_data(kept):
+    """Neither a variable of the model nor a shared one is reached, so that these are freed with the fit."""
+    fit = _fitted(1, "ep")
+    model = fit.log_posterior.classifier.model
+    for graph in kept.values():
+        reached = set(ancestors(graph.outputs))
+        assert reached.isdisjoint(model.basic_RVs + model.value_vars)
+        assert not [each for each in reached if isinstance(each, SharedVariable)]
