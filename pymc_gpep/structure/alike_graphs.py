@@ -120,7 +120,8 @@ def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tup
                 ops.append(op)
                 stand_in = (stand_in, ops.index(op))
             nodes.append((stand_in or op, *map(place, node.inputs), *(each.type for each in node.outputs)))
-            places.update((each, len(places) + i) for i, each in enumerate(node.outputs))
+            for each in node.outputs:
+                places[each] = len(places)
         key = (how, tuple(v.type for v in inputs), tuple(nodes), tuple(map(place, outputs)))
         hash(key)
     except TypeError:
