@@ -30,11 +30,10 @@ SHARES = {
     "checks": 0.12,
     "fits": 0.16,
     "likelihoods": 0.11,
-    "structure": 0.18,
+    "structure": 0.14,
     "kernels": 0.10,
-    "streaming": 0.07,
+    "streaming": 0.06,
     "graph": 0.08,
-    "golden": 0.05,
 }
 """Share of the processor time that each folder of tests may take, in a whole run by `make test`."""
 OTHERS = 0.05
