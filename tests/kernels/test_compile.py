@@ -75,6 +75,13 @@ def test_kernel_is_compiled_once(package):
     assert package.run("tail") == {"tail": [value, 1, 0, key]}
 
 
+def test_integers_that_are_written_into_calls_compile_a_kernel_once(package):
+    package.write("callee", "@kernel\ndef power(x, k):\n    return x**k\n")
+    package.write("caller", "from pymc_gpep.kernels.callee import power\n" + kernel_of("power(x, 0) + power(x, 2)"))
+    assert package.run("caller")["caller"][0] == 3.25
+    assert len(list((package.root / "cache").rglob("callee.power*.nbc"))) == 1
+
+
 CALLER = "from pymc_gpep.kernels.{} import kernel_of_test as callee\n" + kernel_of("callee(x)")
 MODULES = ("callee", "caller", "callers_caller", "bystander")
 

@@ -33,7 +33,8 @@ def rough_log_likelihood(f, y, gradient):
     for i in range(nodes):
         u = (i - before) * step
         weights[i] = step * math.exp(-0.5 * u * u) / math.sqrt(2.0 * math.pi)
-    differences, ratios, of_point, own = np.empty((4, c))
+    rows = np.empty((4, c))
+    differences, ratios, of_point, own = rows[0], rows[1], rows[2], rows[3]
     total = 0.0
     for i in range(n):
         label = y[i]

@@ -66,7 +66,8 @@ def point_log_density(f, y, pi, gradient):
 def log_density(f, y, pi, gradient):
     """N π into `pi`, ∇ log p(y_i | f_i) into `gradient`; returns Σ_i log p(y_i | f_i)."""
     c, n = f.shape
-    at, own, slope = np.empty((3, c))
+    rows = np.empty((3, c))
+    at, own, slope = rows[0], rows[1], rows[2]
     value = 0.0
     for i in range(n):
         votes = 0

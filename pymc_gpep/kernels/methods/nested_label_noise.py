@@ -126,8 +126,10 @@ def _update(step, mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, 
     Returns what the points add to the evidence, and the largest change of a site in units of its marginal.
     """
     n, d = nu.shape
-    m, own, rho, work = np.empty((4, d))
-    s, t, product, room = np.empty((4, d, d))
+    rows = np.empty((4, d))
+    m, own, rho, work = rows[0], rows[1], rows[2], rows[3]
+    rows = np.empty((4, d, d))
+    s, t, product, room = rows[0], rows[1], rows[2], rows[3]
     terms = 0.0
     residual = 0.0
     for i in range(n):

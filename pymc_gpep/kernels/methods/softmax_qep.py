@@ -44,8 +44,10 @@ def cavity(s, precision, location, m):
     Returns the log normaliser of the site under it.
     """
     d = m.shape[0]
-    work, vectors, root, half = np.empty((4, d, d))
-    values, pull = np.empty((2, d))
+    rows = np.empty((4, d, d))
+    work, vectors, root, half = rows[0], rows[1], rows[2], rows[3]
+    rows = np.empty((2, d))
+    values, pull = rows[0], rows[1]
     for j in range(d):
         for k in range(d):
             work[j, k] = s[j, k]
@@ -127,7 +129,8 @@ def new_site(sites, target, cov, label, log_pi, m, gradient, scale):
     Returns the largest change of the site in units of its marginal.
     """
     c = log_pi.shape[0]
-    own, weights = np.empty((2, c))
+    rows = np.empty((2, c))
+    own, weights = rows[0], rows[1]
     precision = np.empty((c - 1, c - 1))
     total = 0.0
     for a in range(c):
@@ -165,10 +168,13 @@ def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scal
     """
     _, n, c = sites.shape
     d = c - 1
-    m, location, gradient = np.empty((3, d))
-    s, precision = np.empty((2, d, d))
+    rows = np.empty((3, d))
+    m, location, gradient = rows[0], rows[1], rows[2]
+    rows = np.empty((2, d, d))
+    s, precision = rows[0], rows[1]
     factor, loss = np.empty((d, c)), np.empty((c, c))
-    own, log_pi = np.empty((2, c))
+    rows = np.empty((2, c))
+    own, log_pi = rows[0], rows[1]
     terms = 0.0
     residual = 0.0
     for i in range(n):

@@ -24,11 +24,15 @@ def votes_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scale)
     """
     _, n, c = sites.shape
     d = c - 1
-    m, location, of_differences = np.empty((3, d))
-    s, precision = np.empty((2, d, d))
+    rows = np.empty((3, d))
+    m, location, of_differences = rows[0], rows[1], rows[2]
+    rows = np.empty((2, d, d))
+    s, precision = rows[0], rows[1]
     factor, loss = np.empty((d, c)), np.empty((c, c))
-    centred, root = np.empty((2, c, c))
-    own, log_pi, average, gradient = np.empty((4, c))
+    rows = np.empty((2, c, c))
+    centred, root = rows[0], rows[1]
+    rows = np.empty((4, c))
+    own, log_pi, average, gradient = rows[0], rows[1], rows[2], rows[3]
     terms = 0.0
     residual = 0.0
     for i in range(n):

@@ -115,9 +115,12 @@ def project_site(factor, loss, y, log_pi):
     log_pi : array (c,)
     """
     c = log_pi.shape[0]
-    pi, slope, step, trial = np.empty((4, c))
-    w, m, vectors, hessian, axes = np.empty((5, c, c))
-    kept, match = np.empty((2, c, c))
+    rows = np.empty((4, c))
+    pi, slope, step, trial = rows[0], rows[1], rows[2], rows[3]
+    rows = np.empty((5, c, c))
+    w, m, vectors, hessian, axes = rows[0], rows[1], rows[2], rows[3], rows[4]
+    rows = np.empty((2, c, c))
+    kept, match = rows[0], rows[1]
     for a in range(c):
         pi[a] = math.exp(log_pi[a])
     if c == 2:

@@ -25,7 +25,8 @@ def noisy_inner_ep_update(mean, cov, y, rest, alpha, beta, max_sweeps, tolerance
     n, others = alpha.shape
     m = np.empty(others)
     s = np.empty((others, others))
-    root, own_alpha, own_beta, work = np.empty((4, others))
+    rows = np.empty((4, others))
+    root, own_alpha, own_beta, work = rows[0], rows[1], rows[2], rows[3]
     terms = 0.0
     residual = 0.0
     for i in range(n):

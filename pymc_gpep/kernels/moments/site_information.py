@@ -72,8 +72,10 @@ def probit_information(mean, cov, y, log_z, information):
     """
     c, p = mean.shape
     d = c - 1
-    m, differences, work, alpha, beta = np.empty((5, d))
-    s, spread, room = np.empty((3, d, d))
+    rows = np.empty((5, d))
+    m, differences, work, alpha, beta = rows[0], rows[1], rows[2], rows[3], rows[4]
+    rows = np.empty((3, d, d))
+    s, spread, room = rows[0], rows[1], rows[2]
     side = np.empty((d, d + 1))
     for i in range(p):
         alpha[:] = 0.0
@@ -97,7 +99,8 @@ def softmax_information(nodes, log_weights, mean, cov, y, log_z, information):
     """
     c, p = mean.shape
     d = c - 1
-    m, gradient = np.empty((2, d))
+    rows = np.empty((2, d))
+    m, gradient = rows[0], rows[1]
     s, factor, loss, work = np.empty((d, d)), np.empty((d, c)), np.empty((c, c)), np.empty((c, c))
     for i in range(p):
         label_differences(mean[:, i], cov[i], y[i], m, s)

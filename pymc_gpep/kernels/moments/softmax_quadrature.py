@@ -110,7 +110,8 @@ def _place(z, u, centre, slope, root, q, w):
 def _mode(u, v, scales, centre, slope, root, z, hessian):
     """The mode of N(z) exp H into `z` by Newton's method, and minus the Hessian there into `hessian` (d, d)."""
     d = z.shape[0]
-    q, w, step, trial = np.empty((4, d))
+    rows = np.empty((4, d))
+    q, w, step, trial = rows[0], rows[1], rows[2], rows[3]
     side = np.empty((d, 1))
     z[:] = 0.0
     m = _place(z, u, centre, slope, root, q, w)
@@ -174,8 +175,10 @@ def softmax_moments(mu, c, nodes, log_weights, factor, gradient, loss):
         Overwritten with the loss of covariance of t, Ω = I − Cov t = −Fᵀ (∇∇ log Z) F.
     """
     d = mu.shape[0]
-    root, scale, vectors, work = np.empty((4, d, d))
-    centre, slope, values, at, q, w, z = np.empty((7, d))
+    rows = np.empty((4, d, d))
+    root, scale, vectors, work = rows[0], rows[1], rows[2], rows[3]
+    rows = np.empty((7, d))
+    centre, slope, values, at, q, w, z = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6]
     u, v = _separate(mu, c, root, centre, slope, work, vectors, values)
     scales = mixture_scales(v)
     sd = math.sqrt(v)
@@ -184,7 +187,8 @@ def softmax_moments(mu, c, nodes, log_weights, factor, gradient, loss):
     for k in range(d):
         values[k] = 1.0 / math.sqrt(work[k, k])
     curvature = np.empty((d, d))
-    mean, t = np.empty((2, d + 1))
+    rows = np.empty((2, d + 1))
+    mean, t = rows[0], rows[1]
     log_z = np.nan
     total = np.nan
     for number in range(PASSES):

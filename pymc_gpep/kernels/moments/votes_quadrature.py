@@ -68,7 +68,8 @@ def _place(z, centre, root, y, f, pi, gradient):
 def _mode(centre, root, y, votes, z, hessian):
     """The mode of N(z) p(y | z) into `z` by Newton's method, and minus the Hessian there into `hessian` (c, c)."""
     c = z.shape[0]
-    f, pi, gradient, trial = np.empty((4, c))
+    rows = np.empty((4, c))
+    f, pi, gradient, trial = rows[0], rows[1], rows[2], rows[3]
     half = np.empty((c, c))
     side = np.empty((c, 1))
     z[:] = 0.0
@@ -135,8 +136,11 @@ def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
         Overwritten with what z loses of its covariance, Ω = I − Cov z.
     """
     c = mu.shape[0]
-    scale, vectors, work, curvature = np.empty((4, c, c))
-    centre, values, at, z, f, pi, slope, shift, mean = np.empty((9, c))
+    rows = np.empty((4, c, c))
+    scale, vectors, work, curvature = rows[0], rows[1], rows[2], rows[3]
+    rows = np.empty((9, c))
+    centre, values, at, z, f = rows[0], rows[1], rows[2], rows[3], rows[4]
+    pi, slope, shift, mean = rows[5], rows[6], rows[7], rows[8]
     _difference_root(cov, root, work, vectors, values)
     average = 0.0
     votes = 0
@@ -199,7 +203,8 @@ def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
 def votes_log_normalisers(mean, cov, y, nodes, log_weights, out):
     """log ∫ p(y_i | f) N(f | mean_i, cov_i) df into `out` (n,), of moments (n, c), (n, c, c) and votes (n, c)."""
     n, c = mean.shape
-    root, loss = np.empty((2, c, c))
+    rows = np.empty((2, c, c))
+    root, loss = rows[0], rows[1]
     gradient = np.empty(c)
     for i in range(n):
         votes = 0

@@ -220,8 +220,10 @@ def average_over_factors(
             noise -= noise_weights[j] * noise_means[j] * noise_weights[i] * noise_means[i]
     v, room = np.empty((c, c)), np.empty((5, c, c))
     root = np.empty((c, c - 1))
-    variance, width, end = np.empty((3, c))
-    moved, p = np.empty((2, c))
+    rows = np.empty((3, c))
+    variance, width, end = rows[0], rows[1], rows[2]
+    rows = np.empty((2, c))
+    moved, p = rows[0], rows[1]
     of_largest = np.empty((4, c))
     tables = np.empty((c, ENTRIES, 4))
     estimates = np.empty((rules, c))

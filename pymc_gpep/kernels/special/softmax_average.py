@@ -166,10 +166,13 @@ def softmax_average(mean, cov, normals, tolerance, probabilities, errors):
         rounding.
     """
     m, c = mean.shape
-    mu, f, z = np.empty((3, c))
-    s, root = np.empty((2, c, c))
+    rows = np.empty((3, c))
+    mu, f, z = rows[0], rows[1], rows[2]
+    rows = np.empty((2, c, c))
+    s, root = rows[0], rows[1]
     ends, values = np.empty((_MAX_INTERVALS + 2, 2)), np.empty((_MAX_INTERVALS + 2, c))
-    first, second = np.empty((2, c))
+    rows = np.empty((2, c))
+    first, second = rows[0], rows[1]
     for i in range(m):
         probabilities[i] = np.nan
         errors[i] = np.nan
