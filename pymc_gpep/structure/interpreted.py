@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-_OF_OTHER_CODE = "fusion", "BlasOpt", "inplace", "specialize", "local_pow_to_nested_squaring"
+_OF_OTHER_CODE = "fusion", "BlasOpt", "inplace", "local_pow_to_nested_squaring"
 _OF_ASSUMPTIONS = (
     "dot_diag_to_elemwise",
     "orthogonal_dot_transpose_to_eye",
@@ -49,9 +49,8 @@ _OF_ASSUMPTIONS = (
 INTERPRETED = Mode(
     VMLinker(use_cloop=False, c_thunks=False),
     # All that makes graphs stable and small, so that values are those of compiled ones up to rounding. Fused operations
-    # would gain nothing here, and an operation in place is one that makes an array and copies it. Others
-    # that are left out took a third of the time and changed next to nothing: models have few products of matrices that
-    # are known to be diagonal or orthogonal.
+    # would gain nothing here, and an operation in place is one that makes an array and copies it. What looks at
+    # assumptions takes long, and models have few products of matrices that are known to be diagonal or orthogonal.
     RewriteDatabaseQuery(include=["fast_run", "py_only"], exclude=[*_OF_OTHER_CODE, *_OF_ASSUMPTIONS]),
 ).register(*NUMPY_REWRITES)
 

@@ -15,7 +15,6 @@ from pymc_gpep.array_types import Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
 from pymc_gpep.likelihoods.observed_classes import missing_labels
 from pymc_gpep.likelihoods.observed_numbers import rows_text
-from pymc_gpep.likelihoods.stacked import StackedLikelihood
 from pymc_gpep.structure.alternatives import as_it_is
 from pymc_gpep.structure.assembly import Dims, read_assembly
 from pymc_gpep.structure.classifier import GPClassifier
@@ -115,11 +114,11 @@ def _read_several(
         own, rows = missing.get(each.variable), slice(begin, begin + n)
         parts.append(_classifier(prior, each.likelihood, each.variable, reading, Dims(), rows, asked, own))
         begin += n
-    assert isinstance(whole.likelihood, StackedLikelihood)
+    assert whole.likelihood is not None
     assert whole.parameters is not None
     return GPClassifier(
         prior=prior,
-        likelihood_model=whole.likelihood.at_rows(stack.sizes),
+        likelihood_model=whole.likelihood,
         observed=tuple(stack.variables),
         labels=stack.observed(),
         parameters=whole.parameters,

@@ -15,7 +15,6 @@ from pytensor.scalar.basic import AND, GE, LE, Add, Clip, Mul
 from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
-from pytensor.tensor.rewriting.math import local_pow_specialize
 
 from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.ufunc_nodes import by_ufuncs
@@ -133,7 +132,6 @@ NUMPY_REWRITES: list[tuple[GraphRewriter, float]] = [
     (dfs_rewriter(each), 49.0 + 0.1 * place)
     for place, each in enumerate(
         (
-            local_pow_specialize,  # NumPy takes several times as long for a power as for a square
             _clip_by_ufuncs,
             _in_bounds_without_infinity,
             _products_in_one,

@@ -70,7 +70,7 @@ class StackedResponses:
             counts=tuple(count for _, count in made),
         )
         parameters = likelihood.together([each for each, _ in made])
-        return Reading(pt.concatenate(arguments), parameters, likelihood=likelihood)
+        return Reading(pt.concatenate(arguments), parameters, likelihood=likelihood.at_rows([n for *_, n in told]))
 
     def observed(self) -> TensorVariable:
         """Return all observations as numbers, (n,)."""

@@ -5,7 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy.special import log_ndtr
+from scipy.special import expit, log_ndtr
+from scipy.stats import norm
 
 from pymc_gpep.approximations.qep import quadrature_rule
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
@@ -19,7 +20,10 @@ from pymc_gpep.likelihoods.local_computations import (
     DifferenceQuadrature,
     GaussianAverage,
     IndependentQuadrature,
+    LargestUtility,
+    LogisticResponse,
     NoisyDifferenceFactors,
+    NormalResponse,
     PairFactors,
     PointAverage,
     PointFactor,
@@ -458,6 +462,29 @@ def point_average(likelihood, kernels):
         assert value[i] < weight @ likelihood.log_density(f.T[:, :, None], LABELS[[i]])
 
 
+def normal_response(likelihood, _):
+    response(likelihood, norm.cdf)
+
+
+def logistic_response(likelihood, _):
+    response(likelihood, expit)
+
+
+def response(likelihood, probability):
+    y, f = LABELS > 0, F[:1]
+    assert likelihood.log_density(f, likelihood.check(y, 1, N)) == pytest.approx(
+        np.log(probability(np.where(y, f[0], -f[0]))).sum(), rel=1e-13
+    )
+
+
+def largest_utility(likelihood, kernels):
+    utility = F[LABELS, np.arange(N)] + np.sqrt(kernels.noise) * np.linspace(-9.0, 9.0, 4001)[:, None]
+    below = norm.cdf((utility[:, None] - F) / np.sqrt(kernels.noise))
+    below[:, LABELS, np.arange(N)] = norm.pdf((utility - F[LABELS, np.arange(N)]) / np.sqrt(kernels.noise))
+    expected = np.trapezoid(below.prod(axis=1), dx=18.0 / 4000, axis=0)
+    assert likelihood.log_density(F, LABELS) == pytest.approx(np.log(expected).sum(), rel=1e-10)
+
+
 CHECKS = {
     AverageLogDensity: average_log_density,
     GaussianAverage: gaussian_average,
@@ -469,7 +496,10 @@ CHECKS = {
     CoupledQuadrature: coupled_quadrature,
     DifferenceQuadrature: difference_quadrature,
     IndependentQuadrature: independent_quadrature,
+    LargestUtility: largest_utility,
+    LogisticResponse: logistic_response,
     NoisyDifferenceFactors: noisy_difference_factors,
+    NormalResponse: normal_response,
     PairFactors: pair_factors,
     PointAverage: point_average,
     PointFactor: point_factor,

@@ -23,6 +23,7 @@ def classifier(n, c, likelihood=MultinomialProbitLikelihood):
         kind=likelihood.name,
         learned_parameters=[],
         prior=None,
+        check_one=lambda: None,
     )
 
 
