@@ -57,7 +57,7 @@ _REWRITTEN = {
     "hyper/test_log_posterior.py",
     "hyper/test_sparse_log_posterior.py",
 }
-_EXTRA = {"cluster", "benchmarks", "test_examples.py"}
+_EXTRA = {"cluster", "benchmarks", "test_docstring_examples.py", "test_examples.py"}
 _GARBAGE = 150e6  # bytes
 _process = psutil.Process()
 _kept = _process.memory_info().rss
@@ -72,7 +72,7 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Tests of clusters, of commands and of examples have a target of their own."""
+    """Tests of clusters, of commands and of examples, those of docstrings too, have a target of their own."""
     here = Path(__file__).parent
     for item in items:
         if item.path.relative_to(here).parts[0] in _EXTRA:

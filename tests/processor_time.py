@@ -28,11 +28,11 @@ SHARES = {
     "hyper": 0.16,
     "sampling": 0.13,
     "checks": 0.12,
-    "fits": 0.16,
+    "fits": 0.19,
     "likelihoods": 0.11,
-    "structure": 0.14,
+    "structure": 0.17,
     "kernels": 0.10,
-    "streaming": 0.06,
+    "streaming": 0.07,
     "graph": 0.08,
 }
 """Share of the processor time that each folder of tests may take, in a whole run by `make test`."""
