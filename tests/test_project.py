@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -60,6 +60,12 @@ TOP_LEVEL = ["pymc_gpep", "tests", "docs", "examples", "benchmarks", ".ci", ".gi
 BUILT = {"__pycache__", "_build", "generated", "PKG-INFO", ".git"}  # the last is a file in a worktree of git
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the code of a module, read once for all tests."""
+    return ast.parse(path.read_text())
+
+
 def run_python(code: str) -> str:
     """Standard output of a new interpreter that runs `code` in the root of the project."""
     command = [sys.executable, "-W", "error", "-c", code]
@@ -81,7 +87,7 @@ def matches(pattern: str) -> list[str]:
 def test_modules_say_what_they_are_and_what_they_export():
     silent = []
     for path in MODULES:
-        module = ast.parse(path.read_text())
+        module = parsed(path)
         targets = [target for s in module.body[1:] if isinstance(s, ast.Assign) for target in s.targets]
         exports = any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
         if not ast.get_docstring(module) or (module.body[1:] and not exports):
@@ -119,7 +125,7 @@ def test_imports_go_one_way():
         own = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
         upwards += [
             f"{path.relative_to(ROOT)}:{line} imports {name}"
-            for name, line in imports(ast.parse(path.read_text()))
+            for name, line in imports(parsed(path))
             if name.split(".")[0] == "pymc_gpep" and ROOMS.index(room(name)) > ROOMS.index(own)
         ]
     assert upwards == []
@@ -133,7 +139,7 @@ def test_modules_import_each_other_in_no_circle():
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in MODULES}
     needs = {}
     for name, path in modules.items():
-        module = ast.parse(path.read_text())
+        module = parsed(path)
         froms = [node for node in ast.walk(module) if isinstance(node, ast.ImportFrom)]
         named = [f"{node.module}.{alias.name}" for node in froms for alias in node.names]
         needs[name] = {other for other, _ in imports(module)}.union(named) & modules.keys() - {name}
@@ -149,7 +155,7 @@ def test_rooms_stand_on_at_most_ten_floors():
     below = {name: set() for name in ROOMS}
     for path in MODULES:
         own = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
-        names = [name for name, _ in imports(ast.parse(path.read_text())) if name.split(".")[0] == "pymc_gpep"]
+        names = [name for name, _ in imports(parsed(path)) if name.split(".")[0] == "pymc_gpep"]
         below[own] |= {room(name) for name in names} - {own, "__init__"}
     floors = {}
     for name in ROOMS[:-1]:  # the package itself names what all rooms offer
@@ -165,7 +171,7 @@ def test_kernels_are_called_where_arrays_are_worked_on():
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in MODULES
         if room(".".join(path.relative_to(ROOT).with_suffix("").parts)) in upper
-        for name, line in imports(ast.parse(path.read_text()))
+        for name, line in imports(parsed(path))
         if name.startswith("pymc_gpep.kernels.") and name != "pymc_gpep.kernels.status"
         if ".".join(name.split(".")[1:3]) not in own.get(str(path.relative_to(ROOT / "pymc_gpep")), ())
     ]
@@ -179,7 +185,7 @@ def test_forms_of_priors_are_known_where_they_are_made_alone():
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in MODULES
         if room(".".join(path.relative_to(ROOT).with_suffix("").parts)) not in {"solvers", "gaussians", "structure"}
-        for name, line in imports(ast.parse(path.read_text()))
+        for name, line in imports(parsed(path))
         if name.startswith("pymc_gpep.") and name.split(".")[-1] in forms
     ]
     assert found == []
@@ -222,18 +228,14 @@ def test_probit_ep_is_read_in_few_files():
 def brings(name: str) -> set[str]:
     """Libraries that importing a module brings: itself, or what a module of ours imports in turn."""
     path = (ROOT / name.replace(".", "/")).with_suffix(".py")
-    return (
-        {each.split(".")[0] for each, _ in imports(ast.parse(path.read_text()))}
-        if path.exists()
-        else {name.split(".")[0]}
-    )
+    return {each.split(".")[0] for each, _ in imports(parsed(path))} if path.exists() else {name.split(".")[0]}
 
 
 def test_only_what_is_slow_to_import_is_imported_late():
     late = []
     # `registration` is what `import pymc_gpep` runs; all else is imported when it is wanted.
     for path in (path for path in MODULES if path.stem != "registration"):
-        functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+        functions = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)]
         late += [
             f"{path.relative_to(ROOT)}:{line} imports {name}"
             for function in functions
@@ -275,7 +277,7 @@ def test_likelihoods_are_told_apart_by_their_contract_only():
     assert {"ProbitLikelihood", "RobustMaxLikelihood", "LabelNoise"} <= classes
     room, found = ROOT / "pymc_gpep" / "likelihoods", []
     for path in (path for path in MODULES if room not in path.parents):
-        module = ast.parse(path.read_text())
+        module = parsed(path)
         compared = [node for node in ast.walk(module) if isinstance(node, ast.Compare | ast.MatchValue)]
         lines = [
             each.lineno
@@ -302,14 +304,14 @@ def test_priors_are_told_apart_where_they_are_made_alone():
         f"{path.relative_to(ROOT)}:{line}"
         for path in MODULES
         if room(".".join(path.relative_to(ROOT).with_suffix("").parts)) != "gaussians"
-        for line in asks_which(ast.parse(path.read_text()), classes)
+        for line in asks_which(parsed(path), classes)
     ]
     assert found == []
 
 
 def test_private_names_of_libraries_are_in_three_files():
     """A private attribute that no module of the package sets or defines is one of a library."""
-    modules = {str(path.relative_to(ROOT / "pymc_gpep")): ast.parse(path.read_text()) for path in MODULES}
+    modules = {str(path.relative_to(ROOT / "pymc_gpep")): parsed(path) for path in MODULES}
     own, used, imported = {"_replace", "_asdict", "_fields", "_make"}, [], []
     for path, module in modules.items():
         for node in ast.walk(module):
