@@ -251,7 +251,9 @@ def test_responses_of_one_variable_may_be_missing():
     assert fit.log_evidence == pytest.approx(fitted(without).log_evidence, abs=1e-7)
     found = fit.predict(response="visits", missing=True)
     assert_allclose(found["mean"], fit.predict(response="visits", data={"where": GROUP[missing]})["mean"], atol=1e-9)
-    with pytest.raises(ValueError, match="All rows"):
+    with pytest.raises(StructureError, match="the model has 'visits' and 'time'"):
+        read_classifier(model).check_one()
+    with pytest.raises(ValueError, match="All rows of 'time' have a response"):
         fit.predict(response="time", missing=True)
     draws = fit.sample(5, random_seed=1)["posterior"]
     assert draws["visits_unobserved"].shape == (1, 5, 2)
