@@ -336,6 +336,18 @@ def test_a_prediction_names_its_variable(joint):
         fit.loo(groups=GROUP)
 
 
+def test_methods_are_compared_at_new_rows_of_the_variable_that_is_named(joint):
+    model, fit = joint
+    fits = {"ep": fit, "laplace": fitted(model, "laplace"), "draws": fit.sample(100, random_seed=1)}
+    held_out = {"ynew": np.array([1, 0]), "data": {"where": [0, 3]}}
+    table = gpep.compare_methods(fits, "ep", model=model, response="visits", random_seed=1, **held_out)
+    found = fit.predict(response="visits", data=held_out["data"], observed=held_out["ynew"])
+    assert table.loc["ep", "mlpd"] == pytest.approx(found["log_density"].mean().item())
+    assert table["mlpd"].values == pytest.approx(table.loc["ep", "mlpd"], abs=0.1)
+    with pytest.raises(ValueError, match=r"response=... of 'visits', 'time'"):
+        gpep.compare_methods(fits, "ep", model=model, **held_out)
+
+
 def test_functions_for_each_class_stand_alone():
     with pm.Model() as model:
         u = pm.Normal("u", 0, 1, shape=(J, 3))
