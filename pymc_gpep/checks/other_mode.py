@@ -41,7 +41,8 @@ def other_mode(approximator: Approximator, solution: Solution) -> str:
         return ""
     named = ", ".join(map(str, rows[:_NAMED])) + (", …" if rows.size > _NAMED else "")
     return (
-        f"EP stands at one of several modes, with a log evidence of {solution.evidence:.2f}. From rows that it takes "
-        f"for outliers ({named}) it comes to another mode, with {other.evidence:.2f}. Its moments are those of one "
-        "alone: sample by several chains of pm.sample, or give a prior that excludes a mode."
+        f"EP stands at one of several modes, with a log evidence of {solution.evidence:.2f}. Started from "
+        f"the rows that it takes for outliers ({named}), it ends at another mode, with {other.evidence:.2f}. The fit "
+        "has the moments of the first alone: sample by several chains of pm.sample, or give a prior that excludes a "
+        "mode."
     )

@@ -38,6 +38,7 @@ class HeldOutScores:
     Attributes
     ----------
     classifier : GPClassifier
+        Classifier of the observed variable that is predicted.
     gp : pm.gp.Latent or sequence of them, or None
     inputs : array_like (m, d) or None
     observed : array_like (m,) or None
@@ -45,6 +46,8 @@ class HeldOutScores:
         Data of the model at those points, as for `Fit.predict`.
     probabilities : dict of str to array_like (m, classes)
         Class probabilities by some methods, by name.
+    response : str, optional
+        Name of the observed variable, as the caller gave it.
     """
 
     classifier: GPClassifier
@@ -53,6 +56,7 @@ class HeldOutScores:
     observed: ArrayLike | None
     data: Mapping[str, ArrayLike] | None
     probabilities: Mapping[str, ArrayLike]
+    response: str | None = None
 
     def rows(
         self, results: Mapping[str, Result], reference: str, prob: float, random_seed: Any
@@ -94,6 +98,8 @@ class HeldOutScores:
                 f"these points, data={{...}}{otherwise}."
             )
         given: dict[str, Any] = {"data": self.data} if self.data else {}
+        if self.response is not None:
+            given["response"] = self.response
         if not self.classifier.observes_classes:
             given["observed"] = self.observed
         if isinstance(result, xr.DataTree):

@@ -28,6 +28,7 @@ def compare_methods(
     gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
     Xnew: ArrayLike | None = None,
     ynew: ArrayLike | None = None,
+    response: str | None = None,
     data: Mapping[str, ArrayLike] | None = None,
     probabilities: Mapping[str, ArrayLike] | None = None,
     checks: Mapping[str, ImportanceCheck] | None = None,
@@ -54,6 +55,8 @@ def compare_methods(
         Inputs of held-out points.
     ynew : array (m,), optional
         Observations at held-out points.
+    response : str, optional
+        Name of the observed variable that is predicted at held-out points, where the model has several.
     data : dict of str to array, optional
         Values at held-out points of data that sums of effects are made of, or that the likelihood is given, as for
         `Fit.predict`.
@@ -129,7 +132,9 @@ def compare_methods(
     for name, row in _latent_differences(named, reference, classifier).items():
         rows[name] |= row
     if Xnew is not None or ynew is not None or data or probabilities:
-        held_out = HeldOutScores(classifier, gp, Xnew, ynew, data, probabilities or {})
+        held_out = HeldOutScores(
+            classifier.part(response, "A prediction"), gp, Xnew, ynew, data, probabilities or {}, response
+        )
         for name, row in held_out.rows(named, reference, prob, random_seed).items():
             rows[name] |= row
     for name, check in (checks or {}).items():

@@ -161,6 +161,8 @@ def predict_by(
     first = next(each)  # which a wrong gp, or a fit without a posterior, does not have
     if missing and (x is not None or data):
         raise TypeError("missing=True predicts the rows of the model without a response: give no other rows with it.")
+    if missing and classifier.missing is None:
+        raise ValueError(f"All rows of {classifier.response!r} have a response: there are no missing ones to predict.")
     inputs = first.missing_rows() if missing else first.new_rows(x, data or {}, new_levels)
     how = classifier.likelihood_model.check_way(probabilities, "probabilities")
     own = classifier.missing.rows if missing and classifier.missing is not None else None

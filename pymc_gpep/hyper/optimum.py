@@ -13,7 +13,14 @@ from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation, evaluation_table
 from pymc_gpep.hyper.saddle import defined_beside, higher_beside
-from pymc_gpep.kernels.status import CONVERGED, MESSAGES, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import (
+    CONVERGED,
+    MESSAGES,
+    NOT_CONCAVE,
+    NOT_POSITIVE_DEFINITE,
+    OUT_OF_DIGITS,
+    OUT_OF_ITERATIONS,
+)
 
 __all__ = ["AGREE", "FLAT", "Optimum", "Searched", "how_many", "maximise", "off_start", "refuse", "why_stopped"]
 
@@ -301,6 +308,8 @@ def refuse(log_posterior: Searched, best: Evaluation) -> NoReturn:
     if best.status == OUT_OF_ITERATIONS:
         another = "; or give another start=..." if size else "."
         advice = f"Raise max_iterations, or a tolerance that rounding does not allow{another}"
+    if best.status == NOT_CONCAVE:
+        advice = f"Take method='ep', which needs no concavity{'; or give another start=...' if size else '.'}"
     raise ValueError(
         f"{name} cannot start: it {MESSAGES[best.status]} {at}, where the log posterior is {best.log_posterior}. "
         f"{advice}"

@@ -31,6 +31,6 @@ MESSAGES = {
     OUT_OF_MEMORY: "ran out of memory",
     TOO_LARGE: "met more latent values than its max_size allows",
     SINGULAR: "met a singular prior covariance, whose inverse it needs (a larger jitter makes one)",
-    NOT_CONCAVE: "met a log likelihood that is not concave at the mode, which expectation propagation can do without",
+    NOT_CONCAVE: "met a log likelihood that is not concave at the mode (expectation propagation needs no concavity)",
     OUT_OF_DIGITS: "reached the limit of rounding at so large a prior variance",
 }

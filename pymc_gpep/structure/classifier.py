@@ -14,7 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.structure.errors import StructureError, quoted
+from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior, RowsBeside
@@ -166,8 +166,9 @@ class GPClassifier(LatentPrior):
     def check_one(self) -> None:
         """Raise a StructureError if there are several observed variables."""
         if self.parts:
+            names = " and ".join(repr(each.response) for each in self.each)
             raise StructureError(
-                f"This works on one observed variable, and the model has {quoted(self.observed)}. Methods on all rows "
+                f"This works on one observed variable, and the model has {names}. Methods on all rows "
                 'together fit several: "ep", "laplace", "kl" and their like. To fit one, with others as terms '
                 f"beside it, name it: likelihood={self.each[0].response!r}."
             )

@@ -39,6 +39,10 @@ def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable])
         If there is no likelihood to read, or if there are several that are not fitted together.
     """
     missing = missing_responses(model)
+    if name not in {None, *(rv.name for rv in model.basic_RVs), *(each.name for each in missing.values())}:
+        raise StructureError(
+            f"likelihood={name!r} is no variable of the model. Observed variables are {listing(model.observed_RVs)}."
+        )
     found: dict[str, FoundLikelihood] = {}
     processes = {latent.f for latent in latents_among([*model.free_RVs, *model.deterministics], model)}
     latents = processes | gaussian

@@ -36,7 +36,7 @@ def test_both_modes_are_named_with_their_masses():
     log_p = stats.t.logpdf((TWO_AND_TWO[:, None] - level) / SIGMA, NU).sum(axis=0) - 4.0 * np.log(SIGMA)
     log_p += stats.norm.logpdf(level, 0.0, LEVEL) + np.log(step)
     masses = [logsumexp(log_p[side]) for side in (level < 2.05, level >= 2.05)]
-    message = r"several modes, .* outliers \(2, 3\) .* pm.sample"
+    message = r"several modes, .* outliers \(2, 3\).* pm.sample"
     with model_of(TWO_AND_TWO), pytest.warns(UserWarning, match=message) as caught:
         fit = pm.fit(method="ep", progressbar=False)
     assert len(caught) == 1

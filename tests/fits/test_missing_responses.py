@@ -222,7 +222,7 @@ def test_missing_values_of_another_variable_are_refused():
 
 
 def test_there_is_nothing_to_predict_where_all_rows_have_a_response(fits):
-    with pytest.raises(ValueError, match="All rows of the model have a response"):
+    with pytest.raises(ValueError, match="All rows of 'y' have a response"):
         fits[2].predict(missing=True)
     with pytest.raises(TypeError, match="give no other rows"):
         fits[1].predict(data={"where": [1], "floor": [0.0]}, missing=True)

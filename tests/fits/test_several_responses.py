@@ -251,7 +251,9 @@ def test_responses_of_one_variable_may_be_missing():
     assert fit.log_evidence == pytest.approx(fitted(without).log_evidence, abs=1e-7)
     found = fit.predict(response="visits", missing=True)
     assert_allclose(found["mean"], fit.predict(response="visits", data={"where": GROUP[missing]})["mean"], atol=1e-9)
-    with pytest.raises(ValueError, match="All rows"):
+    with pytest.raises(StructureError, match="the model has 'visits' and 'time'"):
+        read_classifier(model).check_one()
+    with pytest.raises(ValueError, match="All rows of 'time' have a response"):
         fit.predict(response="time", missing=True)
     draws = fit.sample(5, random_seed=1)["posterior"]
     assert draws["visits_unobserved"].shape == (1, 5, 2)
@@ -332,6 +334,18 @@ def test_a_prediction_names_its_variable(joint):
             fit.predict(data={"where": [0]}, **given)
     with pytest.raises(ValueError, match="each observed variable"):
         fit.loo(groups=GROUP)
+
+
+def test_methods_are_compared_at_new_rows_of_the_variable_that_is_named(joint):
+    model, fit = joint
+    fits = {"ep": fit, "laplace": fitted(model, "laplace"), "draws": fit.sample(100, random_seed=1)}
+    held_out = {"ynew": np.array([1, 0]), "data": {"where": [0, 3]}}
+    table = gpep.compare_methods(fits, "ep", model=model, response="visits", random_seed=1, **held_out)
+    found = fit.predict(response="visits", data=held_out["data"], observed=held_out["ynew"])
+    assert table.loc["ep", "mlpd"] == pytest.approx(found["log_density"].mean().item())
+    assert table["mlpd"].values == pytest.approx(table.loc["ep", "mlpd"], abs=0.1)
+    with pytest.raises(ValueError, match=r"response=... of 'visits', 'time'"):
+        gpep.compare_methods(fits, "ep", model=model, **held_out)
 
 
 def test_functions_for_each_class_stand_alone():

@@ -5,7 +5,7 @@ import pytest
 
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.optimum import maximise
-from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 
 
 class Parabola:
@@ -60,6 +60,20 @@ def test_numbers_that_overflow_are_told_and_another_start_is_advised_where_there
         maximise(Overflowing(0), np.zeros(size), 20)
     assert ("start=" in str(error.value)) == (size > 0)
     assert ("hyperparameters" in str(error.value)) == (size > 0)
+
+
+class NotConcave(Parabola):
+    """A parabola whose likelihood has no mode for Laplace's method."""
+
+    def __call__(self, theta, start=None):
+        return super().__call__(theta, start)._replace(status=NOT_CONCAVE, log_posterior=np.nan)
+
+
+@pytest.mark.parametrize("size", [0, 2])
+def test_a_likelihood_that_is_not_concave_is_for_another_method(size):
+    with pytest.raises(ValueError, match=r"not concave at the mode.* Take method='ep'") as error:
+        maximise(NotConcave(0), np.zeros(size), 20)
+    assert ("start=" in str(error.value)) == (size > 0)
 
 
 class Indefinite(Parabola):
