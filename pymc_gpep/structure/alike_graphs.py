@@ -14,7 +14,7 @@ import pytensor
 from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.op import Op
+from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.random.type import RandomType
 from scipy.sparse import issparse
@@ -96,7 +96,10 @@ def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs:
 
 
 def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tuple[Any, ...]) -> _Structure | None:
-    """Structure of a graph; None where it draws random numbers, is large, or has what cannot be compared."""
+    """Structure of a graph; None where it draws random numbers, is large, or has what cannot be compared.
+
+    Graphs within it that hold arrays are not compared either.
+    """
     places: dict[Variable, int] = {v: i for i, v in enumerate(inputs)}
     leaves, ops = list(inputs), list[Op]()
     size = 0
@@ -119,6 +122,8 @@ def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tup
         nodes: list[Any] = []
         for node in io_toposort(inputs, outputs):
             op = node.op
+            if isinstance(op, HasInnerGraph) and _holds_arrays(op):
+                return None
             if (stand_in := getattr(op, "stands_for", None)) is not None:
                 ops.append(op)
                 stand_in = (stand_in, ops.index(op))
@@ -130,6 +135,17 @@ def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tup
     except TypeError:
         return None
     return None if size > _MOST_BYTES else _Structure(key, leaves, ops)
+
+
+def _holds_arrays(op: HasInnerGraph) -> bool:
+    """Whether a graph within the graph has an array, which its owner may change in place."""
+    for each in ancestors(op.inner_outputs):
+        if isinstance(each, Constant) and any(array.ndim for array in _arrays(each.data)):
+            return True
+        within = None if each.owner is None else each.owner.op
+        if isinstance(within, HasInnerGraph) and _holds_arrays(within):
+            return True
+    return False
 
 
 def _arrays(data: Any) -> list[Any]:

@@ -74,6 +74,21 @@ def test_a_constant_that_its_owner_changes_in_place_is_another_one():
             values[:] = values[::-1].copy()
 
 
+def test_an_array_within_a_scan_that_its_owner_changes_in_place_is_another_one():
+    values, x = np.array([1.0, 2.0, 4.0]), pt.dvector("x")
+    for _ in range(2):
+        with rewritten():
+            steps = pytensor.scan(
+                lambda one, sum_: sum_ + one + pt.exp(pt.constant(values)),
+                sequences=[x],
+                outputs_info=[pt.zeros(3)],
+                return_updates=False,
+            )
+            (found,) = interpreted([x], [steps[-1]])([1.0, 2.0])
+        np.testing.assert_allclose(found, 3 + 2 * np.exp(values))
+        values[:] = values[::-1].copy()
+
+
 def test_a_graph_that_is_kept_has_constants_of_its_own():
     values, x = np.array([1.0, 2.0, 4.0]), pt.dscalar("x")
     for _ in range(2):
