@@ -5,17 +5,19 @@ whatever their data. Examples are folds of a cross-validation, and fits of one m
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytensor
 from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.op import Op
-from pytensor.graph.traversal import io_toposort
+from pytensor.graph.op import HasInnerGraph, Op
+from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.random.type import RandomType
+from scipy.sparse import issparse
 
 __all__ = ["rewritten_once"]
 
@@ -94,7 +96,10 @@ def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs:
 
 
 def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tuple[Any, ...]) -> _Structure | None:
-    """Structure of a graph; None where it draws random numbers, is large, or has what cannot be compared."""
+    """Structure of a graph; None where it draws random numbers, is large, or has what cannot be compared.
+
+    Graphs within it that hold arrays are not compared either.
+    """
     places: dict[Variable, int] = {v: i for i, v in enumerate(inputs)}
     leaves, ops = list(inputs), list[Op]()
     size = 0
@@ -104,8 +109,9 @@ def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tup
         if variable in places:
             return places[variable]
         if isinstance(variable, Constant):
-            size += getattr(variable.data, "nbytes", 0)
-            return variable.signature()
+            arrays = _arrays(variable.data)
+            size += sum(each.nbytes for each in arrays)
+            return _value(variable, arrays) if size <= _MOST_BYTES else None
         if not isinstance(variable, SharedVariable) or isinstance(variable.type, RandomType):
             raise TypeError
         places[variable] = len(places)
@@ -116,17 +122,48 @@ def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tup
         nodes: list[Any] = []
         for node in io_toposort(inputs, outputs):
             op = node.op
+            if isinstance(op, HasInnerGraph) and _holds_arrays(op):
+                return None
             if (stand_in := getattr(op, "stands_for", None)) is not None:
                 ops.append(op)
                 stand_in = (stand_in, ops.index(op))
             nodes.append((stand_in or op, *map(place, node.inputs), *(each.type for each in node.outputs)))
             for each in node.outputs:
-                places[each] = len(places)
+                places.setdefault(each, len(places))
         key = (how, tuple(v.type for v in inputs), tuple(nodes), tuple(map(place, outputs)))
         hash(key)
     except TypeError:
         return None
     return None if size > _MOST_BYTES else _Structure(key, leaves, ops)
+
+
+def _holds_arrays(op: HasInnerGraph) -> bool:
+    """Whether a graph within the graph has an array, which its owner may change in place."""
+    for each in ancestors(op.inner_outputs):
+        if isinstance(each, Constant) and any(array.ndim for array in _arrays(each.data)):
+            return True
+        within = None if each.owner is None else each.owner.op
+        if isinstance(within, HasInnerGraph) and _holds_arrays(within):
+            return True
+    return False
+
+
+def _arrays(data: Any) -> list[Any]:
+    """Arrays that a constant holds."""
+    if issparse(data):
+        return [data.data, data.indices, data.indptr]
+    return [data] if isinstance(data, np.ndarray) else []
+
+
+def _value(constant: Constant, arrays: Sequence[Any]) -> Any:
+    """Part of a key that tells constants apart.
+
+    Arrays are copied: the caller may change them in place. PyTensor's signatures hold them as they are, and take sparse
+    matrices for equal that differ by a millionth.
+    """
+    if not arrays:
+        return constant.signature()
+    return constant.type, constant.data.shape, *((each.dtype.str, each.tobytes()) for each in arrays)
 
 
 def _without_values(made: Any, structure: _Structure) -> _Rewritten | None:
@@ -141,12 +178,19 @@ def _without_values(made: Any, structure: _Structure) -> _Rewritten | None:
     own = {each.variable: here for each, here in zip(maker.inputs, maker.fgraph.inputs, strict=True)}
     rewritten = _Rewritten([own[leaf] for leaf in structure.leaves], maker.fgraph.outputs, structure.ops)
     leaves = [leaf.type() for leaf in rewritten.leaves]
-    return rewritten._replace(leaves=leaves, outputs=_moved(rewritten, leaves, structure.ops))
+    of_their_own = {
+        each: type(each)(each.type, each.data.copy(), name=each.name)
+        for each in ancestors(rewritten.outputs, rewritten.leaves)
+        if isinstance(each, Constant) and _arrays(each.data)
+    }
+    return rewritten._replace(leaves=leaves, outputs=_moved(rewritten, leaves, structure.ops, of_their_own))
 
 
-def _moved(graph: _Rewritten, leaves: Sequence[Variable], ops: Sequence[Op]) -> list[Variable]:
-    """Outputs of the same graph of other leaves, with other operations in the place of those of the graph."""
-    now: dict[Variable, Variable] = dict(zip(graph.leaves, leaves, strict=True))
+def _moved(
+    graph: _Rewritten, leaves: Sequence[Variable], ops: Sequence[Op], constants: Mapping[Any, Variable] | None = None
+) -> list[Variable]:
+    """Outputs of the same graph of other leaves, with other operations and constants in the place of those given."""
+    now: dict[Variable, Variable] = {**(constants or {}), **dict(zip(graph.leaves, leaves, strict=True))}
     op_now = dict(zip(graph.ops, ops, strict=True))
     for node in io_toposort(graph.leaves, graph.outputs):
         op: Any = op_now.get(node.op, node.op) if op_now else node.op

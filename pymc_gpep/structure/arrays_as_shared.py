@@ -8,6 +8,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorConstant
+from scipy.sparse import issparse
 
 __all__ = ["arrays_as_shared"]
 
@@ -18,9 +19,10 @@ def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
     """Replace arrays that are constants of a graph by shared variables with the same values.
 
     What is compiled or rewritten with a constant serves no other data, and takes longer than a fit. With the arrays out
-    of it, it is there for the next data set of this shape: a fold, a bootstrap sample.
+    of it, it is there for the next data set of this shape: a fold, a bootstrap sample. Sparse matrices stay constants.
     """
-    arrays = [v for v in ancestors(outputs) if isinstance(v, TensorConstant) and v.ndim and v.data.size > _FEW]
+    constants = [v for v in ancestors(outputs) if isinstance(v, TensorConstant) and not issparse(v.data)]
+    arrays = [v for v in constants if v.ndim and v.data.size > _FEW]
     # Of a shape that is not known, so that little of the code depends on it, but for axes that broadcast.
     shared = {
         v: pytensor.shared(v.data, name="array", shape=tuple(1 if s == 1 else None for s in v.data.shape), borrow=True)

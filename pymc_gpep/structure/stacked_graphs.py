@@ -7,7 +7,9 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.sparse.variable import SparseVariable
 from pytensor.tensor.variable import TensorVariable
+from scipy.sparse import issparse
 
 __all__ = ["differences", "stacked"]
 
@@ -63,9 +65,13 @@ def differences(
         elif not _same_node(variables) or not all(
             alike(inputs) for inputs in zip(*(each.owner.inputs for each in variables), strict=True)
         ):
-            if not isinstance(first, TensorVariable) or not all(
-                isinstance(each, TensorVariable) and each.type.is_super(first.type) and each.dtype == first.dtype
-                for each in others
+            if (
+                isinstance(first, SparseVariable)
+                or not isinstance(first, TensorVariable)
+                or not all(
+                    isinstance(each, TensorVariable) and each.type.is_super(first.type) and each.dtype == first.dtype
+                    for each in others
+                )
             ):
                 return False
             found[first] = tuple(others)
@@ -97,4 +103,9 @@ def _same_node(variables: tuple[Variable, ...]) -> bool:
 def _equal_constants(variables: tuple[Variable, ...]) -> bool:
     if not all(isinstance(each, Constant) and each.type == variables[0].type for each in variables):
         return False
+    if issparse(variables[0].data):
+        return all(
+            each.data.shape == variables[0].data.shape and (each.data != variables[0].data).nnz == 0
+            for each in variables
+        )
     return all(np.array_equal(np.asarray(each.data), np.asarray(variables[0].data)) for each in variables)

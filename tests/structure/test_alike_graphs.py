@@ -5,10 +5,12 @@ from collections import OrderedDict
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.sparse as ps
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
+from scipy.sparse import csr_matrix
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import approximator
@@ -16,6 +18,7 @@ from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
 from pymc_gpep.structure import StructureError, alike_graphs
 from pymc_gpep.structure.interpreted import evaluate, interpreted
+from tests.graphs import rewritten
 
 
 @pytest.fixture
@@ -58,6 +61,65 @@ def test_inputs_in_another_order_are_told_apart():
     assert interpreted([x, y], [x - 2 * y])(5.0, 1.0) == [3.0]
     assert interpreted([y, x], [x - 2 * y])(5.0, 1.0) == [-9.0]
     assert interpreted([x, y], [x - 2 * y, x])(5.0, 1.0) == [3.0, 5.0]
+
+
+def test_a_constant_that_its_owner_changes_in_place_is_another_one():
+    """PyTensor holds an array of the caller as it is, and rewriting computes what depends on it alone."""
+    values = np.array([1.0, 2.0, 4.0])
+    x = pt.dscalar("x")
+    with rewritten():
+        for _ in range(2):
+            (found,) = interpreted([x], [pt.exp(pt.constant(values)) * x])(1.0)
+            np.testing.assert_allclose(found, np.exp(values))
+            values[:] = values[::-1].copy()
+
+
+def test_an_array_within_a_scan_that_its_owner_changes_in_place_is_another_one():
+    values, x = np.array([1.0, 2.0, 4.0]), pt.dvector("x")
+    for _ in range(2):
+        with rewritten():
+            steps = pytensor.scan(
+                lambda one, sum_: sum_ + one + pt.exp(pt.constant(values)),
+                sequences=[x],
+                outputs_info=[pt.zeros(3)],
+                return_updates=False,
+            )
+            (found,) = interpreted([x], [steps[-1]])([1.0, 2.0])
+        np.testing.assert_allclose(found, 3 + 2 * np.exp(values))
+        values[:] = values[::-1].copy()
+
+
+def test_a_graph_that_is_kept_has_constants_of_its_own():
+    values, x = np.array([1.0, 2.0, 4.0]), pt.dscalar("x")
+    for _ in range(2):
+        np.testing.assert_allclose(interpreted([x], [pt.constant(values) * x])(2.0)[0], [2.0, 4.0, 8.0])
+        before, values = values, values.copy()
+        before += 1
+
+
+def test_sparse_constants_of_small_numbers_are_told_apart():
+    """PyTensor takes them for equal."""
+    x = pt.dmatrix("x")
+    for scale in (1e-7, 3e-7):
+        matrix = ps.as_sparse_variable(csr_matrix(scale * np.eye(3)))
+        found = interpreted([x], [ps.structured_dot(matrix, x)])(np.ones((3, 1)))[0]
+        np.testing.assert_allclose(found, scale)
+
+
+def test_zeros_of_either_sign_are_told_apart():
+    x = pt.dscalar("x")
+    for zero in (0.0, -0.0):
+        assert interpreted([x], [pt.arctan2(pt.constant(zero), x)])(-1.0)[0] == np.arctan2(zero, -1.0)
+
+
+def test_an_input_within_a_graph_is_not_taken_for_the_next_output_of_its_node():
+    given, a = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[2.0, 1.0], [1.0, 3.0]])
+    expected = np.linalg.qr(a)[1]
+    for first in (True, False):
+        x = pt.dmatrix("x")
+        q, r = pt.linalg.qr(x)
+        (found,) = interpreted([q, x], [q - r if first else r - q])(given, a)
+        np.testing.assert_allclose(found, given - expected if first else expected - given)
 
 
 def test_a_shared_variable_is_the_callers_own():
