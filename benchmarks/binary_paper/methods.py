@@ -27,7 +27,7 @@ from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
 from pymc_gpep.solvers.dense_form import DenseFunctionPosterior
 from pymc_gpep.solvers.prior_form import FunctionPosterior
-from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, function_found
 
 Array = np.ndarray
 
@@ -125,4 +125,4 @@ def printed_bound(solution: Solution, likelihood: TwoClasses) -> float:
 def _found(evidence: float, status: int, posterior: FunctionPosterior) -> Found:
     """What is needed to predict; derivatives are not."""
     nothing = np.full((posterior.mean.size, posterior.mean.size), np.nan)
-    return posterior.found(evidence, status, lambda: Derivatives(nothing[None], nothing[:1]))
+    return function_found(posterior, evidence, status, lambda: Derivatives(nothing[None], nothing[:1]))
