@@ -43,6 +43,8 @@ class Package:
         environment = os.environ | {
             "NUMBA_CACHE_DIR": str(self.root / "cache"),
             "PYTHONPATH": str(self.root),
+            # Python takes a file for unchanged that was written in the same second, with as many letters.
+            "PYTHONDONTWRITEBYTECODE": "1",
             "PYTENSOR_FLAGS": f"base_compiledir={self.root / 'pytensor'}",
         }
         command = [sys.executable, *options, "-c", code]
