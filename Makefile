@@ -42,7 +42,7 @@ test: $(VENV)/.with-test ## run the tests
 	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
 
 test-extra: $(VENV)/.with-test ## run the tests of clusters, benchmark commands and examples, and scikit-learn's checks
-	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile -m "extra and not slow" $(PYTEST)
+	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile -m "extra and not slow and not calibration" $(PYTEST)
 
 test-slow: $(VENV)/.with-test ## run the slow tests
 	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PYTEST)
