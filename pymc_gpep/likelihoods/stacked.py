@@ -119,12 +119,10 @@ class StackedLikelihood(OneFunction):
         ]
         density = self._by_part([each.derivatives for each in kernels])
         found: list[object] = [ScalarDensity(density) if smooth else PlainDensity(density)]
-        if all(part.offers(GaussianAverage) for part in self.parts):
-            averages = [part.computation(GaussianAverage).terms for part in self.parts]
-            found.append(GaussianAverage(self._by_part(averages)))
-        if all(part.offers(AverageLogDensity) for part in self.parts):
-            averages = [part.computation(AverageLogDensity).terms for part in self.parts]
-            found.append(AverageLogDensity(self._by_part(averages)))
+        averages: tuple[type[GaussianAverage | AverageLogDensity], ...] = GaussianAverage, AverageLogDensity
+        for kind in averages:
+            if all(part.offers(kind) for part in self.parts):
+                found.append(kind(self._by_part([part.computation(kind).terms for part in self.parts])))
         given = [part.computation(ParameterSlopes) if part.offers(ParameterSlopes) else None for part in self.parts]
         if all(each or not count for each, count in zip(given, self.counts, strict=True)):
             slopes = zip(*(each or (None, None, None) for each in given), strict=True)

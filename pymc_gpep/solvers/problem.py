@@ -313,7 +313,7 @@ def run(
     labels = np.require(labels, np.float64 if labels.dtype.kind == "f" else np.int64, ["C", "W"])
     start = np.array(start, dtype=np.float64)
     history = History(max_iterations)
-    # What is not finite ends as a status; nothing is to be warned of on the way.
+    # Numbers that are not finite end as a status, without a warning on the way.
     with one_blas_thread(), gather(len(labels)) as team, np.errstate(all="ignore"):
         try:
             problem = Problem(form(k), mean, labels, parameters, team)

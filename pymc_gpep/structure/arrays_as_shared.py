@@ -18,8 +18,9 @@ _FEW = 16  # numbers that may as well be part of the code, as shapes and axes ha
 def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
     """Replace arrays that are constants of a graph by shared variables with the same values.
 
-    What is compiled or rewritten with a constant serves no other data, and takes longer than a fit. With the arrays out
-    of it, it is there for the next data set of this shape: a fold, a bootstrap sample. Sparse matrices stay constants.
+    A function that was rewritten or compiled with a constant serves no other data, and takes longer to make than a fit.
+    Without the arrays it serves the next data set of this shape: a fold, a bootstrap sample. Sparse matrices stay
+    constants.
     """
     constants = [v for v in ancestors(outputs) if isinstance(v, TensorConstant) and not issparse(v.data)]
     arrays = [v for v in constants if v.ndim and v.data.size > _FEW]

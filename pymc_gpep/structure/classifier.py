@@ -133,7 +133,7 @@ class GPClassifier(LatentPrior):
         found = [each for each in self.each if response in (None, each.response)]
         if len(found) != 1:
             names = ", ".join(repr(each.response) for each in self.each)
-            given = "it has to be said of which" if response is None else f"{response!r} is none of them"
+            given = "it has to be said of which" if response is None else f"the model has no {response!r}"
             raise ValueError(f"{asks} is of one observed variable, and {given}. Name one: response=... of {names}.")
         (own,) = found
         if not self.parts:

@@ -49,8 +49,8 @@ _OF_ASSUMPTIONS = (
 INTERPRETED = Mode(
     VMLinker(use_cloop=False, c_thunks=False),
     # All that makes graphs stable and small, so that values are those of compiled ones up to rounding. Fused operations
-    # would gain nothing here, and an operation in place is one that makes an array and copies it. What looks at
-    # assumptions takes long, and models have few products of matrices that are known to be diagonal or orthogonal.
+    # would gain nothing here, and an operation in place is one that makes an array and copies it. Rewrites by
+    # assumptions take long, and models have few products of matrices that are known to be diagonal or orthogonal.
     RewriteDatabaseQuery(include=["fast_run", "py_only"], exclude=[*_OF_OTHER_CODE, *_OF_ASSUMPTIONS]),
 ).register(*NUMPY_REWRITES)
 

@@ -149,7 +149,7 @@ def _classifier(
     likelihood_model = reading.likelihood or likelihood_model
     _check_apart(prior, rv, reading)
     parameters, count = parameters_at_points(reading, n)
-    # What is known of parameters as yet is how many there are.
+    # Only the number of parameters is known as yet.
     likelihood_model = likelihood_model.given(np.full((count, n), np.nan))
     labels = model.rvs_to_values[rv]
     _check_labels(likelihood_model, rv, labels, prior.n_functions, n)
