@@ -12,9 +12,11 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.labels import dims_that_fit
 from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.affine import Affinity, NotAffineError
 from pymc_gpep.structure.initial_point import initial_point
@@ -22,7 +24,7 @@ from pymc_gpep.structure.integrated_variables import Joint
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.user_warnings import warn
 
-__all__ = ["contrasts", "effects", "names_of_effects", "sources_of_effects"]
+__all__ = ["contrast", "effects", "names_of_effects", "sources_of_effects"]
 
 _ALIKE = 0.999  # correlation above which data tell nothing apart
 _NEW = "new_point"
@@ -32,21 +34,67 @@ _MOST = 3000  # numbers whose correlations are looked at
 type Weights = Mapping[str, ArrayLike | Mapping[Any, Any]]
 
 
+@one_blas_thread()
 def effects(
-    hyper: HyperPosterior,
-    names: Sequence[str],
-    x: ArrayLike | None = None,
+    fit: Fitted,
+    names: str | Sequence[str] | None = None,
+    *,
+    Xnew: ArrayLike | None = None,
     data: Mapping[str, ArrayLike] | None = None,
 ) -> xr.Dataset:
-    """Return means and standard deviations of variables of the model, along the dim `moment`; see `Fit.effects`."""
+    """Return means and standard deviations of variables that are affine in what was integrated.
+
+    These are integrated variables, and Deterministics that are sums, selections or multiples of them. They are
+    averaged over the nodes that stand for the hyperparameters.
+
+    Parameters
+    ----------
+    names : str or sequence of str, optional
+        Names of variables of the model. Without them these are the integrated variables, and Deterministics in the
+        shape of one of these that they are made of. Where a variable is there only to make such a Deterministic, as
+        z of `pm.Deterministic("u", sigma * z)`, the Deterministic takes its place.
+    Xnew : array (m, d), optional
+        Inputs of the Gaussian processes that the variables are, or are made of: each term of a sum alone, as
+        mgcv's `plot.gam` draws it.
+    data : dict of str to array, optional
+        Data of the model (`pm.Data`) that the variables are to have in place of those of the fit.
+
+    Returns
+    -------
+    Dataset
+        Each variable with its dims and coords, and in front of these `moment`, which is "mean" or "sd". At other
+        inputs or data the axis of rows is `new_point`.
+
+    Raises
+    ------
+    ValueError
+        If a variable is a hyperparameter, not affine, or not in the model; if it cannot be had at `Xnew` or `data`.
+
+    Warns
+    -----
+    UserWarning
+        If the correlation of two effects is above 0.999, so that the data do not tell them apart.
+
+    Examples
+    --------
+    >>> fit.effects("u").sel(moment="mean")
+    >>> fit.effects("f", Xnew=grid)
+    >>> fit.effects("field", data={"at": grid})
+    """
+    classifier, hyper = fit.classifier, fit.hyper_posterior
+    if names is None and (Xnew is not None or data):
+        raise ValueError("effects at other inputs or data needs names of variables.")
+    if names is None:
+        names = names_of_effects(classifier)
+    fit.log_posterior.check_effects("effects")
+    names = [names] if isinstance(names, str) else list(names)
     if not names:
         raise ValueError("effects needs the name of a variable of the model; without names it returns all effects.")
-    if x is None and not data:
+    if Xnew is None and not data:
         joints = list(_joints(hyper, names))
-        sources = sources_of_effects(hyper.log_posterior.classifier, list(names))
-        _warn_of_likes(joints[int(np.argmax(hyper.weights))], sources)
+        _warn_of_likes(joints[int(np.argmax(hyper.weights))], sources_of_effects(classifier, names))
         return _averaged(hyper, names, [joint.means for joint in joints], [joint.variances() for joint in joints], {})
-    means, variances, axes = zip(*_elsewhere(hyper, names, x, data or {}), strict=True)
+    means, variances, axes = zip(*_elsewhere(hyper, names, Xnew, data or {}), strict=True)
     return _averaged(hyper, names, means, variances, axes[0])
 
 
@@ -94,28 +142,53 @@ def _elsewhere(
         yield found.means, found.variances(), along
 
 
-def contrasts(hyper: HyperPosterior, wanted: Mapping[str, Weights]) -> xr.Dataset:
-    """Return moments of linear combinations of variables, along the dim `contrast`; see `Fit.contrast`."""
-    given: Any = wanted
+@one_blas_thread()
+def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
+    """Return moments of linear combinations of effects, with their joint covariance.
+
+    Parameters
+    ----------
+    contrasts : dict of str to dict
+        Weights of variables by name, for each combination by a name of its own. Weights are an array in the shape
+        of the variable, or a dict of labels to numbers. For a variable of two axes, labels of the first lead to
+        dicts of labels of the second, or to an array along it. Labels that are left out have the weight 0.
+
+    Returns
+    -------
+    Dataset
+        `mean` and `sd` (contrast), and `cov` (contrast, contrast_other).
+
+    Raises
+    ------
+    ValueError
+        As `effects`, if weights have another shape, or if a variable has no entry of that label.
+
+    Examples
+    --------
+    >>> fit.contrast({"north - south": {"u": {"north": 1, "south": -1}}})
+    >>> fit.contrast({"red - blue, north": {"v": {"north": {"red": 1, "blue": -1}}}})
+    """
+    fit.log_posterior.check_effects("contrast")
+    classifier, hyper = fit.classifier, fit.hyper_posterior
+    given: Any = contrasts
     if not isinstance(given, Mapping) or not given or not all(isinstance(own, Mapping) for own in given.values()):
         raise TypeError(
             "contrast takes weights of variables for each combination, as in "
             "contrast({'a - b': {'u': {'a': 1, 'b': -1}}})."
         )
-    names = list(dict.fromkeys(name for weights in wanted.values() for name in weights))
-    classifier = hyper.log_posterior.classifier
+    names = list(dict.fromkeys(name for weights in contrasts.values() for name in weights))
 
     def parts() -> Iterator[tuple[Array, Array]]:
         for joint in _joints(hyper, names):
             centres, slopes = [], []
-            for weights in wanted.values():
+            for weights in contrasts.values():
                 each = {name: _array(name, given, joint.means[name], classifier) for name, given in weights.items()}
                 centres.append(sum(float((w * joint.means[name]).sum()) for name, w in each.items()))
                 slopes.append(sum(joint.combined(name, w) for name, w in each.items()))
             yield np.array(centres), joint.covariance(np.array(slopes).T)
 
     mean, cov = total_covariance(hyper.weights, parts())
-    labels = list(wanted)
+    labels = list(contrasts)
     sd = np.sqrt(np.maximum(cov.diagonal(), 0.0))
     return xr.Dataset(
         {"mean": ("contrast", mean), "sd": ("contrast", sd), "cov": (("contrast", "contrast_other"), cov)},

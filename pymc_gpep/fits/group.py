@@ -11,8 +11,8 @@ from pymc.pytensorf import floatX
 from pymc.variational.opvi import Group
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.draws import Conditional
 from pymc_gpep.fits.mixture import total_covariance, total_variance
-from pymc_gpep.fits.sample import Conditional
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.solvers.team import one_blas_thread
 

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import Callback
-from pymc_gpep.fits.fit import Fit, Gp
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.fits.fitted import Gp
 
 __all__ = ["HeldOut"]
 

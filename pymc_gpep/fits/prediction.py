@@ -1,6 +1,6 @@
 """Latent functions and class probabilities at new inputs, and rows of which a fit knows nothing."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -14,6 +14,7 @@ from pymc_gpep.approximations import APPROXIMATIONS
 from pymc_gpep.approximations.approximator import Correction
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.datasets import of_functions
+from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions
 from pymc_gpep.fits.probability_intervals import (
     Part,
@@ -22,12 +23,11 @@ from pymc_gpep.fits.probability_intervals import (
     outcome_quantiles,
     probability_intervals,
 )
-from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.latent_functions import LatentFunctions
-from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.solvers.inducing import row_blocks
+from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.user_warnings import warn
@@ -36,8 +36,8 @@ __all__ = [
     "blocks_of_rows",
     "held_out",
     "labelled",
+    "predict",
     "predict_at",
-    "predict_by",
     "predict_given",
     "process_and_inputs",
     "unreached",
@@ -131,12 +131,11 @@ def _correction(name: str, approximator: Any, classifier: GPClassifier) -> Corre
     return own[name]
 
 
-def predict_by(
-    classifier: GPClassifier,
-    log_posterior: LogPosterior,
-    nodes: Callable[[], Iterable[LatentFunctions]],
-    hyper: HyperPosterior,
-    x: ArrayLike | None,
+@one_blas_thread()
+def predict(
+    fit: Fitted,
+    gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None = None,
+    Xnew: ArrayLike | None = None,
     *,
     response: str | None = None,
     data: Mapping[str, ArrayLike] | None = None,
@@ -152,18 +151,104 @@ def predict_by(
     intervals: float | None = None,
     progressbar: bool = True,
 ) -> xr.Dataset:
-    """Latent means, covariances and class probabilities at new inputs, averaged over the nodes of a fit.
+    """Predict latent functions and class probabilities at new rows: `predict(Xnew)`, or `predict(data={...})`.
 
-    See `Fit.predict`.
+    `predict(missing=True)` predicts the rows of the model whose responses are missing.
+
+    Predictions are averages over the nodes that stand for the hyperparameters.
+
+    Parameters
+    ----------
+    gp : pm.gp.Latent or sequence of them, optional
+        Processes that made the latent values of the model; a list where classes have their own. Without it the
+        covariance at new inputs is read from the graph of the model.
+    Xnew : array (m, d)
+        New inputs, with the columns that the model's have; a DataArray gives its first dim and coords to the
+        result. Where the model computes inputs from its data, they are as the data.
+    response : str, optional
+        Name of the observed variable that is predicted, where the model has several.
+    data : dict of str to array, optional
+        Data of the model (`pm.Data`) at the new points. A sum of effects is made of such data, and a likelihood
+        may be given some besides latent values, such as an exposure of counts. A number stands for all
+        points. A value that all points of the fit share is kept, and need not be given.
+    new_levels : bool
+        Whether data that select levels of a group may name levels that the model does not have. Such a level has
+        the prior of all others, given what they have in common.
+    observed : array (m,), optional
+        Observations at the new points, for `log_density`.
+    probabilities : {"orthant", "inner_ep", "average"}, optional
+        How class probabilities are computed from the Gaussian at a new point. For a multinomial probit
+        `"orthant"`, the default, integrates accurately: a class is observed where its function plus unit noise is
+        the largest. `"inner_ep"`, the paper's own way, is a fast approximation, normalised to sum to 1. For a
+        softmax, and for two classes by one latent function, `"average"` is the expectation.
+    correction : {"tk"}, optional
+        Tierney and Kadane's correction of the class probabilities (the nested EP paper's LA-TKP), for the Laplace
+        approximation of a softmax. It takes a Laplace approximation for every new point with every class. Moments
+        of the latent functions are not corrected.
+    tolerance : float
+        Error allowed in the probabilities of `"orthant"` where there are five classes or more, of `"average"` with
+        four or more. Where classes are independent given the data `"orthant"` is exact with any number of them.
+    covariances : bool
+        Whether to return `cov`. For a million points with ten classes `cov` takes 800 MB, all else 170 MB. The
+        memory held on the way is the same for any number of points.
+    dim : str, optional
+        Name of the new dimension, `new_point` if not given. Rows of the model have their own.
+    missing : bool
+        Whether to predict the rows of the model without a response, which a fit leaves out. They have the
+        coordinates of the model, or their positions in the data.
+    quantiles : float or sequence of k floats, optional
+        Levels between 0 and 1 of quantiles of an observation. Nine of ten new observations fall between those of
+        `[0.05, 0.95]`. Classes have no quantiles.
+    intervals : float, optional
+        Posterior probability, such as 0.9, with which each class probability lies in its range. Moments of the
+        latent values at all nodes are held meanwhile.
+    progressbar : bool
+        Whether to show how many rows are done and the time that is left, where that takes more than a second.
+
+    Returns
+    -------
+    xarray.Dataset
+        `p` (new point, class), `mean` (new point, class) and `cov` (new point, class, class) of the latent
+        functions, `mean` and `variance` (new point) where there is one, and `error` (new point). For `"orthant"`
+        and `"average"` that is the estimated error of the probabilities, for `"inner_ep"` how far their sum was
+        from 1 before it was normalised. It is NaN with a correction. Where observations are not classes, the mean
+        and the variance of an observation take the place of `p` and `error`. They are `y_mean` and `y_variance` if
+        its name is `y`, with `quantiles` also `y_quantile` (new point, quantile). With `observed`, `log_density`
+        (new point), the log of its predictive probability. With `intervals`, `p_interval` (new point, class,
+        ci_bound), the ends of the ranges.
+
+    Raises
+    ------
+    TypeError
+        If `Xnew` is missing, or `gp` is something else.
+    StructureError
+        If `gp` is missing, and the graph of the model does not say what the prior is at other inputs. If there is a
+        `gp`, and inputs that the model computes from its data would be others with it than without.
+    ValueError
+        If `gp` is not of this model, or `Xnew` has a wrong shape or values that are not finite. If the way to
+        compute the probabilities does not fit the likelihood. If the likelihood is given other numbers at other
+        points, and `data` does not have those of new ones.
+
+    Warns
+    -----
+    UserWarning
+        If rows of `Xnew` are further from all data than the length scales reach; it says how many.
+
+    Examples
+    --------
+    >>> fit.predict(gp, Xnew)["p"]
+    >>> fit.predict(data={"where": [0, 1]}, response="visits")  # of several observed variables
     """
-    classifier = classifier.part(response, "A prediction")
-    each = (functions.of(classifier.response) for functions in nodes())
+    gp, Xnew = process_and_inputs(gp, Xnew)
+    classifier = fit.classifier.part(response, "A prediction")
+    hyper, log_posterior = fit.hyper_posterior, fit.log_posterior
+    each = (functions.of(classifier.response) for functions in fit.functions(gp))
     first = next(each)  # which a wrong gp, or a fit without a posterior, does not have
-    if missing and (x is not None or data):
+    if missing and (Xnew is not None or data):
         raise TypeError("missing=True predicts the rows of the model without a response: give no other rows with it.")
     if missing and classifier.missing is None:
         raise ValueError(f"All rows of {classifier.response!r} have a response: there are no missing ones to predict.")
-    inputs = first.missing_rows() if missing else first.new_rows(x, data or {}, new_levels)
+    inputs = first.missing_rows() if missing else first.new_rows(Xnew, data or {}, new_levels)
     how = classifier.likelihood_model.check_way(probabilities, "probabilities")
     own = classifier.missing.rows if missing and classifier.missing is not None else None
     elsewhere = LikelihoodElsewhere(classifier, len(inputs), log_posterior.space.data, data, first.takes, own)
@@ -202,10 +287,10 @@ def predict_by(
         if not covariances:
             averaged = averaged._replace(cov=None)
     attrs = {"probabilities": how} | ({"correction": correction} if correction else {})
-    if x is not None:
+    if Xnew is not None:
         warn_of_far_rows(averaged.far, lambda: unreached(*first.among_fitted()), log_posterior.by)
     if own is None:
-        return labelled(classifier, x, dim or _NEW, averaged, levels).assign_attrs(attrs)
+        return labelled(classifier, Xnew, dim or _NEW, averaged, levels).assign_attrs(attrs)
     dim = dim or classifier.point_dim or f"{classifier.response}_dim_0"
     names = classifier.coords.get(classifier.point_dim) if classifier.point_dim else None
     coords = {dim: own if names is None else np.asarray(names)[own]}

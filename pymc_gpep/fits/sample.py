@@ -1,5 +1,6 @@
 """Draws of a fit: of the variables of its model, and of the latent functions at any inputs."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -8,47 +9,161 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pymc.backends.base import MultiTrace
-from pymc.blocking import PointType
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.checks.importance import ResampledDraws
+from pymc_gpep.checks.importance import ResampledDraws, resampled_draws
 from pymc_gpep.fits import datasets
+from pymc_gpep.fits.draws import draw, draw_at_maximum
+from pymc_gpep.fits.exactness import checked
+from pymc_gpep.fits.fitted import Fitted, Gp
 from pymc_gpep.fits.labels import plain_dims
 from pymc_gpep.fits.recorder import Recorder
 from pymc_gpep.graph.memory import available_memory
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.block_functions import BlockFunctions
-from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.hyper.log_posterior import Gps
+from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.integrated_variables import IntegratedVariables
+from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.structure.prior_functions import as_it_was
+from pymc_gpep.user_warnings import warn
 
-__all__ = ["Conditional", "draw_functions", "draw_variables", "recording", "sampled_functions", "sampled_variables"]
+__all__ = ["sample"]
 
 _NEW = "new_point"
 _WITH_NORMALS = 1000  # most rows for which a factorisation of their covariance is no matter
 _GIGABYTE = 1e9
+_ENOUGH = 1000  # draws to weight where fewer are asked for
+
+_log = logging.getLogger("pymc")  # where pm.sample says what it does; what silences that silences this
 
 
-def draw_variables(hyper: HyperPosterior, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-    """Draws (draws, ...) of all value variables, and of latent values that are deterministic, by name."""
-    chosen = hyper.choose(draws, rng)
-    values: dict[str, Array] = {}
-    for s in np.unique(chosen):
-        rows = np.flatnonzero(chosen == s)
-        functions = hyper.log_posterior.latent(hyper.nodes[s].theta, hyper.solution(s))
-        conditional = Conditional(hyper.log_posterior.space.variables, hyper.point(s), functions)
-        for name, drawn in conditional.draw(rows.size, rng).items():
-            values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
-    return values
+@one_blas_thread()
+def sample(
+    fit: Fitted,
+    draws: int = 500,
+    *,
+    chains: int = 1,
+    Xnew: ArrayLike | None = None,
+    gp: Gp = None,
+    importance: bool = False,
+    random_seed: Any = None,
+    return_inferencedata: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """Draw independent samples from the approximate posterior, or by way of it from the exact one.
+
+    Parameters
+    ----------
+    draws : int
+        Number of draws in each chain, as in `pm.sample`. Hyperparameters are those of a node, drawn by its weight:
+        at their maximum, the same in every draw, unless the fit was given another `hyper`.
+    chains : int
+        Number of chains to arrange them in; ArviZ compares results only where draws and chains agree.
+    Xnew : array (m, d), optional
+        Inputs at which to draw the latent functions, in place of the rows that were fitted. Draws with the same
+        seed are of the same functions at any inputs: many rows can be drawn in parts. The part of a function
+        between points that inducing inputs or rows do not determine is independent noise.
+    gp : pm.gp.Latent or sequence of them, optional
+        Processes that made the latent values, for `Xnew` or many rows, where the graph of the model does not say
+        it.
+    importance : bool
+        Whether to resample draws by their Pareto-smoothed importance weights, see the method of this name. They
+        then follow the exact posterior of the latent values at these hyperparameters. As many draws as are asked
+        for, but at least 1000, are weighted. Each is then repeated or left out as its weight has it, in random
+        order. Draws have equal weights again, but repeats add nothing, and ArviZ does not know of them: they are
+        worth no more than `effective_size`. The result has a group `sample_stats`, with the `log_weight` that each
+        draw had, not to be used again, and `pareto_k`, `effective_size` and `log_evidence` as `attrs`.
+    random_seed : int, Generator or None
+    return_inferencedata : bool
+        Whether to return a DataTree like that of `pm.sample`, or a MultiTrace.
+    **kwargs
+        For `pm.to_inference_data`.
+
+    Returns
+    -------
+    DataTree or MultiTrace
+        Hyperparameters, latent values, and what the model makes of them. Responses that are missing are drawn from
+        the likelihood, given the latent values of each draw. A model may declare latent values by standard normals.
+        Where the posterior is known by inducing inputs or active rows, these are left out of models of more than
+        1000 rows. Without them `pm.sample_posterior_predictive` draws latent values from their prior, unless the
+        model has `gp.prior(..., reparameterize=False)`. Where rows came from `data=...`, or with `Xnew`, latent
+        values have a dim `new_point`, and what depends on them is left out.
+
+    Raises
+    ------
+    MemoryError
+        If the draws would not fit into memory; the message says how many rows would.
+    NotImplementedError
+        If there is `importance`, and the fit has no joint posterior of all latent values.
+
+    Warns
+    -----
+    UserWarning
+        If the verdict on the weights is "do not use": the draws then follow neither posterior.
+    """
+    if draws < 1 or chains < 1:
+        raise ValueError(f"draws and chains must be at least 1, but are {draws} and {chains}.")
+    rng, hyper = fit._generator(random_seed), fit.hyper_posterior
+    if importance:
+        fit.log_posterior.check_joint("sample(importance=True)")
+    _tell_of_points(fit)
+    if Xnew is not None and (fit.classifier.implicit or fit.classifier.parts):
+        raise TypeError(
+            "sample draws effects by name here, and no latent functions at other inputs: leave Xnew out, or "
+            "average over them by fit.predict(Xnew, data={...})."
+        )
+    if Xnew is not None or (fit.rows is not None and not fit.classifier.implicit):
+        if not return_inferencedata:
+            raise ValueError("A MultiTrace has no place for latent functions at other inputs than the model's.")
+        inputs = None if Xnew is None else next(fit.functions(gp)).new_rows(Xnew, {})
+        data = _sampled_functions(hyper, draws, chains, rng, inputs, as_gps(gp))
+        return _noted(fit, data)
+    weighted = _weighted(fit, (chains, draws), rng) if importance else None
+    seed = int(rng.spawn(1)[0].integers(2**30))
+    recorder, names, drawn_by = _recording(fit, as_gps(gp), seed)
+
+    def values(chain: int) -> dict[str, Array]:
+        drawn = weighted.chain(chain) if weighted else drawn_by(draws, rng)
+        return {name: drawn[name] for name in names}
+
+    data = _sampled_variables(hyper, recorder, values, chains, weighted, return_inferencedata, **kwargs)
+    return _noted(fit, data) if return_inferencedata else data
 
 
-def draw_functions(
+def _noted(fit: Fitted, data: xr.DataTree) -> xr.DataTree:
+    """Note the log evidence on draws, but by batches, where it takes passes over all rows."""
+    if fit.trace.unit != "step":
+        data["posterior"].attrs["log_evidence"] = fit.log_evidence
+    return data
+
+
+def _weighted(fit: Fitted, shape: tuple[int, int], rng: np.random.Generator) -> ResampledDraws:
+    """Draws of the fit at its maximum, resampled by their importance weights."""
+    pool = draw_at_maximum(fit, max(shape[0] * shape[1], _ENOUGH), rng)
+    check = checked(fit, pool)
+    if not check.usable:
+        warn(check.about_draws)
+    return resampled_draws(check, pool, shape, rng)
+
+
+def _tell_of_points(fit: Fitted) -> None:
+    """Say once of a fit whose hyperparameters are the same in every draw that trace plots of them will be flat."""
+    names = ", ".join(rv.name for rv in fit.classifier.hyperparameters)
+    if names and len(fit.hyper_posterior) == 1 and not fit._told:
+        _log.info(
+            "Hyperparameters stay at their maximum: draws of %s are all the same, and traces of them flat lines. "
+            "pm.fit(..., hyper='ccd') integrates over them.",
+            names,
+        )
+    fit._told = True
+
+
+def _draw_functions(
     hyper: HyperPosterior, draws: int, rng: np.random.Generator, inputs: Array | None, gps: Gps
 ) -> tuple[NDArray[np.int64], Array]:
     """Draw nodes (draws,), and latent functions (draws, c, m) given these at inputs, or at the rows that were fitted.
@@ -95,7 +210,7 @@ def _check_memory(draws: int, functions: int, rows: int) -> None:
         )
 
 
-def sampled_variables(
+def _sampled_variables(
     hyper: HyperPosterior,
     recorder: Recorder,
     draw: Callable[[int], Mapping[str, Array]],
@@ -136,24 +251,14 @@ def sampled_variables(
     return data
 
 
-def recording(
-    hyper: HyperPosterior,
-    gps: Gps,
-    free: Sequence[TensorVariable],
-    deterministics: Sequence[TensorVariable],
-    seed: int,
+def _recording(
+    fit: Fitted, gps: Gps, seed: int
 ) -> tuple[Recorder, list[str], Callable[[int, np.random.Generator], Mapping[str, Array]]]:
     """A recorder of draws, the names of the variables that it is given, and a function that draws these.
 
-    Parameters
-    ----------
-    hyper : HyperPosterior
-    gps : sequence of pm.gp.Latent or None
-    free, deterministics : sequence of TensorVariable
-        Variables of the model that a fit knows.
-    seed : int
-        Seed of what the recorder draws.
+    The recorder draws by the seed what the model draws anew.
     """
+    hyper, free, deterministics = fit.hyper_posterior, fit._free, fit._deterministics
     log_posterior = hyper.log_posterior
     classifier, space = log_posterior.classifier, log_posterior.space
 
@@ -161,21 +266,21 @@ def recording(
         return Recorder(classifier, free, deterministics, space.data, seed)
 
     if log_posterior.joint or classifier.implicit:
-        return recorder(free, deterministics), _recorded(classifier, free), partial(draw_variables, hyper)
+        return recorder(free, deterministics), _recorded(classifier, free), partial(draw, fit)
     rotated = any(latent.rotated for latent in classifier.latents)
     whole = rotated and classifier.n_points <= _WITH_NORMALS
     if not whole:
         free, deterministics = _without_latents(classifier, free, deterministics)
 
-    def draw(draws: int, rng: np.random.Generator) -> dict[str, Array]:
-        chosen, f = draw_functions(hyper, draws, rng, None, gps)
+    def by_functions(draws: int, rng: np.random.Generator) -> dict[str, Array]:
+        chosen, f = _draw_functions(hyper, draws, rng, None, gps)
         points = [hyper.point(s) for s in range(len(hyper))]
         values = {name: np.array([point[name] for point in points])[chosen] for name in points[0]}
         if not whole:
             return values | {latent.f.name: f[:, latent.rows] for latent in classifier.latents}
         return values | space.variables.draws(points[0], f, _standard_normals(hyper, chosen, f, gps))
 
-    return recorder(free, deterministics), _recorded(classifier, free), draw
+    return recorder(free, deterministics), _recorded(classifier, free), by_functions
 
 
 def _recorded(classifier: GPClassifier, free: Sequence[TensorVariable]) -> list[str]:
@@ -194,12 +299,12 @@ def _without_latents(
     return others, known
 
 
-def sampled_functions(
+def _sampled_functions(
     hyper: HyperPosterior, draws: int, chains: int, rng: np.random.Generator, inputs: Array | None, gps: Gps
 ) -> xr.DataTree:
     """A DataTree of hyperparameters, and of latent functions at inputs, or at the rows that were fitted."""
     classifier, space = hyper.log_posterior.classifier, hyper.log_posterior.space
-    parts = [draw_functions(hyper, draws, own, inputs, gps) for own in rng.spawn(chains)]
+    parts = [_draw_functions(hyper, draws, own, inputs, gps) for own in rng.spawn(chains)]
     chosen = np.array([nodes for nodes, _ in parts])
     thetas = np.array([node.theta[: space.size] for node in hyper.nodes])
     natural = datasets.natural(space, thetas.reshape(len(hyper), space.size))
@@ -226,36 +331,3 @@ def _attrs(hyper: HyperPosterior) -> dict[str, Any]:
         "hyper": hyper.name,
         "pymc_gpep_version": version("pymc_gpep"),
     }
-
-
-class Conditional:
-    """Hyperparameters at a point, and the Gaussian of the integrated variables there, in the unconstrained space.
-
-    Parameters
-    ----------
-    variables : IntegratedVariables
-    point : dict
-        Values of the model's value variables, those of the integrated ones not among them.
-    functions : LatentFunctions
-        At this point.
-    """
-
-    def __init__(self, variables: IntegratedVariables, point: PointType, functions: LatentFunctions) -> None:
-        self.variables = variables
-        self.point = point
-        self.functions = functions
-
-    def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Means and variances by name of value variable; the variances of hyperparameters are 0."""
-        mean, variance = self.variables.moments(self.point, self.functions)
-        return self.point | mean, {name: np.zeros_like(value) for name, value in self.point.items()} | variance
-
-    def covariance(self, places: Mapping[str, slice], size: int) -> Array:
-        """Covariance (size, size) of the flat vector in which each value variable has its place."""
-        return self.variables.covariance(self.point, self.functions, places, size)
-
-    def draw(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-        """Draws (draws, ...) of value variables, and of latent values that are deterministic, by name."""
-        values = {name: np.broadcast_to(value, (draws, *np.shape(value))) for name, value in self.point.items()}
-        f, z = self.functions.draw(rng, draws)
-        return values | self.variables.draws(self.point, f, z)

@@ -8,16 +8,15 @@ moments of dense fits, are there for users who read a file without the model.
 
 import json
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from pymc_gpep.fits import datasets
+from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.evaluation import evaluation_table
 from pymc_gpep.hyper.log_posterior import LogPosterior
-from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.rows.fingerprint import FormerRows
 from pymc_gpep.structure import GPClassifier
 
@@ -27,35 +26,32 @@ FORMAT = 2
 """Of the files: a reader refuses those of another."""
 
 
-def to_datatree(
-    log_posterior: LogPosterior,
-    trace: Trace,
-    hyper: HyperPosterior,
-    solution: Any,
-    latent: xr.Dataset | None,
-    *,
-    converged: bool,
-    message: str,
-    seconds: tuple[float, float],
-) -> xr.DataTree:
-    """Make the DataTree that `Fit.to_datatree` returns.
+def to_datatree(fit: Fitted) -> xr.DataTree:
+    """Make a DataTree of the fit, which xarray writes to a file; `gpep.from_datatree` makes a fit of it again.
 
-    Parameters
-    ----------
-    log_posterior : LogPosterior
-    trace : Trace
-    hyper : HyperPosterior
-    solution : Solution, SparseSolution, ActiveSolution or BatchSolution
-        Where the search ended.
-    latent : Dataset or None
-        Moments of the latent values, where they are to be in the file.
-    converged : bool
-    message : str
-    seconds : pair of float
-        Time that the fit took, and that compiling took.
+    Returns
+    -------
+    DataTree
+        The group `hyperparameters` has the nodes on their natural scale. Other groups are `history`, `best` and
+        `observed_data`, and for a dense fit `latent`. `nodes` and `posterior` have the values that are needed to
+        make the fit again. `state` is there where steps over batches can go on from it, and `chains` where the
+        nodes were drawn by NUTS. Draws are not in it: `sample` returns a DataTree itself. Rows that came from
+        `data=...` are not in it either: it says where they were, and what checksum a few of them have.
+
+    Raises
+    ------
+    ValueError
+        If there is no posterior, since the approximation failed.
+
+    Examples
+    --------
+    >>> fit.to_datatree().to_netcdf("fit.nc")  # or to_zarr
+    >>> with model:  # declared as when it was fitted
+    ...     fit = gpep.from_datatree(arviz.from_netcdf("fit.nc"))
     """
+    log_posterior, trace, hyper = fit.log_posterior, fit.trace, fit.hyper_posterior
     classifier, best = log_posterior.classifier, trace.best
-    posterior = log_posterior.stored(best.theta, solution)
+    posterior = log_posterior.stored(best.theta, fit.solution)
     # Starts are as long as the data: a posterior that is in the file need not be solved again.
     kept = [np.empty(0) if posterior.data_vars else node.start for node in (best, *hyper.nodes)]
     nodes = evaluation_table(hyper.nodes, "node").assign(
@@ -73,8 +69,8 @@ def to_datatree(
         "observed_data": _observed(log_posterior),
         "posterior": posterior,
     }
-    if latent is not None:
-        groups["latent"] = latent
+    if log_posterior.joint:
+        groups["latent"] = fit.latent
     tree = xr.DataTree.from_dict(groups)
     if len(hyper) > 1 or hyper.log_posterior is not log_posterior:
         for s, (node, solution) in enumerate(hyper.solutions()):
@@ -95,13 +91,13 @@ def to_datatree(
             "classes": named_classes(classifier),
             "parameters": json.dumps(log_posterior.space.parameters),
             "log_prior": log_posterior.space.log_prior(log_posterior.theta(best.theta)),
-            "converged": int(converged),
-            "message": message,
+            "converged": int(fit.converged),
+            "message": fit.message,
             "hyper": hyper.name,
             "hyper_converged": int(hyper.converged),
             "hyper_message": hyper.message,
-            "seconds": seconds[0],
-            "compile_seconds": seconds[1],
+            "seconds": fit.seconds,
+            "compile_seconds": fit.compile_seconds,
         }
     )
     return tree

@@ -11,8 +11,10 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.special import logsumexp
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.summary import summaries
+from pymc_gpep.fits.fitted import Fitted
+from pymc_gpep.fits.summary import checked_prob, summaries, summarised
 from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.user_warnings import warn
 
@@ -24,15 +26,58 @@ FITTED = "as fitted"
 _FEW = 1.5  # nodes that count, of which one has most of the weight
 
 
+@one_blas_thread()
 def sensitivity(
-    hyper: HyperPosterior,
+    fit: Fitted,
     name: str,
-    priors: Mapping[str, Any],
-    names: Sequence[str],
-    hyperparameters: Sequence[str],
-    ci_prob: float,
+    priors: Mapping[str, TensorVariable],
+    *,
+    names: str | Sequence[str] | None = None,
+    ci_prob: float | None = None,
 ) -> pd.DataFrame:
-    """Summarise a fit under other priors of a hyperparameter; see `Fit.sensitivity`."""
+    """Say how far effects and hyperparameters move under other priors of a hyperparameter.
+
+    The nodes of the fit are given other weights, so that nothing is fitted again. Only priors whose mass is where
+    the nodes are can be judged. The penalised complexity prior of a standard deviation that is above u with
+    probability a is `pm.Exponential.dist(-log(a) / u)`.
+
+    Parameters
+    ----------
+    name : str
+        A hyperparameter, such as the standard deviation of groups.
+    priors : dict of str to distribution
+        Other priors of it by names of the caller's choice.
+    names : str or sequence of str, optional
+        See `summary`.
+    ci_prob : float, optional
+        See `summary`.
+
+    Returns
+    -------
+    DataFrame
+        The table of `summary` under each prior, "as fitted" first, by `prior` and `variable`. `shift` is the change
+        of a mean in standard deviations of the fit; `effective_nodes` is the number of nodes that count.
+
+    Raises
+    ------
+    ValueError
+        If the fit has one node, if there is no such hyperparameter, or if a prior has no density at any node. The
+        same if a prior is discrete, has another shape than the hyperparameter, or is called "as fitted".
+    TypeError
+        If priors are no dict of distributions.
+
+    Warns
+    -----
+    UserWarning
+        If one node has nearly all of the weight under a prior.
+
+    Examples
+    --------
+    >>> fit.sensitivity("sigma", {"wide": pm.HalfNormal.dist(5), "PC": pm.Exponential.dist(-np.log(0.01) / 2)})
+    """
+    fit.log_posterior.check_effects("sensitivity")
+    hyper, (effects, hyperparameters) = fit.hyper_posterior, summarised(fit.classifier, names)
+    prob = checked_prob(ci_prob)
     if len(hyper) < 2:
         raise ValueError(
             f"hyper={hyper.name!r} has one value of the hyperparameters, which no prior moves. Fit with hyper='grid' "
@@ -55,7 +100,7 @@ def sensitivity(
                 f"Too few nodes of the fit are where the prior {prior!r} has its mass: they count as {count:.1f}. Its "
                 "rows say little. Fit the model again with that prior."
             )
-    tables = summaries(hyper, weights, names, hyperparameters, ci_prob, seed=0)
+    tables = summaries(hyper, weights, effects, hyperparameters, prob, seed=0)
     fitted = tables[0]
     for table, own in zip(tables, weights, strict=True):
         table["shift"] = (table["mean"] - fitted["mean"]) / fitted["sd"]

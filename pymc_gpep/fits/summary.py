@@ -22,11 +22,15 @@ from scipy.stats import norm, qmc
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.approximations.third_cumulants import third_cumulants
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.effects import names_of_effects
+from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.labels import dims_that_fit
 from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.integrated_variables import Joint
 
-__all__ = ["SkewNormals", "checked_prob", "second_order", "summaries"]
+__all__ = ["SkewNormals", "checked_prob", "second_order", "summaries", "summarised", "summary"]
 
 _MOST_SKEWED = 0.99  # of the size of skewness; skew normal distributions have less than 0.9953
 _HALVINGS = 60  # of the range in which a quantile is
@@ -68,6 +72,60 @@ class SkewNormals(NamedTuple):
         """Return means and standard deviations (m,)."""
         mean = self.weights @ self.mean
         return mean, np.sqrt(self.weights @ (self.sd**2 + (self.mean - mean) ** 2))
+
+
+@one_blas_thread()
+def summary(
+    fit: Fitted,
+    names: str | Sequence[str] | None = None,
+    *,
+    ci_prob: float | None = None,
+    random_seed: int = 0,
+) -> pd.DataFrame:
+    """Summarise effects and hyperparameters in a table of the form that `arviz.summary` has.
+
+    Marginals of effects are skewed where the likelihood is. With up to 3000 latent values, standard deviations of
+    `"ep"`, `"nested_ep"` and `"qep"` have a correction of second order, which `std_data` has not. Marginals of
+    hyperparameters have the moments of the nodes, on the unconstrained scale.
+
+    Parameters
+    ----------
+    names : str or sequence of str, optional
+        Names of effects and hyperparameters. Without them, all effects, see `effects`, and all hyperparameters.
+    ci_prob : float, optional
+        Probability of the interval between equal tails; ArviZ's `stats.ci_prob` if not given.
+    random_seed : int
+        Seed of the points by which hyperparameters are averaged.
+
+    Returns
+    -------
+    DataFrame
+        Columns `mean`, `sd`, and the ends of the interval, such as `eti95_lb` and `eti95_ub`. Rows are named as
+        ArviZ names them.
+
+    Raises
+    ------
+    ValueError
+        If a variable is not affine in what was integrated, or not in the model; if `ci_prob` is no probability.
+
+    Examples
+    --------
+    >>> fit.summary(ci_prob=0.95)
+    >>> fit.summary(["level", "sigma"])
+    """
+    fit.log_posterior.check_effects("summary")
+    hyper = fit.hyper_posterior
+    return summaries(hyper, [hyper.weights], *summarised(fit.classifier, names), checked_prob(ci_prob), random_seed)[0]
+
+
+def summarised(classifier: GPClassifier, names: str | Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Return names of effects and of hyperparameters, all of them for None."""
+    known = [str(rv.name) for rv in classifier.hyperparameters]
+    given = [*names_of_effects(classifier), *known] if names is None else names
+    given = [given] if isinstance(given, str) else list(given)
+    if not given:
+        raise ValueError("names has no name. Leave it out for all variables.")
+    return [name for name in given if name not in known], [name for name in given if name in known]
 
 
 def summaries(

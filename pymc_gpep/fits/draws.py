@@ -1,0 +1,68 @@
+"""Draws of the variables of a model from the posterior that a fit is: Gaussian given hyperparameters."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from pymc.blocking import PointType
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.fitted import Fitted
+from pymc_gpep.hyper.latent_functions import LatentFunctions
+from pymc_gpep.structure.integrated_variables import IntegratedVariables
+
+__all__ = ["Conditional", "draw", "draw_at_maximum"]
+
+
+class Conditional:
+    """Hyperparameters at a point, and the Gaussian of the integrated variables there, in the unconstrained space.
+
+    Parameters
+    ----------
+    variables : IntegratedVariables
+    point : dict
+        Values of the model's value variables, those of the integrated ones not among them.
+    functions : LatentFunctions
+        At this point.
+    """
+
+    def __init__(self, variables: IntegratedVariables, point: PointType, functions: LatentFunctions) -> None:
+        self.variables = variables
+        self.point = point
+        self.functions = functions
+
+    def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Means and variances by name of value variable; the variances of hyperparameters are 0."""
+        mean, variance = self.variables.moments(self.point, self.functions)
+        return self.point | mean, {name: np.zeros_like(value) for name, value in self.point.items()} | variance
+
+    def covariance(self, places: Mapping[str, slice], size: int) -> Array:
+        """Covariance (size, size) of the flat vector in which each value variable has its place."""
+        return self.variables.covariance(self.point, self.functions, places, size)
+
+    def draw(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+        """Draws (draws, ...) of value variables, and of latent values that are deterministic, by name."""
+        values = {name: np.broadcast_to(value, (draws, *np.shape(value))) for name, value in self.point.items()}
+        f, z = self.functions.draw(rng, draws)
+        return values | self.variables.draws(self.point, f, z)
+
+
+def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+    """Draws (draws, ...) of all value variables, and of latent values that are deterministic, by name."""
+    hyper = fit.hyper_posterior
+    chosen = hyper.choose(draws, rng)
+    values: dict[str, Array] = {}
+    for s in np.unique(chosen):
+        rows = np.flatnonzero(chosen == s)
+        functions = hyper.log_posterior.latent(hyper.nodes[s].theta, hyper.solution(s))
+        conditional = Conditional(hyper.log_posterior.space.variables, hyper.point(s), functions)
+        for name, drawn in conditional.draw(rows.size, rng).items():
+            values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
+    return values
+
+
+def draw_at_maximum(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+    """Draws like those of `draw`, with the hyperparameters at their maximum."""
+    theta = fit.trace.best.theta
+    functions = fit.log_posterior.latent(theta, fit.solution)
+    point = fit.log_posterior.point(theta)
+    return Conditional(fit.log_posterior.space.variables, point, functions).draw(draws, rng)
