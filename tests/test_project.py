@@ -220,7 +220,7 @@ def test_probit_ep_is_read_in_few_files():
     solve = partial(EP().solve, np.eye(6) + 0.5, np.zeros(6), y, likelihood=likelihood)
     solve()  # kernels are compiled
     files = files_that_run(solve)
-    assert {"approximations/ep.py", "solvers/scalar_ep.py", "kernels/scalar/probit.py"} <= files
+    assert {"approximations/ep.py", "solvers/accelerated_ep.py", "kernels/scalar/probit.py"} <= files
     assert len(files) <= 24, sorted(files)
 
 

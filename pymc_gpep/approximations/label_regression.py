@@ -1,18 +1,143 @@
-"""Label regression: labels taken for observations with normal noise (Nickisch and Rasmussen 2008, section 8)."""
+"""Label regression: labels taken for observations with normal noise (Nickisch and Rasmussen 2008, section 8).
 
+Labels are −1 and +1. The sites have the precision 1/σ² and the locations y/σ², and the evidence is the lower bound
+
+    Σ g(m_i, v_i) − KL(N(m, V) ‖ prior),   g(m, v) = ∫ log p(y | f) N(f | m, v) df,
+
+maximised over σ within limits (Nickisch and Rasmussen 2008, section 8 and equation 8). With r = ∂g/∂m − b and
+q = ∂g/∂v + ½ W it has the slopes r in m and Dg(q) in V. At fixed sites, with C = (I + KW)⁻¹ and u = (I + WK)⁻¹ r, its
+derivatives are thus
+
+    d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + Cᵀ Dg(q) C,   d/dm₀ = b + u,
+
+and in the one precision w of all sites, V = C K = (I − A⁻¹) / w here, the slope (Vr)ᵀ(y − m) − Σ_ij q_j V_ij².
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
+
+import numpy as np
 
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
-from pymc_gpep.solvers.label_regression import label_regression
-from pymc_gpep.solvers.problem import Found, History, Problem
+from pymc_gpep.solvers.dense_form import DenseFunctionPosterior
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, function_found, lost_in_rounding
 
 __all__ = ["LabelRegression"]
+
+_NARROW = 1e-13  # where between log σ there is nothing to look at
+
+
+class _Regression:
+    """The posterior at one noise, and the bound."""
+
+    def __init__(self, problem: Problem, terms: Callable[..., None]) -> None:
+        n = problem.labels.size
+        self._problem, self._terms = problem, terms
+        self.posterior = DenseFunctionPosterior(problem.k[0], problem.mean[0])
+        self._g = np.empty((3, n))
+        self._targets = 2.0 * problem.labels - 1.0
+        self.inverse = np.full((n, n), np.nan)
+
+    def at(self, log_noise: float) -> tuple[bool, float, float]:
+        """Whether a posterior exists, the bound, and its derivative in log σ."""
+        w = np.exp(-2.0 * log_noise)
+        posterior, g = self.posterior, self._g
+        if not posterior.update(np.full(self._targets.size, w), w * self._targets):
+            return False, np.nan, np.nan
+        self._terms(posterior.mean, posterior.variance, self._problem.labels, self._problem.parameters, g)
+        lower = np.tril(posterior.inverse)
+        np.add(lower, np.tril(lower, -1).T, out=self.inverse)
+        self.r, self.q = g[1] - posterior.weights, g[2] + 0.5 * w
+        # V² by its elements: off the diagonal V is −A⁻¹ / w.
+        squares = (self.inverse / w) ** 2
+        np.fill_diagonal(squares, posterior.variance**2)
+        moved = posterior.variance * self.r - (self.inverse @ self.r - posterior.kept * self.r) / w
+        slope = moved @ (self._targets - posterior.mean) - self.q @ squares.sum(0)
+        return True, float(g[0].sum()) - posterior.divergence, float(-2.0 * w * slope)
+
+
+def label_regression(
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    terms: Callable[..., None],
+    least: float,
+    most: float,
+    tolerance: float,
+) -> Found:
+    """Label regression with a noise σ between `least` and `most`.
+
+    `start` (1,) is overwritten by log σ; it is not begun from, since limits and slopes there are looked at in any case.
+    `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`.
+    """
+    regression = _Regression(problem, terms)
+    posterior = regression.posterior
+    bound, status, start[0] = _maximise(regression, history, np.log(least), np.log(most), tolerance)
+
+    def derivatives() -> Derivatives:
+        u = posterior.smooth(regression.r)
+        gradient = posterior.gradient(u)
+        spread = (regression.inverse * regression.q) @ regression.inverse
+        gradient[0] += 0.5 * (spread + spread.T)
+        return Derivatives(gradient, (posterior.weights + u)[None])
+
+    status = lost_in_rounding(problem, posterior.weights[None], history, status)
+    return function_found(posterior, bound, status, derivatives)
+
+
+def _maximise(
+    regression: _Regression, history: History, low: float, high: float, tolerance: float
+) -> tuple[float, int, float]:
+    """Where the slope of the bound changes its sign (by the Illinois method), or the better limit.
+
+    Returns bound, status and log σ; the regression is left there.
+    """
+
+    def look(at: float) -> tuple[float, int, float]:
+        ok, bound, slope = regression.at(at)
+        if not ok:
+            return np.nan, NOT_POSITIVE_DEFINITE, np.nan
+        if not np.isfinite(bound + slope):
+            return np.nan, NOT_FINITE, np.nan
+        # A slope that points out of the limits is as good as none.
+        outward = (at == low and slope < 0.0) or (at == high and slope > 0.0)
+        history.add(bound, 0.0 if outward else abs(slope))
+        found = outward or abs(slope) < tolerance * (1.0 + abs(bound))
+        return bound, CONVERGED if found else OUT_OF_ITERATIONS, slope
+
+    left, left_status, left_slope = look(low)
+    right, right_status, right_slope = look(high)
+    if left_status in (NOT_FINITE, NOT_POSITIVE_DEFINITE) or right_status in (NOT_FINITE, NOT_POSITIVE_DEFINITE):
+        return np.nan, max(left_status, right_status), 0.0
+    if right_status == CONVERGED and right >= left:
+        return right, CONVERGED, high
+    if left_status == CONVERGED:
+        bound, status, _ = look(low)
+        return bound, status, low
+    bottom, top = low, high
+    at = high
+    bound, status = right, right_status
+    last = 0
+    while status != CONVERGED and top - bottom > _NARROW and not history.is_full():
+        at = (bottom * right_slope - top * left_slope) / (right_slope - left_slope)
+        bound, status, slope = look(at)
+        if slope > 0.0:
+            bottom, left_slope = at, slope
+            right_slope *= 0.5 if last > 0 else 1.0
+            last = 1
+        else:
+            top, right_slope = at, slope
+            left_slope *= 0.5 if last < 0 else 1.0
+            last = -1
+    return bound, status, at
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,28 @@
-"""Nested expectation propagation for the multinomial probit (Riihimäki, Jylänki and Vehtari 2013, section 3)."""
+"""Nested expectation propagation for the multinomial probit (Riihimäki, Jylänki and Vehtari 2013, section 3).
 
+A ladder of schemes leads to the fixed point. The last of them is EP that cannot cycle: descent on its free energy, with
+plain EP steps wherever they do no harm. With sites exp(β g − α g²/2) for the n(c − 1) factors Φ(g), EP's fixed points
+are the stationary points of
+
+    F = KL(q ‖ prior) + Σ E_r[log r − log Φ] + Σ ½ log(2πe z)
+
+over Gaussians q with marginals N(μ, z) and densities r with the same two moments; there F = −log Z (Heskes and Zoeter
+2002; Opper and Winther 2005). The best r given the moments is Φ(g) exp(b g − a g²/2) for one cavity (a, b). The cavity
+is a scalar root, so F is a plain function of the sites, bounded below by zero. The step
+
+    α ← α + t (1/z − a − α),   β ← β + t (μ/z − b − β)
+
+is its natural gradient: downhill for small t, and α stays non-negative for t ≤ 1.
+
+An ordinary damped EP step is taken where it brings the residual to a new low or the energy down. Elsewhere the safe
+step is taken, halved until the energy falls. The energy and the best residual cannot fall for ever, so some limit point
+of the iteration is a fixed point. Rounding takes over in the end: EP steps are then taken as they come, with ever more
+damping.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,13 +32,220 @@ from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.approximations.tilted_factors import TiltedFactors, difference_cavities, tilted_factors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.kernels.moments.inner_ep import flat_moments
+from pymc_gpep.kernels.schemes.energy_descent import first_order, safe_step
+from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceFactors
-from pymc_gpep.solvers.nested_ep import SCHEMES, nested_ep
+from pymc_gpep.solvers.accelerated_ep import Steps, accelerated_ep
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem
+from pymc_gpep.solvers.site_posterior import SitePosterior, derivatives, site_posterior, site_posterior_space
 
-__all__ = ["NestedEP", "nested_factors"]
+__all__ = ["NestedEP", "SinglePrecision", "energy_descent", "nested_factors"]
+
+type _Energies = Callable[..., tuple[float, float, float]]
+
+_ARMIJO = 1e-4
+
+
+class _State:
+    """Sites with what belongs to them: marginals of g, matching cavities and EP's new sites, each (2, n, c − 1)."""
+
+    def __init__(self, problem: Problem, sites: Array, space: SitePosterior, energies: _Energies) -> None:
+        self.sites = sites
+        self.moments, self.cavities, self.target = np.empty((3, *sites.shape))
+        self.energy = self.cost = self.residual = np.nan  # the cost is −log Z as EP has it at these sites
+        self.ok, gaussian = site_posterior(problem, sites, space)
+        if self.ok:
+            flat_moments(space.mean, space.cov, problem.labels, sites, self.moments)
+            energy, cost, self.residual = energies(sites, self.moments, self.cavities, self.target)
+            self.energy, self.cost = energy - gaussian, cost - gaussian
+
+    @property
+    def sound(self) -> bool:
+        return self.ok and bool(np.isfinite(self.energy + self.cost + self.residual))
+
+
+def energy_descent(
+    problem: Problem,
+    sites: Array,
+    space: SitePosterior,
+    history: History,
+    *,
+    energies: _Energies,
+    tolerance: float,
+    damping: float,
+) -> tuple[float, int]:
+    """Go down from `sites` (2, n, c − 1), which are overwritten. Returns evidence and status.
+
+    `space` is left at the sites returned. `energies` is the kernel of that name of
+    `pymc_gpep.likelihoods.local_computations.DifferenceFactors`.
+    """
+    state = _State(problem, sites.copy(), space, energies)
+    if not state.ok:
+        return np.nan, NOT_POSITIVE_DEFINITE
+    if not state.sound:
+        return np.nan, NOT_FINITE
+    best = state.residual
+    step = 0.25
+    last = np.inf
+    status = OUT_OF_ITERATIONS
+    while not history.is_full():
+        history.add(-state.cost, state.residual)
+        if state.residual < tolerance and abs(state.cost - last) < tolerance * (1.0 + abs(state.cost)):
+            status = CONVERGED
+            break
+        last = state.cost
+        rounding = 1e-11 * (1.0 + abs(state.energy)) * np.sqrt(sites.size)
+        trial = _State(problem, state.sites + damping * (state.target - state.sites), space, energies)
+        fall = state.energy - trial.energy
+        lost_in_rounding = trial.sound and state.residual < 1e-3 and abs(fall) <= rounding
+        taken = trial.sound and (
+            lost_in_rounding or trial.residual <= 0.9 * best or fall >= _ARMIJO * state.residual * state.residual
+        )
+        if not taken:
+            step = min(1.0, 4.0 * step)
+        while not taken and not history.is_full() and step >= 1e-12:
+            moved = np.empty_like(sites)
+            safe_step(state.sites, state.moments, state.cavities, step, moved)
+            trial = _State(problem, moved, space, energies)
+            if trial.sound:
+                predicted = first_order(state.sites, state.moments, state.cavities, trial.moments)
+                slack = rounding if step < 1e-6 else 0.0
+                taken = trial.energy <= state.energy + _ARMIJO * min(predicted, 0.0) + slack
+            if not taken:
+                step *= 0.5
+                history.add(-state.cost, state.residual)
+        if not taken:
+            break
+        if lost_in_rounding and trial.residual > state.residual:
+            damping = max(0.5 * damping, 0.05)
+        state = trial
+        best = min(best, state.residual)
+    sites[:] = state.sites
+    site_posterior(problem, sites, space)  # it may hold a trial that was turned down
+    return -state.cost, status
+
+
+SCHEMES = ("accelerated EP", "accelerated EP with small steps", "energy descent")
+_PATIENCE = 40  # sweeps without progress before the next rung
+_SMALL = 0.3  # mixing and damping of the second rung, in units of the first one's
+# Rounding keeps residuals below this part of the trace of the prior covariance from falling further; where they still
+# are smaller than the other number, the prior variance is not to blame.
+_ROUNDING, _NEGLIGIBLE = 2e-15, 1e-9
+
+
+def nested_ep(
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    update: Callable[..., tuple[float, float]],
+    energies: Callable[..., tuple[float, float, float]],
+    ladder: bool,
+    max_inner: int,
+    **options: Any,
+) -> Found:
+    """Iterate from the inner sites α and β in `start` (2n(c − 1),), which are overwritten.
+
+    The ladder: accelerated EP, the same with small steps, descent on the energy, each from where the last one ended.
+    `update` and `energies` are the kernels `coupled_update` and `energies` of
+    `pymc_gpep.likelihoods.local_computations.DifferenceFactors`; options are those of
+    `pymc_gpep.solvers.accelerated_ep.Steps`.
+    """
+    steps = Steps(**options)
+    tolerance = steps.tolerance
+    c, n = problem.mean.shape
+    sites = start.reshape(2, n, c - 1)
+    space = site_posterior_space(problem)
+    rounded = space.in_single_precision
+    single = SinglePrecision(problem, not sites.any(), tolerance, exists=rounded is not None)
+
+    def compute(space: SitePosterior, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        ok, gaussian = site_posterior(problem, sites, space)
+        if not ok:
+            return False, np.nan, np.nan
+        terms, residual = update(
+            space.mean, space.cov, problem.labels, sites[0], sites[1], max_inner, tolerance, target[0], target[1], scale
+        )
+        return True, gaussian + terms, residual
+
+    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        if rounded is not None and single.usable:
+            ok, evidence, residual = compute(rounded, sites, target, scale)
+            single.note(evidence, residual)
+            if np.isfinite(evidence) and tolerance <= residual < np.inf:
+                return ok, evidence, residual
+        ok, evidence, residual = compute(space, sites, target, scale)
+        single.note(evidence, residual)
+        return ok, evidence, residual
+
+    rounding = _ROUNDING * float(problem.prior.variances.sum(axis=1).max())
+    rung = 0
+    while True:
+        evidence, status = accelerated_ep(
+            sweep, sites, history, steps.times(_SMALL) if rung else steps, patience=_PATIENCE if ladder else np.inf
+        )
+        if not (ladder and status in (OUT_OF_ITERATIONS, NOT_FINITE)) or history.is_full():
+            break
+        if rung == 1 and status == OUT_OF_ITERATIONS and _NEGLIGIBLE < rounding > history.smallest_residual:
+            status = OUT_OF_DIGITS
+            break
+        if status == NOT_FINITE:
+            sites[:] = 0.0
+        rung += 1
+        if rung == 2:
+            evidence, status = energy_descent(
+                problem, sites, space, history, energies=energies, tolerance=tolerance, damping=steps.damping
+            )
+            break
+    return Found(evidence, status, space.weights, space.mean, space.cov, space.pi, lambda: derivatives(space), rung)
+
+
+_FEW = 200  # points; below, factorisations take little of the time
+_USELESS = 0.03  # error of the sites beyond which too few sweeps are left
+_REACH = 3.0  # residual, in units of this error, that the next sweep has to leave for it to gain on the error
+_RATE = 0.4  # of the residual that a sweep leaves
+_UNIMPROVED = 3  # sweeps that may pass without a smaller residual
+
+
+class SinglePrecision:
+    """The decision before each sweep whether it may be in single precision.
+
+    The first sweep may from cold alone, since nothing says yet how far from the solution another start is. Once
+    residuals are too small no sweep may.
+
+    Rounding changes the sites that match the moments of a posterior by up to ε trace K, in units of their marginals.
+    An iteration comes that close to its fixed point, and goes on from there with 64 bits. The final sites and the
+    evidence are computed with 64 bits.
+
+    Parameters
+    ----------
+    problem : Problem
+    cold : bool
+        Whether the iteration starts from nothing.
+    tolerance : float
+        Largest residual of a converged iteration.
+    exists : bool
+        Whether the posterior has matrices in single precision.
+    """
+
+    def __init__(self, problem: Problem, cold: bool, tolerance: float, *, exists: bool = True) -> None:
+        error = float(np.finfo(np.float32).eps) * float(problem.prior.variances.sum(axis=1).max())
+        self._possible = exists and len(problem.labels) >= _FEW and error < _USELESS
+        self.usable = cold and self._possible
+        self._enough = max(_REACH * error, tolerance)
+        self._smallest = np.inf
+        self._patience = _UNIMPROVED
+
+    def note(self, evidence: float, residual: float) -> None:
+        """Note the evidence and the residual of the last sweep, NaN where it failed."""
+        self._patience = _UNIMPROVED if residual < self._smallest else self._patience - 1
+        self._smallest = min(residual, self._smallest)
+        closer = self._enough < _RATE * residual < np.inf and self._patience > 0
+        self._possible &= closer and bool(np.isfinite(evidence))
+        self.usable = self._possible
 
 
 @dataclass(frozen=True)

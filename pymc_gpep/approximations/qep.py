@@ -1,7 +1,11 @@
-"""Expectation propagation by quadrature (Riihimäki, Jylänki and Vehtari 2013, section 3.3)."""
+"""Expectation propagation by quadrature (Riihimäki, Jylänki and Vehtari 2013, section 3.3).
 
+The posterior is that of nested EP, and tilted moments are computed by quadrature.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -12,13 +16,81 @@ from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.kernels.moments.full_sites import difference_sites, packed_size
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
+from pymc_gpep.solvers.accelerated_ep import ep_ladder
+from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace, refused
 from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, History, Problem
-from pymc_gpep.solvers.qep import full_qep, qep
+from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, History, Problem
+from pymc_gpep.solvers.site_posterior import derivatives, site_posterior, site_posterior_space
 
 __all__ = ["QEP", "Rule", "quadrature_rule"]
+
+
+def qep(
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    update: Callable[..., tuple[float, float]],
+    hermite: bool,
+    rule: Array,
+    **options: Any,
+) -> Found:
+    """EP by quadrature, its posterior that of nested EP.
+
+    `start`, which is overwritten, is diag Λ and ξ (2, n, c − 1). `rule` (2, order) has nodes and log weights,
+    Gauss–Hermite's if `hermite`; `update` is the kernel `diagonal_update` of
+    `pymc_gpep.likelihoods.local_computations.DifferenceQuadrature`; the other options are those of `ep_ladder`.
+    """
+    c, n = problem.mean.shape
+    sites = start.reshape(2, n, c - 1)
+    space = site_posterior_space(problem)
+    orders = np.full((n, c - 1), -1)
+
+    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        ok, gaussian = site_posterior(problem, sites, space)
+        if not ok:
+            return False, np.nan, np.nan
+        terms, residual = update(hermite, rule, orders, space.mean, space.cov, problem.labels, sites, target, scale)
+        return True, gaussian + terms, residual
+
+    evidence, status, rung = ep_ladder(sweep, sites, history, **options)
+    return Found(evidence, status, space.weights, space.mean, space.cov, space.pi, lambda: derivatives(space), rung)
+
+
+def full_qep(
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    update: Callable[..., tuple[float, float]],
+    hermite: bool,
+    rule: Array,
+    max_size: int,
+    **options: Any,
+) -> Found:
+    """EP with nothing left out but quadrature's error.
+
+    The posterior has all the tilted means and covariances of g, and so of f, and the evidence is stationary in the
+    sites. `start` has the layout of the kernels of full sites and is overwritten. Options are those of `qep`, with the
+    kernel `full_update`. `max_size` is the largest number cn of latent values whose covariance is a matrix.
+    """
+    y = problem.labels
+    c, n = problem.mean.shape
+    sites = start.reshape(2, n, packed_size(c))
+    orders = np.full((n, c - 1), -1)
+    if (result := refused(problem, max_size)) is not None:
+        return result
+
+    def quadrature(space: BlockSpace, sites: Array, target: Array, scale: Array) -> tuple[float, float]:
+        return update(hermite, rule, orders, space.mean, space.cov, space.pi, space.nu, y, sites, target, scale)
+
+    ep = BlockEP(problem, problem.prior.blocks(c), difference_sites, quadrature)
+    evidence, status, rung = ep_ladder(ep.sweep, sites, history, **options)
+    return ep.found(evidence, status, rung, NO_PARAMETERS)
+
 
 Rule = Literal["truncated", "gauss_hermite"]
 """What a quadrature rule stands on: the truncated normal behind the probit factors, or the cavity."""
@@ -29,7 +101,7 @@ _MOST_NODES = 10**6  # for each point and sweep
 def quadrature_rule(rule: Rule, order: int) -> Array:
     """Nodes, as the kernel wants them, and log weights of a rule for one dimension, (2, order).
 
-    See `pymc_gpep.kernels.moments.truncated_quadrature` and `pymc_gpep.kernels.moments.product_quadrature`.
+    See `pymc_gpep.kernels.moments.product_quadrature` and `pymc_gpep.kernels.moments.truncated_quadrature`.
     """
     if rule == "gauss_hermite":
         nodes, weights = np.polynomial.hermite_e.hermegauss(order)

@@ -2,7 +2,7 @@
 
 A function h(x) added to all latent functions moves the sites with it, ν_k + t_k h. The prior decides which h is best:
 at a fixed point Σ_k b_k = 0 at every point, b_k = ν_k − t_k m_k. Without this EP drifts there in steps that are no
-progress where the prior variance is large; see `pymc_gpep.solvers.shifted_posterior`.
+progress where the prior variance is large; see `pymc_gpep.solvers.independent_ep`.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,17 +1,82 @@
-"""EP whose posterior keeps the latent functions independent, for any way to take tilted moments."""
+"""EP whose posterior keeps the latent functions independent, for any way to take tilted moments.
+
+The common shift of all functions is solved for. A likelihood of differences does not see a function h added to all
+classes. The moments it asks for then shift by h, and the sites of class k become (π_k, ν_k + π_k h). The prior decides
+which h is best. A fixed point of EP has Σ_k b_k = 0. This sum is the derivative of the evidence with respect to a mean
+that all classes share. An iteration that updates each class given the others goes there in steps of a size of 1/(1 +
+πK). For a large K that is no progress. The solver therefore solves for that h in every sweep. It changes Σ_k b_k by P
+h, P = Σ_k B_k: one more matrix to factorise than the c of the classes.
+
+The algebra is that of `pymc_gpep.kernels.gaussians.coupled` and `pymc_gpep.kernels.gaussians.independent`.
+"""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.gaussians.independent import add_function_gradient
+from pymc_gpep.kernels.gaussians.independent import add_function_gradient, function_variance, function_weights
+from pymc_gpep.kernels.linalg.lapack import multiply_functions, solve_with_cholesky
 from pymc_gpep.solvers.accelerated_ep import ep_ladder
+from pymc_gpep.solvers.coupled import factorise
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix
-from pymc_gpep.solvers.shifted_posterior import shifted_posterior, shifted_posterior_space
 
 __all__ = ["independent_ep"]
+
+
+class ShiftedPosterior(NamedTuple):
+    """Results of `shifted_posterior`."""
+
+    pi: Array
+    """Site precisions, (c, n)."""
+    nu: Array
+    """Site locations, (c, n)."""
+    weights: Array
+    """b = K⁻¹ (mean − prior mean), (c, n)."""
+    mean: Array
+    """Posterior mean of the latent values, (c, n)."""
+    variance: Array
+    """Posterior variance of the latent values, (c, n)."""
+    inverses: Array
+    """A_k⁻¹ (c, n, n)."""
+    p: Array
+    """The Cholesky factor of P, (n, n)."""
+
+
+def shifted_posterior_space(c: int, n: int) -> ShiftedPosterior:
+    """Room for a posterior, NaN where nothing is computed yet."""
+    pi, nu, weights, mean, variance = np.full((5, c, n), np.nan)
+    return ShiftedPosterior(pi, nu, weights, mean, variance, np.empty((c, n, n)), np.empty((n, n)))
+
+
+def shifted_posterior(problem: Problem, sites: Array, space: ShiftedPosterior) -> tuple[bool, float]:
+    """Shift the locations in `sites` (2, n, ≥ c), π and ν first, and compute the posterior.
+
+    Returns success and log ∫ p(f) ∏ sites.
+    """
+    k, prior_mean, team = problem.k, problem.mean, problem.team
+    pi, nu, b, mean, variance, inverses, p = space
+    c, _ = pi.shape
+    pi[:], nu[:] = sites[0, :, :c].T, sites[1, :, :c].T
+    ok, log_det = factorise(k, pi, inverses, p, team)
+    if not ok:
+        return False, np.nan
+    for a in range(c):
+        function_weights(inverses[a], pi[a], nu[a], prior_mean[a], b[a])
+    nu -= pi * solve_with_cholesky(p, b.sum(0))
+    sites[1, :, :c] = nu.T
+    for a in range(c):
+        function_weights(inverses[a], pi[a], nu[a], prior_mean[a], b[a])
+    multiply_functions(k, b, mean)
+    team.each(lambda a: function_variance(own_matrix(k, a), pi[a], inverses[a], variance[a]), range(c))
+    # The log determinant is that of the A_k and P. Relative to the prior mean the location is ν − π m, and the sites
+    # have a value at m.
+    location = nu - pi * prior_mean
+    total = np.log(p.diagonal()).sum() - 0.5 * log_det
+    total += 0.5 * float(np.vdot(prior_mean, nu + location) + np.vdot(location, mean))
+    mean += prior_mean
+    return True, total
 
 
 def independent_ep(

@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import NestedEP, VariationalBayes
+from pymc_gpep.approximations import variational_bayes as solver
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.solvers import variational_bayes as solver
 from tests.reference.data import iris, random_problem, squared_exponential, wine
 from tests.reference.exact import importance_evidence, quadrature_posterior
 from tests.reference.variational_bayes import bound, mean_utilities, sampled_bound, variational_bayes

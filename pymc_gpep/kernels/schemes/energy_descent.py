@@ -1,6 +1,6 @@
 """Descent on EP's free energy, for each site: matching cavities, the energy, safe steps.
 
-`pymc_gpep.solvers.energy_descent` says what they are for.
+`pymc_gpep.approximations.nested_ep` says what they are for.
 """
 
 import math
