@@ -188,7 +188,7 @@ class DifferenceQuadrature(NamedTuple):
     diagonal_update: Kernel
     """New scalar sites, see `pymc_gpep.kernels.methods.qep.qep_update`."""
     full_update: Kernel
-    """New full sites, see `pymc_gpep.kernels.methods.full_qep.full_qep_update`."""
+    """New full sites, see `pymc_gpep.kernels.methods.qep.full_qep_update`."""
 
 
 class ScalarDensity(NamedTuple):

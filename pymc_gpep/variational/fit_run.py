@@ -1,11 +1,12 @@
 """The surroundings of every fit: progress, one BLAS thread, compile time, callbacks, and what an error keeps."""
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from numba.core import event
 from pymc.progress_bar import CustomProgress
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
@@ -15,9 +16,45 @@ from pymc_gpep.fits.callback import call, finish
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.solvers.problem import watching
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.variational.compilation import Compilation, compilation
 
-__all__ = ["FitProgress", "FitRun"]
+__all__ = ["FitProgress", "FitRun", "compilation"]
+
+
+class Compilation(event.Listener):
+    """Seconds spent compiling.
+
+    Parameters
+    ----------
+    tell : callable
+        Called with the name of a function before it is compiled; not for what is read from disk, nor for what the
+        function calls.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.seconds = 0.0
+        self._tell = tell
+        self._depth = 0
+        self._began = 0.0
+
+    def on_start(self, event: event.Event) -> None:
+        if self._depth == 0:
+            self._began = time.perf_counter()
+            self._tell(event.data["dispatcher"].py_func.__name__)
+        self._depth += 1
+
+    def on_end(self, event: event.Event) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += time.perf_counter() - self._began
+
+
+@contextmanager
+def compilation(tell: Callable[[str], None]) -> Iterator[Compilation]:
+    """Listen to numba inside of this context."""
+    listener = Compilation(tell)
+    with event.install_listener("numba:compile", listener):
+        yield listener
+
 
 _PATIENCE = 1.0  # seconds that a solve takes before its iterations are shown
 _QUIET = 5.0  # seconds between lines of text where no line can move

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pymc_gpep.checks import blocks
-from pymc_gpep.checks.blocks import block_check
+from pymc_gpep.checks import importance
+from pymc_gpep.checks.importance import block_check
 
 
 @pytest.mark.parametrize("signs", [(-1, -1), (1, 1), (1, -1)], ids=str)
@@ -34,5 +34,5 @@ def test_neighbours_of_a_few_points_at_a_time_are_those_of_all(monkeypatch):
     np.fill_diagonal(correlation, np.inf)
     expected = np.argsort(-correlation, axis=1)[:, :16]
     for entries in (1, 300, 10_000):
-        monkeypatch.setattr(blocks, "_ENTRIES", entries)
-        np.testing.assert_array_equal(blocks._near(x, 16), expected)
+        monkeypatch.setattr(importance, "_ENTRIES", entries)
+        np.testing.assert_array_equal(importance._near(x, 16), expected)

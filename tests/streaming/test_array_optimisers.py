@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.streaming.array_optimisers import array_optimiser
+from pymc_gpep.streaming.array_step import array_optimiser
 from pymc_gpep.streaming.state import State
 
 

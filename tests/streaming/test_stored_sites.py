@@ -12,8 +12,8 @@ from pymc_gpep.solvers.whitened_posterior import whitened_posterior
 from pymc_gpep.streaming.memories.stored import StoredMemory
 from pymc_gpep.streaming.run import Run
 from pymc_gpep.streaming.schedule import ReplacingSchedule
+from pymc_gpep.streaming.state import StoredSites
 from pymc_gpep.streaming.step import Taken
-from pymc_gpep.streaming.stored_sites import StoredSites
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 from tests import models
 from tests.streaming.problems import small

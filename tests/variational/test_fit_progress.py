@@ -8,8 +8,7 @@ import pytest
 
 import pymc_gpep as gpep
 from pymc_gpep.hyper import ends
-from pymc_gpep.variational.compilation import compilation
-from pymc_gpep.variational.fit_run import FitProgress
+from pymc_gpep.variational.fit_run import FitProgress, compilation
 from tests import models
 
 

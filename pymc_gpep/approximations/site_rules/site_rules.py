@@ -1,38 +1,12 @@
 """The rules by name, and which of them fits a likelihood."""
 
-from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
-
+from pymc_gpep.approximations.site_rules.nested import Nested
 from pymc_gpep.approximations.site_rules.pairs import LatentPairs, Pairs
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import OneFunctionSite, WholePoint
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.local_computations import NoisyDifferenceFactors
-from pymc_gpep.solvers.coupled_sparse_ep import CoupledFactors
 
 __all__ = ["RULES", "RULE_NAMES", "chosen_rule", "site_rule"]
-
-_LARGEST = 4000  # matrix to factorise in each sweep where nobody has asked for it
-_MOST = 6  # functions: products of matrices number c²
-
-
-class Nested(SiteRule):
-    """The sites of nested EP (Riihimäki, Jylänki and Vehtari 2013), of which a point has one, on all its functions."""
-
-    name: ClassVar[str] = "nested"
-    needs: ClassVar[tuple[type, ...]] = (NoisyDifferenceFactors,)
-    exact: ClassVar[bool] = True
-
-    @classmethod
-    def suits(cls, c: int, size: int) -> bool:
-        return 2 < c <= _MOST and c * size <= _LARGEST
-
-    def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> CoupledFactors:
-        local = likelihood.computation(NoisyDifferenceFactors)
-        return CoupledFactors(labels, c, local.update, local.site_parameters)
-
 
 RULES: tuple[type[SiteRule], ...] = (Nested, WholePoint, OneFunctionSite, Pairs, LatentPairs)
 """All there are, the first choice first; those of one name are for different likelihoods."""
