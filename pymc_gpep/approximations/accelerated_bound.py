@@ -35,11 +35,8 @@ class AcceleratedBound(Approximator):
     mixing: float = field(default=1.0, metadata=fraction())
 
     schemes: ClassVar[tuple[str, ...]] = ("accelerated ascent",)
+    site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
     bounds: ClassVar[bool] = True
-
-    @property
-    def site_form(self) -> SiteForm:
-        return SiteForm.INDEPENDENT
 
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: sites."""

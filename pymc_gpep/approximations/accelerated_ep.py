@@ -45,6 +45,10 @@ class AcceleratedEP(Approximator):
 
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
 
+    def start_size(self, n_functions: int, n_points: int) -> int:
+        """Length of the vector that a solve starts from: sites of all latent values."""
+        return 2 * n_points * n_functions
+
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
         """See `sites_between`."""
         return sites_between(starts, weights, nearest)

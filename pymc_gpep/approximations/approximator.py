@@ -73,6 +73,8 @@ class Approximator(ABC):
     """Whether what it has for an evidence is a lower bound, which may be far below."""
     matches_moments: ClassVar[bool] = False
     """Whether its posterior has mean and covariance of each row's tilted distribution, or is meant to."""
+    whole_factors: ClassVar[str] = ""
+    """Name of the case of an EP in which the likelihood of a point is one factor, of several numbers; else empty."""
     algebra: ClassVar[Algebra] = Algebra.MATRIX
     """The ability of a prior that its solver asks for."""
     inverts_prior: ClassVar[bool] = False
@@ -297,8 +299,13 @@ class Approximator(ABC):
         Raises
         ------
         TypeError
-            If the approximation is not EP.
+            If the approximation is not EP, or if its factors are of several numbers.
         """
+        if self.whole_factors:
+            raise TypeError(
+                f"The evidence of {self.name} {self.whole_factors} has no correction. Its factors depend on several "
+                "numbers, and the correction is for factors of a single one."
+            )
         raise TypeError(
             f"The evidence of {self.name} has no correction: it is not expectation propagation, and the correction is "
             "for what that neglects."

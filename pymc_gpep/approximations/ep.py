@@ -140,16 +140,13 @@ class EP(AcceleratedEP):
     """
 
     name: ClassVar[str] = "ep"
+    site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
     needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
     matches_moments: ClassVar[bool] = True
     algebra: ClassVar[Algebra] = Algebra.FUNCTION
     follows_parameters: ClassVar[bool] = True
     looseness: ClassVar[float] = 50.0
     schemes: ClassVar[tuple[str, ...]] = (*SCHEMES, "EP with site precisions of at least 0")
-
-    @property
-    def site_form(self) -> SiteForm:
-        return SiteForm.INDEPENDENT
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         if not (likelihood.log_concave or start.any()) and likelihood.offers(AverageLogDensity):
@@ -169,10 +166,6 @@ class EP(AcceleratedEP):
             least_precision=likelihood.least_precision,
             **self.settings,
         )
-
-    def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: sites."""
-        return 2 * n_points
 
     def from_outliers(self, solution: Solution) -> tuple[NDArray[np.intp], Array]:
         """Return rows whose sites say next to nothing beside what they would under the prior, and these sites."""

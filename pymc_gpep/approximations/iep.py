@@ -44,11 +44,8 @@ class IEP(AcceleratedEP):
     max_inner: int = field(default=1, metadata=at_least(1))
 
     name: ClassVar[str] = "iep"
+    site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
     needs: ClassVar[tuple[type, ...]] = (DifferenceFactors,)
-
-    @property
-    def site_form(self) -> SiteForm:
-        return SiteForm.INDEPENDENT
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         settings = self.settings

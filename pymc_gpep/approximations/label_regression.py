@@ -167,6 +167,7 @@ class LabelRegression(Approximator):
     most: float = field(default=2.0, metadata=positive())
 
     name: ClassVar[str] = "lr"
+    site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
     needs: ClassVar[tuple[type, ...]] = (AverageLogDensity,)
     schemes: ClassVar[tuple[str, ...]] = ("a search for the noise",)
     bounds: ClassVar[bool] = True
@@ -180,10 +181,6 @@ class LabelRegression(Approximator):
     def approximates(cls, likelihood: Likelihood) -> bool:
         """Whether the likelihood is of two classes."""
         return super().approximates(likelihood) and likelihood.n_classes(1) == 2
-
-    @property
-    def site_form(self) -> SiteForm:
-        return SiteForm.INDEPENDENT
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         terms = likelihood.computation(AverageLogDensity).terms

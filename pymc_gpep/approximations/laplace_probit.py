@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from pymc_gpep.approximations.approximator import Approximator
-from pymc_gpep.approximations.limits import at_least, positive
+from pymc_gpep.approximations.limits import at_least
+from pymc_gpep.approximations.newton_approximation import NewtonApproximation
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, OUT_OF_ITERATIONS, TOO_LARGE
@@ -97,7 +97,7 @@ def laplace_block(
 
 
 @dataclass(frozen=True)
-class LaplaceProbit(Approximator):
+class LaplaceProbit(NewtonApproximation):
     """Gaussian at the posterior mode, with the curvature of the log posterior there.
 
     The curvature of a multinomial probit has no structure that would save work, so that time grows with (cn)³ where
@@ -105,12 +105,6 @@ class LaplaceProbit(Approximator):
 
     Parameters
     ----------
-    tolerance : float
-        For the gradient of the log posterior with respect to the latent values, and for Newton's step in these, in
-        absolute terms. Where rounding does not allow what is asked, for variances above about 1e6, the iteration ends
-        where rounding begins.
-    max_iterations : int
-        Limit on the steps of Newton's method.
     max_size : int
         Largest number cn of latent values to accept where prior covariances are matrices; rows may be many more.
 
@@ -120,26 +114,16 @@ class LaplaceProbit(Approximator):
     >>> solution.log_evidence
     """
 
-    tolerance: float = field(default=1e-9, metadata=positive())
-    max_iterations: int = field(default=200, metadata=at_least(1))
     max_size: int = field(default=3000, metadata=at_least(1))
 
     name: ClassVar[str] = "laplace"
+    site_form: ClassVar[SiteForm] = SiteForm.BLOCK
     needs: ClassVar[tuple[type, ...]] = (BlockCurvature,)
     algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
-    schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
-
-    @property
-    def site_form(self) -> SiteForm:
-        return SiteForm.BLOCK
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         curvature = likelihood.computation(BlockCurvature)
         return laplace_block(problem, start, history, **curvature._asdict(), **self.settings)
-
-    def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from."""
-        return n_functions * n_points
 
     def too_large(self, n_functions: int, n_points: int) -> str:
         """See `Approximator`."""

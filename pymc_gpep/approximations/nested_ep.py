@@ -269,15 +269,12 @@ class NestedEP(AcceleratedEP):
     max_inner: int = field(default=1, metadata=at_least(1))
 
     name: ClassVar[str] = "nested_ep"
+    site_form: ClassVar[SiteForm] = SiteForm.COUPLED
     needs: ClassVar[tuple[type, ...]] = (DifferenceFactors,)
     matches_moments: ClassVar[bool] = True
     algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
     looseness: ClassVar[float] = 50.0
-
-    @property
-    def site_form(self) -> SiteForm:
-        return SiteForm.COUPLED
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         factors = likelihood.computation(DifferenceFactors)

@@ -14,8 +14,6 @@ import numpy as np
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.limits import at_least
-from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.methods.nested_label_noise import sites_of_differences
@@ -134,17 +132,15 @@ class NoisyNestedEP(AcceleratedEP):
     max_size: int = field(default=1500, metadata=at_least(1))
 
     name: ClassVar[str] = "nested_ep"
+    site_form: ClassVar[SiteForm] = SiteForm.SIGNED
     needs: ClassVar[tuple[type, ...]] = (MixedDifferenceFactors,)
     matches_moments: ClassVar[bool] = True
+    whole_factors: ClassVar[str] = "with label noise"
     algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
     follows_parameters: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = (
         *SCHEMES, "EP without sites of negative precision", "EP that came down from more label noise"
     )  # fmt: skip
-
-    @property
-    def site_form(self) -> SiteForm:
-        return SiteForm.SIGNED
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         return nested_label_noise(
@@ -174,16 +170,3 @@ class NoisyNestedEP(AcceleratedEP):
                 f"epsilon as a number, or allow it with max_size={size} (now {self.max_size})."
             )
         return ""
-
-    def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """None: the likelihood of a point is one factor, of several numbers.
-
-        Raises
-        ------
-        TypeError
-            Always.
-        """
-        raise TypeError(
-            f"The evidence of {self.name} with label noise has no correction. Its factors depend on several numbers, "
-            "and the correction is for factors of a single one."
-        )

@@ -5,8 +5,6 @@ from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.limits import at_least
-from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.class_nodes import class_nodes
@@ -45,13 +43,11 @@ class QEPSoftmax(AcceleratedEP):
     nodes: int = field(default=2000, metadata=at_least(1))
 
     name: ClassVar[str] = "qep"
+    site_form: ClassVar[SiteForm] = SiteForm.COUPLED
     needs: ClassVar[tuple[type, ...]] = (CoupledQuadrature,)
     matches_moments: ClassVar[bool] = True
+    whole_factors: ClassVar[str] = "for a softmax"
     algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
-
-    @property
-    def site_form(self) -> SiteForm:
-        return SiteForm.COUPLED
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         settings = self.settings
@@ -60,20 +56,3 @@ class QEPSoftmax(AcceleratedEP):
         most = min(settings["nodes"], _ENOUGH) if classes <= _FEW and not conditioned else settings["nodes"]
         settings["nodes"] = class_nodes(classes, most)
         return softmax_qep(problem, start, history, update=update, **settings)
-
-    def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: π and ν."""
-        return 2 * n_points * n_functions
-
-    def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """None: the likelihood of a point is one factor, of several numbers.
-
-        Raises
-        ------
-        TypeError
-            Always.
-        """
-        raise TypeError(
-            f"The evidence of {self.name} for a softmax has no correction. Its factors depend on several numbers, and "
-            "the correction is for factors of a single one."
-        )

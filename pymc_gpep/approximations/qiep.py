@@ -35,21 +35,14 @@ class QIEP(AcceleratedEP):
     """
 
     name: ClassVar[str] = "qiep"
+    site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
     needs: ClassVar[tuple[type, ...]] = (IndependentQuadrature, DifferenceFactors)  # the latter for the response
-
-    @property
-    def site_form(self) -> SiteForm:
-        return SiteForm.INDEPENDENT
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         settings = self.settings
         settings["update"] = likelihood.computation(IndependentQuadrature).update
         settings["largest_precision"] = likelihood.largest_precision
         return independent_ep(problem, start, history, **settings)
-
-    def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from."""
-        return 2 * n_points * n_functions
 
     def response(self, solution: Solution) -> DensePosterior:
         """The coupled posterior that the tilted distributions would make: means respond as these do, not the sites."""

@@ -7,13 +7,12 @@ v), with Laplace's variances v. The mode is then the best mean of a Gaussian wit
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from pymc_gpep.approximations.approximator import Approximator
-from pymc_gpep.approximations.limits import at_least, positive
+from pymc_gpep.approximations.newton_approximation import NewtonApproximation
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
@@ -66,17 +65,11 @@ def smoothed_mode(problem: Problem, found: Found, terms: Callable[..., None]) ->
 
 
 @dataclass(frozen=True)
-class ScalarLaplace(Approximator):
+class ScalarLaplace(NewtonApproximation):
     """Gaussian at the posterior mode, with the curvature of the log posterior there.
 
     Parameters
     ----------
-    tolerance : float
-        For the gradient of the log posterior with respect to the latent values, and for Newton's step in these, in
-        absolute terms. Where rounding does not allow what is asked, for variances above about 1e6, the iteration ends
-        where rounding begins.
-    max_iterations : int
-        Limit on the steps of Newton's method.
     smoothed_mean : bool
         Whether means are those that the log density averaged over Laplace's variances has, which are nearer to the
         posterior's where that is skewed. Variances and evidences stay those at the mode.
@@ -87,20 +80,14 @@ class ScalarLaplace(Approximator):
     >>> solution.log_evidence
     """
 
-    tolerance: float = field(default=1e-9, metadata=positive())
-    max_iterations: int = field(default=200, metadata=at_least(1))
     smoothed_mean: bool = False
 
     name: ClassVar[str] = "laplace"
+    site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
     needs: ClassVar[tuple[type, ...]] = (ScalarDensity,)
     algebra: ClassVar[Algebra] = Algebra.FUNCTION
     follows_parameters: ClassVar[bool] = True
     looseness: ClassVar[float] = 1e4
-    schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
-
-    @property
-    def site_form(self) -> SiteForm:
-        return SiteForm.INDEPENDENT
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         density = likelihood.computation(ScalarDensity)
@@ -115,7 +102,3 @@ class ScalarLaplace(Approximator):
         if not (self.smoothed_mean and found.status == CONVERGED):
             return found
         return smoothed_mode(problem, found, likelihood.computation(AverageLogDensity).terms)
-
-    def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: weights."""
-        return n_points

@@ -185,13 +185,10 @@ class VariationalBayes(Approximator):
     max_products: int = field(default=50, metadata=at_least(0))
 
     name: ClassVar[str] = "vb"
+    site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
     needs: ClassVar[tuple[type, ...]] = (UtilityBound, BlockCurvature)  # the latter for the response
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
     bounds: ClassVar[bool] = True
-
-    @property
-    def site_form(self) -> SiteForm:
-        return SiteForm.INDEPENDENT
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         bound = likelihood.computation(UtilityBound)
