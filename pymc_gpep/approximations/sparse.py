@@ -22,7 +22,7 @@ from pymc_gpep.solvers.problem import History
 from pymc_gpep.solvers.sparse_contract import LeftOut, PointSites, Pull, SiteSweeps
 from pymc_gpep.solvers.team import Team, gather, one_blas_thread
 
-__all__ = ["InducedArrays", "Iterated", "SparseApproximation", "SparseSolution"]
+__all__ = ["InducedArrays", "Iterated", "SitesOfRows", "SparseApproximation", "SparseSolution"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +79,17 @@ class SparseSolution:
     def converged(self) -> bool:
         """Whether the fixed point was reached."""
         return self.convergence.converged
+
+
+class SitesOfRows(NamedTuple):
+    """The sites of all rows, and what they are found with."""
+
+    points: PointSites
+    sweeps: SiteSweeps[Any]
+    """Those of the points, on these features."""
+    features: RowFeatures
+    team: Team
+    likelihood: Likelihood
 
 
 class Iterated(NamedTuple):
@@ -227,16 +238,7 @@ class SparseApproximation(ABC):
         """Write where a cold start begins into sites (2, n, d), which are 0."""
 
     @abstractmethod
-    def iterate(
-        self,
-        points: PointSites,
-        sweeps: SiteSweeps[Any],
-        features: RowFeatures,
-        team: Team,
-        sites: Array,
-        history: History,
-        likelihood: Likelihood,
-    ) -> Iterated:
+    def iterate(self, of: SitesOfRows, sites: Array, history: History) -> Iterated:
         """Iterate from sites (2, n, d), which are overwritten."""
 
     @abstractmethod
@@ -299,7 +301,7 @@ class SparseApproximation(ABC):
                 sweeps = points.sweeps(features, team)
                 if start is None:
                     self.begin(features, team, sites, observed, likelihood)
-                found = self.iterate(points, sweeps, features, team, sites, history, likelihood)
+                found = self.iterate(SitesOfRows(points, sweeps, features, team, likelihood), sites, history)
                 if np.isfinite(found.evidence):
                     whitened = sweeps.posterior(sites)
                     posterior = InducingPosterior(white, whitened)

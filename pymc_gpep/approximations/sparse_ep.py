@@ -11,15 +11,13 @@ from pymc_gpep.approximations.number import Number
 from pymc_gpep.approximations.site_rules.pairs import LatentPairs
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.site_rules import RULE_NAMES, RULES, chosen_rule, site_rule
-from pymc_gpep.approximations.sparse import Iterated, SparseApproximation
+from pymc_gpep.approximations.sparse import Iterated, SitesOfRows, SparseApproximation
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.accelerated_ep import SCHEMES, Steps, Sweep, accelerated_ep, ep_ladder
-from pymc_gpep.solvers.inducing import RowFeatures
 from pymc_gpep.solvers.problem import History
-from pymc_gpep.solvers.sparse_contract import PointSites, SiteSweeps
-from pymc_gpep.solvers.team import Team
+from pymc_gpep.solvers.sparse_contract import PointSites
 
 __all__ = ["SparseEP"]
 
@@ -95,29 +93,20 @@ class SparseEP(SparseApproximation):
     def point_sites(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int, size: int) -> PointSites:
         return self.rule(likelihood, c, size).factors(likelihood, labels, c)
 
-    def iterate(
-        self,
-        points: PointSites,
-        sweeps: SiteSweeps[Any],
-        features: RowFeatures,
-        team: Team,
-        sites: Array,
-        history: History,
-        likelihood: Likelihood,
-    ) -> Iterated:
+    def iterate(self, of: SitesOfRows, sites: Array, history: History) -> Iterated:
         """By the ladder; then, where moments want it, with sites that widen, from where those that narrow ended."""
-        wider = points.widening()
+        wider, sweep = of.points.widening(), of.sweeps.sweep
         if wider is not None and (sites[0] < 0.0).any():  # from a neighbour that has such sites
-            widened = self._widen(wider.sweeps(features, team).sweep, sites, history)
+            widened = self._widen(wider.sweeps(of.features, of.team).sweep, sites, history)
             if widened is not None:
                 return Iterated(widened, CONVERGED, SCHEMES[0])
-        evidence, status, rung = ep_ladder(sweeps.sweep, sites, history, **self.steps(likelihood))
+        evidence, status, rung = ep_ladder(sweep, sites, history, **self.steps(of.likelihood))
         if wider is None or status != CONVERGED:
             return Iterated(evidence, status, SCHEMES[rung])
-        widened = self._widen(wider.sweeps(features, team).sweep, sites, history)
+        widened = self._widen(wider.sweeps(of.features, of.team).sweep, sites, history)
         if widened is not None:
             return Iterated(widened, status, SCHEMES[rung])
-        return Iterated(evidence, status, SCHEMES[rung], _at_the_floor(sweeps.sweep, sites))
+        return Iterated(evidence, status, SCHEMES[rung], _at_the_floor(sweep, sites))
 
     def steps(self, likelihood: Likelihood) -> dict[str, Any]:
         """How the iteration goes, for `pymc_gpep.solvers.accelerated_ep.climb`."""

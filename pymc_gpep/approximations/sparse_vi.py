@@ -1,7 +1,7 @@
 """The variational bound with inducing inputs, as Villacampa-Calvo and Hernández-Lobato (2017) compare their EP with."""
 
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pymc_gpep.approximations.limits import at_least, fraction
 from pymc_gpep.approximations.number import Number
 from pymc_gpep.approximations.point_averages import has_point_averages, point_averages
-from pymc_gpep.approximations.sparse import Iterated, SparseApproximation
+from pymc_gpep.approximations.sparse import Iterated, SitesOfRows, SparseApproximation
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS
@@ -18,7 +18,7 @@ from pymc_gpep.solvers.accelerated_ascent import accelerated_ascent
 from pymc_gpep.solvers.accelerated_ep import Steps, accelerated_ep
 from pymc_gpep.solvers.inducing import RowFeatures
 from pymc_gpep.solvers.problem import History
-from pymc_gpep.solvers.sparse_contract import PointSites, SiteSweeps
+from pymc_gpep.solvers.sparse_contract import PointSites
 from pymc_gpep.solvers.sparse_vi import SparseVISweeps
 from pymc_gpep.solvers.team import Team
 
@@ -99,20 +99,13 @@ class SparseVI(SparseApproximation):
             return
         points = _BEFORE.point_sites(likelihood, labels, sites.shape[2], features.whitening.size)
         history = History(_BEFORE.max_iterations)
-        found = _BEFORE.iterate(points, points.sweeps(features, team), features, team, sites, history, likelihood)
+        of = SitesOfRows(points, points.sweeps(features, team), features, team, likelihood)
+        found = _BEFORE.iterate(of, sites, history)
         if not (np.isfinite(found.evidence) and np.isfinite(sites).all()):
             sites[:] = 0.0
 
-    def iterate(
-        self,
-        points: PointSites,
-        sweeps: SiteSweeps[Any],
-        features: RowFeatures,
-        team: Team,
-        sites: Array,
-        history: History,
-        likelihood: Likelihood,
-    ) -> Iterated:
+    def iterate(self, of: SitesOfRows, sites: Array, history: History) -> Iterated:
+        sweeps = of.sweeps
         assert isinstance(sweeps, SparseVISweeps)
         bound, status = accelerated_ascent(
             sweeps.ascend,
@@ -142,25 +135,16 @@ class _OneStep(SparseVI):
 
     first_scheme: ClassVar[str] = "a step"
 
-    def iterate(
-        self,
-        points: PointSites,
-        sweeps: SiteSweeps[Any],
-        features: RowFeatures,
-        team: Team,
-        sites: Array,
-        history: History,
-        likelihood: Likelihood,
-    ) -> Iterated:
+    def iterate(self, of: SitesOfRows, sites: Array, history: History) -> Iterated:
         natural, beyond, scale = np.empty_like(sites), np.empty_like(sites), np.empty(sites.shape[1:])
-        ok, bound, residual = sweeps.sweep(sites, natural, scale)
+        ok, bound, residual = of.sweeps.sweep(sites, natural, scale)
         if not ok or not np.isfinite(bound):
             return Iterated(np.nan, NOT_FINITE, self.first_scheme)
         history.add(bound, residual)
         begun = sites.copy()
         for length in _LENGTHS:
             sites[:] = begun + length * (natural - begun)
-            ok, moved, _ = sweeps.sweep(sites, beyond, scale)
+            ok, moved, _ = of.sweeps.sweep(sites, beyond, scale)
             if ok and moved >= bound:
                 return Iterated(moved, OUT_OF_ITERATIONS, self.first_scheme)
         sites[:] = begun

@@ -24,8 +24,7 @@ from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.cross_covariance import CrossCovariance, as_gps, new_inputs
-from pymc_gpep.structure.drawn_sums import DrawnSum
-from pymc_gpep.structure.latent_sum import LatentSum
+from pymc_gpep.structure.drawn_sums import DrawnSum, drawn_sum
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import prior_moments
@@ -107,10 +106,11 @@ def predict_draws(
     by_name(idata, "idata")
     if draws < 1:
         raise ValueError(f"draws must be at least 1, but is {draws}.")
-    if isinstance(classifier.prior, LatentSum):
-        m, given = _sum(classifier.prior, idata, gp, Xnew, data)
-    else:
+    drawn = drawn_sum(classifier)
+    if drawn is None:
         m, given = _processes(classifier, idata, gp, Xnew)
+    else:
+        m, given = _sum(drawn, idata, gp, Xnew, data)
     names = [rv.name for rv in classifier.hyperparameters]
     values = dict(zip(names, draws_of(idata, names), strict=True))
     size = idata["posterior"].sizes["chain"] * idata["posterior"].sizes["draw"]
@@ -169,12 +169,11 @@ def _processes(
 
 
 def _sum(
-    prior: LatentSum, idata: xr.DataTree, gp: Any, x: ArrayLike | None, data: Mapping[str, ArrayLike] | None
+    drawn: DrawnSum, idata: xr.DataTree, gp: Any, x: ArrayLike | None, data: Mapping[str, ArrayLike] | None
 ) -> tuple[int, Callable[[int, PointType], _Moments]]:
     """The same of sums of effects, which a draw says all of."""
     if gp is not None or x is not None:
         raise TypeError("Latent functions that are sums are predicted from draws at other data: data={...}, not Xnew.")
-    drawn = DrawnSum(prior)
     m, at = drawn.at_new_rows(data)
     values = draws_of(idata, [str(v.name) for v in drawn.variables])
 

@@ -10,8 +10,7 @@ import xarray as xr
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.structure import GPClassifier, read_classifier
-from pymc_gpep.structure.drawn_sums import DrawnSum
-from pymc_gpep.structure.latent_sum import LatentSum
+from pymc_gpep.structure.drawn_sums import drawn_sum
 
 __all__ = [
     "Result",
@@ -95,8 +94,7 @@ def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
     """
     posterior = idata["posterior"]
     c, n = classifier.n_functions, classifier.n_points
-    if isinstance(classifier.prior, LatentSum):
-        drawn = DrawnSum(classifier.prior)
+    if (drawn := drawn_sum(classifier)) is not None:
         f_of, each = drawn.at_own_rows(), draws_of(idata, [str(v.name) for v in drawn.variables])
         return np.array([f_of(given) for given in zip(*each, strict=True)])
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]

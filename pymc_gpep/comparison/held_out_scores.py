@@ -14,7 +14,7 @@ from pymc_gpep.fits.prediction import held_out, predict_at
 from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.cross_covariance import as_gps
-from pymc_gpep.structure.latent_sum import LatentSum
+from pymc_gpep.structure.drawn_sums import drawn_sum
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 
 __all__ = ["information", "scores_at"]
@@ -68,7 +68,7 @@ def scores_at(
     given = [gp is not None, Xnew is not None, ynew is not None]
     if not any(given) and data is None:
         return None
-    sums = isinstance(classifier.prior, LatentSum)
+    sums = drawn_sum(classifier) is not None
     if ynew is None or (Xnew is None and not (sums and data)):
         raise ValueError(
             "Predictions of held-out points need Xnew and ynew, and those of sums data and ynew. They need gp where "

@@ -14,7 +14,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.rows.chunks import chunks, inputs_at, sample_inputs, sample_numbers
 from pymc_gpep.rows.rows import Rows
 
-__all__ = ["class_centres", "in_turn", "initial_inducing", "spread_rows"]
+__all__ = ["centres_of_classes", "in_turn", "initial_inducing", "spread_rows"]
 
 _DEFAULT = 50  # where their number is not given
 
@@ -70,7 +70,7 @@ def initial_inducing(
             )
         rng = np.random.default_rng(random_seed)
         if centre_scales is not None and sets == 1:
-            return class_centres(rows, count, centre_scales, rng)[None]
+            return centres_of_classes(rows, count, centre_scales, rng)[None]
         return np.stack([spread_rows(rows, count, rng) for _ in range(sets)])
     try:
         z = np.asarray(given, dtype=np.float64)
@@ -106,7 +106,7 @@ def spread_rows(data: Rows, count: int, rng: np.random.Generator) -> Array:
     return rows[_spread(_centred(rows / np.where(deviations > 0.0, deviations, 1.0)), count, rng)].copy()
 
 
-def class_centres(data: Rows, count: int, scales: Array, rng: np.random.Generator) -> Array:
+def centres_of_classes(data: Rows, count: int, scales: Array, rng: np.random.Generator) -> Array:
     """Centres (count, d) that k-means finds in each class; as many of each, where there are so many rows.
 
     Parameters

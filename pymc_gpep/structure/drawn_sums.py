@@ -11,12 +11,18 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.errors import StructureError, listing
 from pymc_gpep.structure.interpreted import GraphFunction, interpreted
 from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.new_data import NewData
 
-__all__ = ["DrawnSum"]
+__all__ = ["DrawnSum", "drawn_sum"]
+
+
+def drawn_sum(classifier: GPClassifier) -> "DrawnSum | None":
+    """Return the sum that the latent functions of a model are, for its draws; None where they are processes alone."""
+    return DrawnSum(classifier.prior) if isinstance(classifier.prior, LatentSum) else None
 
 
 class DrawnSum:

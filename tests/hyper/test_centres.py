@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.testing import assert_allclose
 
-from pymc_gpep.hyper.inducing_inputs import class_centres, in_turn, spread_rows
+from pymc_gpep.hyper.inducing_inputs import centres_of_classes, in_turn, spread_rows
 from pymc_gpep.rows.in_memory import InMemory
 
 RNG = np.random.default_rng(1)
@@ -13,21 +13,21 @@ Y = np.repeat([3, 3, 3, 7, 7], 20)
 
 
 def test_centres_are_means_of_what_lies_together():
-    found = class_centres(InMemory(X, Y), 5, np.ones(2), np.random.default_rng(0))
+    found = centres_of_classes(InMemory(X, Y), 5, np.ones(2), np.random.default_rng(0))
     means = np.array([X[k * 20 : k * 20 + 20].mean(axis=0) for k in range(5)])
     assert_allclose(found[np.lexsort(found.round().T)], means[np.lexsort(means.round().T)])
 
 
 def test_columns_count_by_their_scales():
     """Two places differ in the first column alone, which counts for nothing."""
-    found = class_centres(InMemory(X[:80], np.zeros(80, int)), 2, np.array([0.0, 1.0]), np.random.default_rng(0))
+    found = centres_of_classes(InMemory(X[:80], np.zeros(80, int)), 2, np.array([0.0, 1.0]), np.random.default_rng(0))
     assert_allclose(np.sort(found[:, 1]), [0.0, 50.0], atol=0.2)
     assert_allclose(found[:, 0], 25.0, atol=0.2)
 
 
 def test_a_class_with_few_rows_leaves_the_rest_to_the_others():
     labels = np.r_[np.zeros(98, int), 1, 1]
-    found = class_centres(InMemory(X, labels), 10, np.ones(2), np.random.default_rng(0))
+    found = centres_of_classes(InMemory(X, labels), 10, np.ones(2), np.random.default_rng(0))
     assert found.shape == (10, 2)
     assert np.isfinite(found).all()
     assert_allclose(in_turn(np.array([98, 2, 0]), 10), [8, 2, 0])
