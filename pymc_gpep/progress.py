@@ -7,10 +7,15 @@ from typing import Any
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
-__all__ = ["RowProgress"]
+__all__ = ["RowProgress", "progress_bar"]
 
 _PATIENCE = 1.0  # seconds before anything is shown
 _QUIET = 5.0  # seconds between lines of text
+
+
+def progress_bar(shown: bool) -> CustomProgress:
+    """Return a bar for pieces of work that take long each; a context."""
+    return CustomProgress(console=Console(theme=default_progress_theme), disable=not shown)
 
 
 class RowProgress:

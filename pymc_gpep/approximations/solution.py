@@ -1,8 +1,10 @@
 """The result of an approximation at fixed hyperparameters."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
+import xarray as xr
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.posterior import DensePosterior
@@ -46,6 +48,17 @@ class Convergence:
     def converged(self) -> bool:
         """Whether the fixed point was reached to the tolerance."""
         return self.status == CONVERGED
+
+    def stored(self, table: xr.Dataset) -> xr.Dataset:
+        """Return a table of a file with this as well."""
+        own = table.assign(evidence=("sweep", self.evidence), residual=("sweep", self.residual))
+        return own.assign_attrs(status=self.status, scheme=self.scheme, tolerance=self.tolerance)
+
+    @classmethod
+    def restored(cls, table: xr.Dataset, tolerance: float) -> Self:
+        """Return what a table of a file has, with the tolerance that it was to fall below."""
+        evidence, residual = table["evidence"].values, table["residual"].values
+        return cls(int(table.attrs["status"]), len(evidence), evidence, residual, tolerance, table.attrs["scheme"])
 
     def __str__(self) -> str:
         """One sentence."""

@@ -7,12 +7,11 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
-from pymc.progress_bar import CustomProgress, default_progress_theme
-from rich.console import Console
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.array_types import Array
 from pymc_gpep.comparison.held_out_scores import scores_at
+from pymc_gpep.progress import progress_bar
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.natural_scale import unconstrain
@@ -105,7 +104,7 @@ def evidence_grid(
     columns = {name: np.full(shape, np.nan) for name in ("evidence", *(["mlpd"] if score else []))}
     converged, iterations = np.zeros(shape, bool), np.zeros(shape, np.int64)
     start: Array | None = None
-    with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
+    with progress_bar(progressbar) as progress:
         description = f"{solver.name} over the grid"
         for index in progress.track(serpentine(shape), total=int(np.prod(shape)), description=description):
             here = {name: taken[i] for (name, taken), i in zip(axes.items(), index, strict=True)}

@@ -6,17 +6,16 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pymc.progress_bar import CustomProgress, default_progress_theme
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
-from rich.console import Console
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.labels import plain_dims
 from pymc_gpep.gaussians.normals import draw_normals
 from pymc_gpep.graph.marginal_model import MarginalModel
+from pymc_gpep.progress import progress_bar
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
@@ -82,7 +81,7 @@ def recover(
     )
     shape = posterior.sizes["chain"], posterior.sizes["draw"]
     values: dict[str, Array] = {}
-    with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
+    with progress_bar(progressbar) as progress:
         indices = progress.track(np.ndindex(shape), total=shape[0] * shape[1], description="Recovering latent values")
         for index in indices:
             try:

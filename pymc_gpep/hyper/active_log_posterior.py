@@ -148,9 +148,9 @@ class ActiveLogPosterior(BlockLogPosterior):
         x = np.array(x)
         solution = self._tried(x)
         if solution is None:
-            return _failed(x, NOT_POSITIVE_DEFINITE)
+            return Evaluation.failed(x, NOT_POSITIVE_DEFINITE)
         if not solution.converged and solution.convergence is not None:
-            return _failed(x, solution.convergence.status)
+            return Evaluation.failed(x, solution.convergence.status)
         log_prior = self.space.log_prior(x)
         gradient = np.full(x.size, np.nan)
         if self._slopes:
@@ -236,10 +236,7 @@ class ActiveLogPosterior(BlockLogPosterior):
             },
             attrs={"bound": solution.bound, "weight": solution.sample.weight, "value": solution.active_evidence},
         )
-        if found is None:
-            return table
-        table.attrs |= {"status": found.status, "scheme": found.scheme, "tolerance": found.tolerance}
-        return table.assign(evidence=("sweep", found.evidence), residual=("sweep", found.residual))
+        return table if found is None else found.stored(table)
 
     def restored(self, x: Array, table: xr.Dataset) -> ActiveSolution:
         """See `LogPosterior`."""
@@ -255,12 +252,7 @@ class ActiveLogPosterior(BlockLogPosterior):
         precision, location, first_precision, first_location = (
             table[name].values for name in ("precision", "location", "first_precision", "first_location")
         )
-        convergence = None
-        if "status" in attrs:
-            convergence = Convergence(
-                int(attrs["status"]), table.sizes["sweep"], table["evidence"].values, table["residual"].values,
-                float(attrs["tolerance"]), str(attrs["scheme"]),
-            )  # fmt: skip
+        convergence = Convergence.restored(table, float(attrs["tolerance"])) if "status" in attrs else None
         return ActiveSolution(
             Selection(rows, table["score"].values, first_precision, first_location),
             posterior_of(dense, sites_of(self.approximator.rule(self.likelihood), precision, location)),
@@ -344,10 +336,10 @@ class HeldActive:
             with np.errstate(all="ignore"):
                 bound, slope = self._bound(self._whole.rows_at(theta))
         except (NotPositiveDefiniteError, np.linalg.LinAlgError):
-            return _failed(theta, NOT_POSITIVE_DEFINITE)
+            return Evaluation.failed(theta, NOT_POSITIVE_DEFINITE)
         log_prior, of_prior = self._whole.space.log_prior_and_slope(theta)
         if not np.isfinite(bound):
-            return _failed(theta, NOT_FINITE)
+            return Evaluation.failed(theta, NOT_FINITE)
         return Evaluation(theta, bound + log_prior, slope + of_prior, bound, 1, CONVERGED, _NO_START)
 
     def solution_at(self, reached: Evaluation) -> ActiveSolution:
@@ -372,7 +364,3 @@ class HeldActive:
         covariance = found.covariance + 0.5 * (of_own.cross + of_own.cross.swapaxes(1, 2))
         covariance[:, every, every] += of_own.variance
         return bound.value, slope + prior.own_slopes(rows, covariance, found.mean + of_own.mean)
-
-
-def _failed(theta: Array, status: int) -> Evaluation:
-    return Evaluation(theta, np.nan, np.full(theta.size, np.nan), np.nan, 0, status, _NO_START)

@@ -28,6 +28,11 @@ class Evaluation(NamedTuple):
     start: Array
     """Where a solve at this point or near by starts; empty in what was read from a file, but for the best point."""
 
+    @classmethod
+    def failed(cls, theta: Array, status: int) -> "Evaluation":
+        """Return what there is of a point at which the approximation fails."""
+        return cls(np.asarray(theta), np.nan, np.full(np.size(theta), np.nan), np.nan, 0, status, np.empty(0))
+
     @property
     def usable(self) -> bool:
         """Whether the approximation converged and the log posterior is finite."""

@@ -44,9 +44,7 @@ class LaplaceNodes(HyperMethod):
         gaussian = gaussian_at(log_posterior, optimum)
         thetas = gaussian.at(standard_normal_nodes(self.nodes, d, random_seed))
         nodes = evaluate_nodes(log_posterior, thetas, gaussian.neighbours, progressbar)
-        good = [node for node in nodes if node is not None]
-        if not good:
-            raise ValueError(f"hyper='laplace': {failures(nodes)}. Use hyper='map', or other priors.")
+        good = self.usable(nodes)
         return HyperPosterior(
             self.name,
             log_posterior,

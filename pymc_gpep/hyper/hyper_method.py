@@ -5,9 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pymc.progress_bar import CustomProgress, default_progress_theme
-from rich.console import Console
-
 from pymc_gpep.approximations.limits import check_limits
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
@@ -16,6 +13,7 @@ from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.progress import progress_bar
 
 __all__ = ["HyperMethod", "evaluate_nodes", "failures"]
 
@@ -49,6 +47,19 @@ class HyperMethod(ABC):
                 "is here. Take that, or hyper='importance', which is for every method."
             )
 
+    def usable(self, nodes: Iterable[Evaluation | None]) -> list[Evaluation]:
+        """Return the nodes at which the approximation did not fail, which are None among `nodes`.
+
+        Raises
+        ------
+        ValueError
+            If no node is left.
+        """
+        found = list(nodes)
+        if good := [node for node in found if node is not None]:
+            return good
+        raise ValueError(f"hyper={self.name!r}: {failures(found)}. Use hyper='map', or other priors.")
+
     @abstractmethod
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
@@ -68,7 +79,7 @@ def evaluate_nodes(
     """Evaluate at every point (d,), from those in `near` and many before it; None where the approximation fails."""
     log_posterior = log_posterior.weighing()
     nodes: list[Evaluation] = []
-    with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
+    with progress_bar(progressbar) as progress:
         task = progress.add_task("Integrating over hyperparameters", total=len(thetas))
 
         def evaluate(theta: Array) -> Evaluation:

@@ -50,9 +50,7 @@ class ImportanceSampling(HyperMethod):
         z = self._standard_draws(optimum.best.theta.size, random_seed)
         nodes = evaluate_nodes(log_posterior, gaussian.at(z), gaussian.neighbours, progressbar)
         found = np.array([node is not None for node in nodes])
-        if not found.any():
-            raise ValueError(f"hyper='importance': {failures(nodes)}. Use hyper='map', or other priors.")
-        good = [node for node in nodes if node is not None]
+        good = self.usable(nodes)
         logs = np.array([node.log_posterior for node in good]) - self._log_density(z[found], gaussian)
         smoothed, pareto_k = smooth(logs)
         # A draw at which the approximation fails counts as one, of no weight.

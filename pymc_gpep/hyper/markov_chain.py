@@ -80,9 +80,7 @@ class MarkovChain(HyperMethod):
         units = np.diag(chains.std(axis=0))
         near = Neighbours((optimum.best.theta,), (optimum.best.start,), units)
         nodes = evaluate_nodes(log_posterior, thetas, near, progressbar)
-        good = [node for node in nodes if node is not None]
-        if not good:
-            raise ValueError(f"hyper='nuts': {failures(nodes)}. Use hyper='map', or other priors.")
+        good = self.usable(nodes)
         found = [failures(nodes), *_complaints(data, names)]
         return HyperPosterior(
             self.name,

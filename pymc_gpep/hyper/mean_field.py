@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from pymc.progress_bar import CustomProgress, default_progress_theme
-from rich.console import Console
 
 from pymc_gpep.approximations.limits import at_least, one_of
 from pymc_gpep.approximations.neighbours import Neighbours
@@ -17,6 +15,7 @@ from pymc_gpep.hyper.mean_field_steps import Step, mean_field_steps
 from pymc_gpep.hyper.mean_field_weights import WEIGHTS
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.weights import Estimate, Weighing, smooth, worth_keeping
+from pymc_gpep.progress import progress_bar
 
 __all__ = ["MeanField"]
 
@@ -89,7 +88,7 @@ class MeanField(HyperMethod):
             inner=self.inner,
             random_seed=random_seed,
         )
-        with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
+        with progress_bar(progressbar) as progress:
             task = progress.add_task("Hyperparameters by mean field", total=self.steps)
             for step in steps:
                 bounds.append(step.joint_bound if self._bounded else step.latent.bound)
@@ -116,14 +115,13 @@ class MeanField(HyperMethod):
         spread = draws[kept].std(axis=0)
         near = Neighbours((here.theta,), (here.start,), np.diag(np.where(spread > 0, spread, 1.0)))
         nodes = evaluate_nodes(log_posterior, draws[kept], near, progressbar)
-        if all(node is None for node in nodes):
-            raise ValueError(f"hyper='mean_field': {failures(nodes)}. Use hyper='map', or other priors.")
+        good = self.usable(nodes)
         few = "" if weighing.usable else "too few: give it more draws, or take hyper='importance'"
         about = weighing.about("the lower bound" if self._bounded else "their log mean weight")
         return HyperPosterior(
             self.name,
             log_posterior,
-            [node for node in nodes if node is not None],
+            good,
             weights[kept][[node is not None for node in nodes]],
             log_evidence=weighing.estimate.value,
             weighing=weighing,

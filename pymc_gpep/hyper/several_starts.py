@@ -216,7 +216,7 @@ def one_after_another(
         except ValueError:
             if not found:
                 raise
-            ends.append(_failed(point))
+            ends.append(Evaluation.failed(point, NOT_FINITE))
             continue
         found.append(one)
         ends.append(one.best)
@@ -282,7 +282,7 @@ def _side_by_side(
             with watching(watch):
                 found = maximise(log_posterior, points[number], max_iterations, follow, flat=flat)
         except ValueError:
-            return _Search(None, _failed(points[number]))
+            return _Search(None, Evaluation.failed(points[number], NOT_FINITE))
         except KeyboardInterrupt as interrupt:  # before the search had anything to keep
             listener.end(interrupt)
             return None
@@ -297,8 +297,3 @@ def _side_by_side(
 def _near(here: Evaluation, end: Evaluation) -> bool:
     below = end.log_posterior - here.log_posterior
     return bool(0 <= below < AGREE and np.abs(here.theta - end.theta).max() < _CLOSE)
-
-
-def _failed(theta: Array) -> Evaluation:
-    gradient = np.full(np.size(theta), np.nan)
-    return Evaluation(np.asarray(theta), np.nan, gradient, np.nan, 0, NOT_FINITE, np.empty(0))

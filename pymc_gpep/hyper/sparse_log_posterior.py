@@ -173,18 +173,15 @@ class SparseLogPosterior(BlockLogPosterior):
                 "mean": (("function", value), whitened.mean),
                 "root": (("function", value, f"{value}_other") if whitened.root.ndim == 3 else coupled, whitened.root),
                 "prior_covariance": (("set", "some", "others"), few @ few.swapaxes(1, 2)),
-                "evidence": ("sweep", found.evidence),
-                "residual": ("sweep", found.residual),
             },
             attrs={
                 "jitter": white.jitter,
                 "log_normaliser": whitened.log_normaliser,
-                "status": found.status,
-                "scheme": found.scheme,
                 "value": solution.evidence,
                 "floored": solution.floored,
             },
         )
+        table = found.stored(table)
         return table.assign(units=("column", self._units)) if self._learn else table
 
     def restored(self, x: Array, table: xr.Dataset) -> SparseSolution:
@@ -202,14 +199,7 @@ class SparseLogPosterior(BlockLogPosterior):
             labels=self.labels if self._rows is None else np.empty(0, np.int64),
             likelihood=likelihood,
             start=np.empty(0),
-            convergence=Convergence(
-                int(attrs["status"]),
-                table.sizes["sweep"],
-                table["evidence"].values,
-                table["residual"].values,
-                self.approximator.tolerance,
-                attrs["scheme"],
-            ),
+            convergence=Convergence.restored(table, self.approximator.tolerance),
             inducing_slope=np.empty(0),
             floored=int(attrs["floored"]),
         )
