@@ -24,8 +24,8 @@ from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage
 from pymc_gpep.likelihoods.one_function import TwoClasses
-from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
 from pymc_gpep.solvers.dense_form import DenseFunctionPosterior
+from pymc_gpep.solvers.newton import CavityAscent, ascend
 from pymc_gpep.solvers.prior_form import FunctionPosterior
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, function_found
 

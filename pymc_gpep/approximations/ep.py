@@ -28,7 +28,7 @@ from pymc_gpep.kernels.status import OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes
 from pymc_gpep.solvers.accelerated_ep import SCHEMES, ep_ladder, signed_ladder
-from pymc_gpep.solvers.cavity_newton import sites_at_mode
+from pymc_gpep.solvers.newton import sites_at_mode
 from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior
 from pymc_gpep.solvers.problem import (
     Derivatives,

@@ -2,7 +2,7 @@
 
 The best q(f) is sought that leaves all latent values independent. Its factors are q_i ∝ N(f | μ_i, D_i) p(y_i | f).
 Here D_i = 1 / [K⁻¹]_ii is the prior variance given all other values, and the cavity means are those of
-`pymc_gpep.solvers.cavity_newton`. The variances of the factors are v_i = D_i (1 − D_iγ_i). The evidence is the lower
+`pymc_gpep.solvers.newton`. The variances of the factors are v_i = D_i (1 − D_iγ_i). The evidence is the lower
 bound (Nickisch and Rasmussen 2008, section 7, where it is misprinted)
 
     Σ_i [h_i + ½ D_i b_i² + ½ log D_i] − ½ bᵀ(f − m₀) − ½ log|K|,
@@ -27,8 +27,8 @@ from pymc_gpep.kernels.linalg.lapack import cholesky, inverse_from_cholesky
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, SINGULAR
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
-from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
 from pymc_gpep.solvers.dense_form import DenseForm
+from pymc_gpep.solvers.newton import CavityAscent, ascend
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, parameter_slopes
 
 __all__ = ["FactorialVariational", "factorial_variational"]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pymc_gpep.approximations.accelerated_bound import AcceleratedBound
+from pymc_gpep.approximations.accelerated_ep import AcceleratedBound
 from pymc_gpep.approximations.linear_response import bound_response
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -10,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.approximations.accelerated_ep import sites_between
 from pymc_gpep.approximations.limits import at_least, check_limits, documented, fraction, positive
-from pymc_gpep.approximations.number import Number
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
@@ -22,7 +22,22 @@ from pymc_gpep.solvers.problem import History
 from pymc_gpep.solvers.sparse_contract import LeftOut, PointSites, Pull, SiteSweeps
 from pymc_gpep.solvers.team import Team, gather, one_blas_thread
 
-__all__ = ["InducedArrays", "Iterated", "SitesOfRows", "SparseApproximation", "SparseSolution"]
+__all__ = ["InducedArrays", "Iterated", "Number", "SitesOfRows", "SparseApproximation", "SparseSolution"]
+
+
+class Number(Enum):
+    """Kind of the number; the value says so in words."""
+
+    EVIDENCE = "log evidence {:.4f} (of the model with inducing inputs)"
+    """An approximation of the log marginal likelihood of the model with the FITC prior."""
+    BOUND = "lower bound {:.4f} of the log evidence"
+    """Not above the log marginal likelihood of the model, with all its latent values or with the FITC prior."""
+    OBJECTIVE = "objective {:.4f} (no evidence, and not to be compared with one)"
+    """A number by which hyperparameters are chosen, and no more."""
+
+    def text(self, value: float) -> str:
+        """A number of this kind in words."""
+        return self.value.format(value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import at_least, fraction
-from pymc_gpep.approximations.number import Number
 from pymc_gpep.approximations.point_averages import has_point_averages, point_averages
-from pymc_gpep.approximations.sparse import Iterated, SitesOfRows, SparseApproximation
+from pymc_gpep.approximations.sparse import Iterated, Number, SitesOfRows, SparseApproximation
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS

@@ -22,7 +22,7 @@ from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
 from pymc_gpep.rows.in_memory import InMemory
-from pymc_gpep.rows.row_range import RowRange, rows_between
+from pymc_gpep.rows.parts import RowRange, rows_between
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.accelerated_ep import SCHEMES, climb
 from pymc_gpep.solvers.inducing import RowFeatures, whitening

@@ -22,7 +22,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.whitening import Sampled
-from pymc_gpep.graph.at_point import AtPoint
 from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -31,13 +30,29 @@ from pymc_gpep.likelihoods.log_probabilities import log_probability
 from pymc_gpep.structure import StructureError
 from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.structure.classifier import GPClassifier
-from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.interpreted import GraphFunction, graph_function
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.missing_responses import MissingResponses, missing_responses
 from pymc_gpep.structure.prior_functions import frozen_data, observed
 from pymc_gpep.structure.sampled_values import SampledValues
 
 __all__ = ["LatentModel", "LogLikelihood"]
+
+
+class AtPoint:
+    """A compiled function whose first arguments are taken from a point by name; a class, so that it can be pickled."""
+
+    def __init__(self, compiled: GraphFunction, names: Sequence[str]) -> None:
+        self._compiled = compiled
+        self._names = names
+
+    def __call__(self, point: PointType, *values: Array) -> list[Any]:
+        found: list[Any] = self._compiled(*(np.asarray(point[name]) for name in self._names), *values)
+        return found
+
+    def seed(self, seed: int) -> None:
+        """Seed what the function draws."""
+        self._compiled.seed(seed)
 
 
 def drawn_value(

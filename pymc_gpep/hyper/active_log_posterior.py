@@ -16,7 +16,7 @@ from pymc_gpep.approximations.selection.bound import ActiveBound
 from pymc_gpep.approximations.selection.selection import Selection
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.active_posterior import ActivePosterior
+from pymc_gpep.gaussians.inducing_posterior import ActivePosterior
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import SiteForm

@@ -10,9 +10,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.neighbours import Neighbours
-from pymc_gpep.approximations.number import Number
 from pymc_gpep.approximations.solution import Convergence
-from pymc_gpep.approximations.sparse import SparseApproximation, SparseSolution
+from pymc_gpep.approximations.sparse import Number, SparseApproximation, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.block_log_posterior import FEW, OVER_FITTED, BlockLogPosterior

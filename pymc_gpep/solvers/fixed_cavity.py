@@ -1,6 +1,6 @@
 """Laplace's approximation and naive TAP: Gaussians with the curvature at the mode under cavities of fixed width.
 
-With the notation of `pymc_gpep.solvers.cavity_newton` the posterior is N(f, (K⁻¹ + W)⁻¹), and the evidence
+With the notation of `pymc_gpep.solvers.newton` the posterior is N(f, (K⁻¹ + W)⁻¹), and the evidence
 
     Σ_i [h_i + ½ D_i b_i² + ½ log(1 + W_i D_i)] − ½ bᵀ(f − m₀) − ½ log|A|
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE
-from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
+from pymc_gpep.solvers.newton import CavityAscent, ascend
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, function_found
 
 __all__ = ["fixed_cavity"]

@@ -3,6 +3,18 @@
 It works on the weights b = K⁻¹ (f − m): K is never inverted. The gradient of the log posterior with respect to f is the
 residual r = ∇ log p(y | f) − b. Newton's step in b is (I + W K)⁻¹ r, W the curvature of −log p. Since it comes from the
 residual, each step also corrects the rounding errors of earlier ones. The accuracy reached is that of f = m + K b.
+
+Laplace, naive TAP and the factorial variational method have cavities of fixed width. Let h(μ, D) = log ∫ p(y | f) N(f |
+μ, D) df. Each of the three wants weights b = K⁻¹(f − m₀) with
+
+    b_i = h′(μ_i, D_i),   f_i = μ_i + D_i b_i.
+
+The methods differ in the width D alone: 0 for Laplace, K_ii for naive TAP, 1 / [K⁻¹]_ii for the factorial method. (EP
+has the variance of the cavity itself, which moves.) The mode of Σ ĥ(f_i) − ½ (f − m₀)ᵀ K⁻¹ (f − m₀) is then f,
+
+    ĥ(f) = h(μ) + ½ D b²,   ĥ′(f) = b,   −ĥ″(f) = W = γ / (1 − Dγ),   γ = −h″(μ, D) ≥ 0,
+
+with the μ that belongs to f. For a log-concave likelihood Dγ < 1, ĥ is concave, and the mode is unique.
 """
 
 import math
@@ -10,12 +22,237 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.problem import History, Problem
 
-__all__ = ["MARGIN", "Ascent", "begin", "log_posterior", "newton", "step_length"]
+__all__ = [
+    "MARGIN",
+    "Ascent",
+    "CavityAscent",
+    "ascend",
+    "begin",
+    "log_posterior",
+    "newton",
+    "sites_at_mode",
+    "step_length",
+]
+
+_CLOSE = 0.1  # latent values that move less do not overshoot
+_MAX_INVERSIONS = 100
+_LOST = 1e-8  # slope of μ + D h′(μ) that has few digits left
+_ROUNDING = 8.0 * np.finfo(np.float64).eps
+_SHORT = 1e-4  # relative change of h″ and h‴ up to which the series of h, of fourth order, is as good as h
+_SLIGHT = 0.3  # change of a step that its third-order term may be
+_MAX_APPROACHES = 30  # inexact steps of Newton's method before the first factorisation
+_REDUCTION, _LIMIT = 0.01, 100  # of each of them: what is left of the residual, and steps of conjugate gradients
+
+
+class CavityAscent:
+    """The function that Newton's method climbs, see `pymc_gpep.solvers.newton.Ascent`.
+
+    Parameters
+    ----------
+    problem : Problem
+    average : kernel
+        Kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`; the fourth derivative is not used where
+        the width is 0.
+    width : array (n,)
+        Widths D.
+    volume : function of log|A| and W (n,)
+        Twice the loss of evidence to the volume of the posterior.
+
+    Attributes
+    ----------
+    cavity : array (n,)
+        μ at f.
+    h : array (5, n)
+        h and its derivatives there.
+    posterior : FunctionPosterior
+        Posterior with the precisions W.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        average: Callable[..., None],
+        width: Array,
+        volume: Callable[[float, Array], float],
+    ) -> None:
+        n = problem.labels.size
+        self.width, self.posterior = width, problem.prior.posterior(problem.mean[0])
+        self.f, self.gradient = np.full((2, 1, n), np.nan)
+        self.h = np.full((5, n), np.nan)
+        self._problem, self._average, self._volume = problem, average, volume
+        self.cavity = problem.mean[0].copy()
+
+    @property
+    def kept(self) -> Array:
+        """1 − Dγ (n,): the tilted variance relative to D."""
+        return np.asarray(1.0 + self.width * self.h[2])
+
+    @property
+    def curvature(self) -> Array:
+        """W (n,)."""
+        return np.asarray(np.maximum(-self.h[2], 0.0) / self.kept)
+
+    @property
+    def stiffness(self) -> Array:
+        """The same where it is more than 1 (n,): the rate of a count is its curvature."""
+        return np.asarray(np.maximum(self.curvature, 1.0))
+
+    def log_density(self) -> float:
+        self._look(self.f[0])
+        self.gradient[0] = self.h[1]
+        return float((self.h[0] + 0.5 * self.width * self.h[1] ** 2).sum())
+
+    def factorise(self) -> tuple[bool, float]:
+        w = self.curvature
+        ok = self.posterior.decompose(w)
+        return ok, self._volume(self.posterior.log_det, w)
+
+    def solve(self, residual: Array, step: Array) -> None:
+        step[0] = self.posterior.smooth(residual[0])
+
+    def length(self, b: Array, step: Array, image: Array, value: float, slope: float) -> float:
+        if np.abs(image).max() < _CLOSE:
+            return 1.0
+
+        def along_line(t: float) -> tuple[float, float]:
+            self._look(self.f[0] + t * image[0])
+            return float(image[0] @ self.h[1]), float(image[0] ** 2 @ self.curvature)
+
+        return step_length(along_line, float(np.vdot(b, image)), float(np.vdot(step, image)))
+
+    def _look(self, f: Array) -> None:
+        """Compute h at the means μ of cavities that belong to f (n,): Newton's method on μ + D h′(μ), rising with μ.
+
+        The iteration goes on from where h is known, and computes it only where μ is not there yet. Computing h is by
+        far the most of the cost. Where μ has gone so far that 1 + D h″ is lost to rounding, the iteration begins anew
+        from μ = f. It does the same where h is not a number.
+        """
+        width, mean, h = self.width, self.cavity, self.h
+        if not width.any():
+            mean[:] = f
+            self._compute()
+            return
+        low, high = np.full_like(f, -np.inf), np.full_like(f, np.inf)
+        lost = ~(np.isfinite(h[:3]).all(axis=0) & (self.kept > _LOST))
+        mean[lost] = f[lost]
+        self._compute(np.flatnonzero(lost))
+        at = np.arange(f.size)
+        for _ in range(_MAX_INVERSIONS):
+            pull = width[at] * h[1, at]
+            excess = mean[at] + pull - f[at]
+            off = np.abs(excess) > _ROUNDING * (np.abs(mean[at]) + np.abs(pull) + np.abs(f[at]))
+            if not off.any():
+                break
+            at, pull, excess = at[off], pull[off], excess[off]
+            old, own = mean[at], h[:, at]
+            low[at] = np.where(excess < 0.0, old, low[at])
+            high[at] = np.where(excess > 0.0, old, high[at])
+            slope = 1.0 + width[at] * own[2]
+            step = -excess / slope
+            bent = 0.5 * width[at] * own[3] / slope * step  # Halley's term, where it is small
+            new = old + step * np.where(np.abs(bent) < _SLIGHT, 1.0 - bent, 1.0)
+            outside = ~((new > low[at]) & (new < high[at]))
+            bracketed = np.isfinite(low[at]) & np.isfinite(high[at])
+            new = np.where(outside & bracketed, 0.5 * (low[at] + high[at]), np.where(outside, f[at] - pull, new))
+            mean[at] = new
+            short = _bend(own, new - old) < _SHORT
+            h[:, at[short]] = _continued(own[:, short], (new - old)[short])
+            self._compute(at[~short])
+
+    def settle(self) -> None:
+        """h from scratch, its highest derivatives too, which a series loses."""
+        if self.width.any():
+            self._compute()
+
+    def _compute(self, at: NDArray[np.intp] | None = None) -> None:
+        """h at the means of cavities, of all points or of those with the numbers `at`."""
+        y, parameters = self._problem.labels, self._problem.parameters
+        if at is None or at.size == y.size:
+            self._average(self.cavity, self.width, y, parameters, self.h)
+        elif at.size:
+            own = np.empty((5, at.size))
+            self._average(self.cavity[at], self.width[at], y[at], np.take(parameters, at, axis=1), own)
+            self.h[:, at] = own
+
+
+def _bend(h: Array, step: Array) -> Array:
+    """About how much h″ and h‴ change over a step (n,), relative to themselves; NaN where nothing can be said.
+
+    In a tail where h is all but quadratic, only the ratio of the small ones says how far away that ends.
+    """
+    return np.asarray(np.abs(step) * np.maximum(np.abs(h[3] / h[2]), np.abs(h[4] / h[3])))
+
+
+def _continued(h: Array, step: Array) -> Array:
+    """h and its derivatives (5, n) a step further, by its series."""
+    h0, h1, h2, h3, h4 = h
+    further = np.empty_like(h)
+    further[0] = h0 + step * (h1 + step / 2.0 * (h2 + step / 3.0 * (h3 + step / 4.0 * h4)))
+    further[1] = h1 + step * (h2 + step / 2.0 * (h3 + step / 3.0 * h4))
+    further[2] = h2 + step * (h3 + step / 2.0 * h4)
+    further[3] = h3 + step * h4
+    further[4] = h4
+    return further
+
+
+def ascend(
+    problem: Problem, b: Array, ascent: CavityAscent, history: History, *, tolerance: float
+) -> tuple[float, int]:
+    """Climb from the weights `b` (1, n), which are overwritten, and leave `ascent` and its posterior belonging to them.
+
+    Returns evidence and status.
+    """
+    _approach(problem, b, ascent, tolerance)
+    evidence, status = newton(problem, b, ascent, history, tolerance=tolerance)
+    if status in (CONVERGED, OUT_OF_ITERATIONS, OUT_OF_DIGITS):
+        ascent.settle()
+        ascent.posterior.weights[:], ascent.posterior.mean[:] = b[0], ascent.f[0]
+        ascent.posterior.invert()
+        ascent.posterior.spread()
+    return evidence, status
+
+
+def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float) -> None:
+    """Come close to the mode without a factorisation: Newton's method, its steps as cheap as they can be.
+
+    Where these take many steps or none helps, what is left is for the factorisation.
+    """
+    image, pull, step = np.empty((3, *b.shape))
+    closest = np.inf
+    begin(problem, b, ascent, image)
+    for _ in range(_MAX_APPROACHES):
+        value = log_posterior(problem, b, ascent, image)
+        slope = ascent.gradient - b
+        reduction = min(_REDUCTION, closest)  # Newton's method squares what is left
+        problem.prior.newton_direction(ascent.curvature, slope, reduction, _LIMIT, step, pull)
+        residual = float(max((np.abs(slope) / ascent.stiffness).max(), np.abs(step).max()))
+        if not residual < (closest if closest < _CLOSE else np.inf):  # from far away it may rise
+            break
+        closest = residual
+        b += ascent.length(b, pull, step, value, float(np.vdot(slope, step))) * pull
+        if max(residual, reduction) * residual < MARGIN * max(tolerance, problem.prior.rounding(b)):
+            break
+
+
+def sites_at_mode(problem: Problem, average: Callable[..., None], tolerance: float, *, wide: bool) -> Array:
+    """Precisions and locations (2, n) of Laplace's method, or of naive TAP where cavities are `wide` as the prior.
+
+    They are about as accurate as asked for, a start for other approximations, and all 0 where they are no numbers.
+    """
+    width = problem.prior.variances[0].copy() if wide else np.zeros(problem.labels.size)
+    ascent = CavityAscent(problem, average, width, lambda *_: np.nan)
+    b, image = np.zeros((2, 1, width.size))
+    _approach(problem, b, ascent, tolerance)
+    log_posterior(problem, b, ascent, image)
+    sites = np.stack([ascent.curvature, b[0] + ascent.curvature * ascent.f[0]])
+    return sites if np.isfinite(sites).all() else np.zeros_like(sites)
+
 
 _NEAR = 1.0  # residual from which on a curvature serves for more than one step
 _FASTER = 0.3  # part of the residual that such a step may leave at most

@@ -24,8 +24,7 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.accelerated_ascent import accelerated_ascent
-from pymc_gpep.solvers.cavity_newton import sites_at_mode
-from pymc_gpep.solvers.newton import step_length
+from pymc_gpep.solvers.newton import sites_at_mode, step_length
 from pymc_gpep.solvers.prior_form import FunctionPosterior
 from pymc_gpep.solvers.problem import (
     Derivatives,

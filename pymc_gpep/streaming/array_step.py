@@ -31,6 +31,7 @@ from pymc_gpep.structure.interpreted import INTERPRETED, without_c_compiler
 
 __all__ = ["array_optimiser", "array_step"]
 
+
 _DEFAULTS = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}  # of PyMC
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_gpep.streaming.array_step import array_step
 from pymc_gpep.streaming.batches import Batch, Batches
-from pymc_gpep.streaming.schedule import Schedule
+from pymc_gpep.streaming.memories.memory import Schedule
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, make_step
 from pymc_gpep.structure.interpreted import INTERPRETED

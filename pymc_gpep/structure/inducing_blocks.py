@@ -16,8 +16,8 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.rows.first_columns import FirstColumns
 from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.rows.parts import FirstColumns
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.structure.classifier import GPClassifier

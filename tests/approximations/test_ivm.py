@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import IVM, approximator
 from pymc_gpep.approximations.selection.selection import DenseRows
-from pymc_gpep.gaussians.active_posterior import ActivePosterior
+from pymc_gpep.gaussians.inducing_posterior import ActivePosterior
 from pymc_gpep.solvers.inducing import Block
 from tests.approximations.selection.cases import CASES
 from tests.reference.data import random_problem

@@ -6,8 +6,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from pymc_gpep.approximations import KL, SparseVI, VariationalBayes
-from pymc_gpep.approximations.number import Number
-from pymc_gpep.approximations.sparse import InducedArrays
+from pymc_gpep.approximations.sparse import InducedArrays, Number
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.local_computations import PointAverage
 from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood

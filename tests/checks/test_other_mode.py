@@ -9,7 +9,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from pymc_gpep.approximations import EP
-from pymc_gpep.checks.other_mode import other_mode
+from pymc_gpep.checks.doubts import other_mode
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.interpreted import evaluate
 

@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
-from pymc_gpep.solvers.cavity_newton import CavityAscent
 from pymc_gpep.solvers.dense_form import DenseForm
+from pymc_gpep.solvers.newton import CavityAscent
 from pymc_gpep.solvers.problem import Problem
 from tests.approximations.binary import KINDS
 

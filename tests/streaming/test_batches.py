@@ -5,7 +5,7 @@ import pytest
 
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.streaming.batches import Batches
-from pymc_gpep.streaming.schedule import AveragingSchedule, ReplacingSchedule
+from pymc_gpep.streaming.memories.memory import AveragingSchedule, ReplacingSchedule
 
 
 class Chunked(InMemory):

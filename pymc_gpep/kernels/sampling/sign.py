@@ -6,7 +6,7 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.sampling.truncated import draw_below
-from pymc_gpep.kernels.scalar.class_sign import class_sign
+from pymc_gpep.kernels.scalar.probit import class_sign
 
 __all__ = ["draw_by_sign"]
 

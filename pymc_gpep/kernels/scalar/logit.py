@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.scalar.class_sign import class_sign
+from pymc_gpep.kernels.scalar.probit import class_sign
 from pymc_gpep.kernels.special.logistic_average import (
     ROOM,
     average_log_logistic,

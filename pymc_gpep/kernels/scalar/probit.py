@@ -9,11 +9,16 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.scalar.class_sign import class_sign
 from pymc_gpep.kernels.special.log_probit_average import log_probit_normal
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, log_ndtr_derivatives
 
-__all__ = ["average", "average_log", "bound", "derivatives"]
+__all__ = ["average", "average_log", "bound", "class_sign", "derivatives"]
+
+
+@kernel
+def class_sign(label):
+    """1 for class 1, −1 for class 0, NaN for what is no class."""
+    return math.nan if label < 0 or label > 1 else 2.0 * label - 1.0
 
 
 @kernel

@@ -9,9 +9,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.streaming.common_shift import common_terms, shifted
 from pymc_gpep.streaming.gaussian import Gaussian
-from pymc_gpep.streaming.memories.memory import BatchGraph, Effect, Marginals, Memory
+from pymc_gpep.streaming.memories.memory import AveragingSchedule, BatchGraph, Effect, Marginals, Memory, Schedule
 from pymc_gpep.streaming.rules.rule import Rule
-from pymc_gpep.streaming.schedule import AveragingSchedule, Schedule
 from pymc_gpep.streaming.state import State
 
 __all__ = ["AveragesMemory", "BatchSites"]

@@ -7,9 +7,16 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.streaming.gaussian import gaussian
-from pymc_gpep.streaming.memories.memory import BatchGraph, Effect, Memory, log_site_normalisers, site_of
+from pymc_gpep.streaming.memories.memory import (
+    BatchGraph,
+    Effect,
+    Memory,
+    ReplacingSchedule,
+    Schedule,
+    log_site_normalisers,
+    site_of,
+)
 from pymc_gpep.streaming.rules.rule import Rule
-from pymc_gpep.streaming.schedule import ReplacingSchedule, Schedule
 from pymc_gpep.streaming.state import State
 
 __all__ = ["StoredMemory"]

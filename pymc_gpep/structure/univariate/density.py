@@ -23,8 +23,7 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.log_probabilities import bounds, censored_sides, log_below, log_probability, uncensored
 from pymc_gpep.likelihoods.observed_classes import known_shape
 from pymc_gpep.structure.univariate.row_cut import RowCut, RowsMixedError
-from pymc_gpep.structure.univariate.row_derivatives import row_derivatives, row_slopes
-from pymc_gpep.structure.univariate.row_program import compiled_rows
+from pymc_gpep.structure.univariate.row_derivatives import compiled_rows, row_derivatives, row_slopes
 
 __all__ = ["RowDensity", "RowGraph", "row_graph"]
 

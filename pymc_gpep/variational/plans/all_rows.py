@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pymc_gpep.approximations import approximator
-from pymc_gpep.checks.learned import nothing_learned
-from pymc_gpep.checks.other_mode import other_mode
+from pymc_gpep.checks.doubts import nothing_learned, other_mode
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
