@@ -27,7 +27,7 @@ from pymc_gpep.fits.fitted import Fitted, Gp
 from pymc_gpep.fits.labels import plain_dims
 from pymc_gpep.graph.memory import available_memory
 from pymc_gpep.hyper import HyperPosterior
-from pymc_gpep.hyper.block_functions import BlockFunctions
+from pymc_gpep.hyper.block_log_posterior import BlockFunctions
 from pymc_gpep.hyper.log_posterior import Gps
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier

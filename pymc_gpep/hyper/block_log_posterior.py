@@ -1,28 +1,35 @@
-"""Parts shared by log posteriors that ask the prior for blocks, and never for a matrix of all rows."""
+"""Log posteriors that ask the prior for blocks, and never for a matrix of all rows, and their latent functions.
+
+The posterior is known by inducing values, or by the latent values of a few rows.
+"""
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.graph.memory import check_memory
-from pymc_gpep.hyper.block_functions import AnchoredPosterior, BlockFunctions
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.latent_functions import LatentFunctions, NewRows, Reach
 from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.rows.rows import Rows
+from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.structure.cross_covariance import new_inputs
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import prior_moments
 
-__all__ = ["FEW", "OVER_FITTED", "BlockLogPosterior"]
+__all__ = ["FEW", "OVER_FITTED", "BlockFunctions", "BlockLogPosterior"]
 
 OVER_FITTED = (
     "Inducing inputs were fitted to the labels: the number comes out too high, and is not to be compared with that of "
@@ -34,6 +41,203 @@ FEW = 6
 """Inputs whose prior covariance is kept in files, to know the model by."""
 
 _PLACES, _MANY = 20, 400  # rows whose covariances stand for all
+_SOME = 200  # fitted rows that are looked at for all
+_INDEPENDENT = (
+    "The sites of this fit leave the functions of a point independent, from which leave-one-out is off by a tenth and "
+    'more. Fit with sites that couple them (sites="nested" of "sparse_ep" without batches, sites="coupled" of "ivm"), '
+    "or hold out rows, and score fit.predict(Xtest) on them."
+)
+
+
+class AnchoredPosterior(Protocol):
+    """A posterior that is asked for blocks of points."""
+
+    @property
+    def size(self) -> int:
+        """How many values each function has."""
+
+    @property
+    def as_inducing(self) -> InducingPosterior:
+        """The same by way of inducing values."""
+
+    def predict(self, block: Block) -> tuple[Array, Array]:
+        """Means (c, m) and covariances (m, c, c) of the latent functions at m points, from their prior moments."""
+
+
+class BlockFunctions(LatentFunctions):
+    """Latent functions by a posterior of M values of each, at inputs of their own.
+
+    Parameters
+    ----------
+    log_posterior : BlockLogPosterior
+    x : array
+        A flat vector.
+    solution : SparseSolution, ActiveSolution or BatchSolution
+        The solution there.
+    gps : tuple of pm.gp.Latent or None
+    """
+
+    def __init__(self, log_posterior: "BlockLogPosterior", x: Array, solution: Any, gps: Gps) -> None:
+        self._log_posterior, self._x, self._solution, self._gps = log_posterior, x, solution, gps
+        self._blocks, self._posterior = log_posterior.blocks(gps), log_posterior.posterior(solution)
+        self._prior = log_posterior.prior_at(x, gps, solution)
+        self.n_functions, self.n_points, self.size = self._prior.n_functions, self._prior.n_points, self._posterior.size
+
+    def new_rows(self, x: ArrayLike | None, data: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
+        """See `LatentFunctions`."""
+        if self._blocks.beside:
+            return self._blocks.beside.new_rows(x, data)
+        return new_inputs(x, self._blocks.rows.n_inputs)
+
+    @property
+    def takes(self) -> Collection[str]:
+        """See `LatentFunctions`."""
+        return self._blocks.beside.takes if self._blocks.beside else ()
+
+    @cached_property
+    def likelihood(self) -> Likelihood:
+        """See `LatentFunctions`."""
+        return self._log_posterior.likelihood_at(self._x, self._blocks.rows.n_rows)
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """See `LatentFunctions`."""
+        return self._log_posterior.observed(self._gps)
+
+    @cached_property
+    def _own_prior(self) -> DensePrior:
+        """The prior of the latent values at the model's own points."""
+        log_posterior = self._log_posterior
+        check_memory(log_posterior.classifier, "fit.mean, as fit.std and fit.cov,")
+        moments = prior_moments(log_posterior.classifier, log_posterior.space.data)(log_posterior.point(self._x))
+        return DensePrior(moments.k, moments.mean)
+
+    @property
+    def own(self) -> Array:
+        """See `LatentFunctions`."""
+        return self._prior.inducing().diagonal(axis1=1, axis2=2)
+
+    def _block(self, inputs: Array) -> Block:
+        return self._blocks.block(self._prior.point, self._prior.z, inputs)
+
+    def at(self, inputs: Array) -> NewRows:
+        """See `LatentFunctions`."""
+        block = self._block(inputs)
+        return NewRows(*self._posterior.predict(block), block)
+
+    def at_rows(self, rows: slice) -> tuple[Array, Array]:
+        """See `LatentFunctions`."""
+        return self._posterior.predict(self._prior.block(rows))
+
+    def left_out(self) -> Iterator[LeftOut]:
+        """See `LatentFunctions`."""
+        found = self._log_posterior.left_out(self._x, self._solution, self._gps)
+        if found is None:
+            raise NotImplementedError(_INDEPENDENT)
+        return found
+
+    def refitted(self, i: int) -> tuple[Array, Array, bool]:
+        """See `LatentFunctions`."""
+        raise NotImplementedError(
+            "loo(refit_above=...) fits rows again by a method that works on all latent values together. Leave "
+            "refit_above out, or hold out rows, and score fit.predict(Xtest) on them."
+        )
+
+    def among_fitted(self) -> Reach:
+        """See `LatentFunctions`."""
+        z = self._prior.z
+        try:
+            some = self._blocks.rows.inputs(slice(0, min(_SOME, self.n_points)))
+        except ValueError:  # a fit that was read from a file has none
+            some = z[0]
+        block = self._block(some)
+        same = (z[:, :, None] == some[:, : z.shape[-1]]).all(axis=-1)
+        return Reach(np.where(same, np.nan, block.cross).swapaxes(1, 2), block.variance, self.own)
+
+    def _at_model(self) -> Block:
+        return self._block(self._log_posterior.own_inputs(self._gps))
+
+    def _linear(self, rotated: NDArray[np.bool_]) -> tuple[Array, list[Array], list[Array], Array]:
+        """All latent values of the model as f = m + Bᵀv + e: mean m, maps B, covariances C, and the mean of v.
+
+        e ~ N(0, C − BᵀB) is what inducing values leave unsaid, of all points together. For functions that are `rotated`
+        it is all of z = L⁻¹ (f − m), with C the identity.
+        """
+        prior, posterior = self._own_prior, self._posterior.as_inducing
+        features = posterior.whitening.features(self._at_model())
+        maps, covariances, mean = [], [], prior.mean.copy()
+        for k, own in enumerate(posterior.whitening.owner(self.n_functions)):
+            w, covariance = features.w[own], prior.k[k % len(prior.k)]
+            if rotated[k]:
+                w = solve_triangular(prior.roots[k % len(prior.k)], w.T, lower=True, check_finite=False).T
+                covariance, mean[k] = np.eye(len(covariance)), 0.0
+            maps.append(w)
+            covariances.append(covariance)
+        return mean, maps, covariances, posterior.whitened.mean
+
+    def _effects(self) -> tuple[Array, Array]:
+        """Mean (1, p) and root R (p, ·) of the covariance R Rᵀ of the standard normals of effects."""
+        posterior = self._posterior.as_inducing
+        own = slice(posterior.whitening.n_inducing, None)
+        return posterior.whitened.mean[:, own], posterior.whitened.root[0][:, own].T
+
+    def whitened(self) -> tuple[Array, Array]:
+        """See `LatentFunctions`: with effects beside a process, of these alone."""
+        if self._blocks.beside:
+            centre, root = self._effects()
+            return centre, (root * root).sum(axis=1)[None]
+        mean, maps, covariances, v = self._linear(np.full(self.n_functions, True))
+        _, explained = self._posterior.as_inducing.whitened.moments(maps)
+        rest = [c.diagonal() - (b * b).sum(axis=0) for b, c in zip(maps, covariances, strict=True)]
+        variance = explained.diagonal(axis1=1, axis2=2).T + np.array(rest)
+        return mean + np.stack([own @ b for own, b in zip(v, maps, strict=True)]), np.maximum(variance, 0.0)
+
+    def marginals(self) -> tuple[Array, Array]:
+        """See `LatentFunctions`."""
+        mean, cov = self._posterior.predict(self._at_model())
+        return mean, cov.diagonal(axis1=1, axis2=2).T
+
+    def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
+        """See `LatentFunctions`: with effects beside a process, of these alone."""
+        if self._blocks.beside:
+            _, root = self._effects()
+            return (root @ root.T)[None, :, None]
+        _, maps, covariances, _ = self._linear(rotated)
+        joint = self._posterior.as_inducing.whitened.joint_covariance(maps)
+        for k, (b, covariance) in enumerate(zip(maps, covariances, strict=True)):
+            joint[k, :, k] += covariance - b.T @ b
+        return joint
+
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
+        """See `LatentFunctions`: with effects beside a process, no values of f, and z of these alone."""
+        if self._blocks.beside:
+            v = self._posterior.as_inducing.whitened.draw(rng, count)
+            return np.empty((count, self.n_functions, 0)), v[..., self._posterior.as_inducing.whitening.n_inducing :]
+        _, maps, covariances, _ = self._linear(np.full(self.n_functions, True))
+        v = self._posterior.as_inducing.whitened.draw(rng, count)
+        z = np.empty((count, self.n_functions, maps[0].shape[1]))
+        for k, (b, covariance) in enumerate(zip(maps, covariances, strict=True)):
+            values, vectors = np.linalg.eigh(covariance - b.T @ b)
+            noise = rng.standard_normal((count, len(values))) * np.sqrt(np.maximum(values, 0.0))
+            z[:, k] = v[:, k] @ b + noise @ vectors.T
+        return self._own_prior.latent(z), z
+
+    def standard_normals(self, f: Array) -> Array:
+        """z = L⁻¹ (f − m) of latent values f (s, c, n) at the model's own points, in the same shape."""
+        prior, z = self._own_prior, np.empty_like(f)
+        for k in range(self.n_functions):
+            apart = (f[:, k] - prior.mean[k]).T
+            z[:, k] = solve_triangular(prior.roots[k % len(prior.k)], apart, lower=True, check_finite=False).T
+        return z
+
+    def draw_at(self, rng: np.random.Generator, count: int, inputs: Array | None) -> Iterator[tuple[slice, Array]]:
+        """See `LatentFunctions`."""
+        posterior = self._posterior.as_inducing
+        v = posterior.whitened.draw(rng, count)
+        n = self.n_points if inputs is None else len(inputs)
+        for rows in row_blocks(n, self.n_functions * max(self.size, count)):
+            block = self._prior.block(rows) if inputs is None else self._block(inputs[rows])
+            yield rows, posterior.draw_at(rng, v, block)
 
 
 class BlockLogPosterior(LogPosterior):
@@ -113,12 +317,10 @@ class BlockLogPosterior(LogPosterior):
 
     def latent(self, x: Array, solution: Any, gps: Gps = None) -> BlockFunctions:
         """See `LogPosterior`."""
-        blocks, posterior = self.blocks(gps), self.posterior(solution)
-        prior = self.prior_at(x, gps, solution)
-        return BlockFunctions(prior, blocks, lambda: self._model_inputs(gps), posterior, _Given(self, x, solution, gps))
+        return BlockFunctions(self, x, solution, gps)
 
-    def _model_inputs(self, gps: Gps) -> Array:
-        """Inputs of the model's own points."""
+    def own_inputs(self, gps: Gps) -> Array:
+        """Return the inputs (n, d) of the model's own points."""
         own = self.blocks(gps) if self._rows is None else InducingBlocks(self.classifier, gps, self.space.data)
         return own.rows.inputs(slice(0, own.rows.n_rows))
 
@@ -127,28 +329,3 @@ class BlockLogPosterior(LogPosterior):
         sets, size, _ = anchors.shape
         shared = "" if self.classifier.n_functions == 1 else " for each function" if sets > 1 else " for all functions"
         return f"{size} {self.by}{shared}"
-
-
-class _Given:
-    """See `pymc_gpep.hyper.block_functions.FittedRows`."""
-
-    def __init__(self, log_posterior: BlockLogPosterior, x: Array, solution: Any, gps: Gps) -> None:
-        self._log_posterior, self._x, self._solution, self._gps = log_posterior, x, solution, gps
-
-    @cached_property
-    def labels(self) -> NDArray[np.int64]:
-        return self._log_posterior.observed(self._gps)
-
-    @cached_property
-    def likelihood(self) -> Likelihood:
-        return self._log_posterior.likelihood_at(self._x, self._log_posterior.blocks(self._gps).rows.n_rows)
-
-    @cached_property
-    def own_prior(self) -> DensePrior:
-        classifier = self._log_posterior.classifier
-        check_memory(classifier, "fit.mean, as fit.std and fit.cov,")
-        moments = prior_moments(classifier, self._log_posterior.space.data)(self._log_posterior.point(self._x))
-        return DensePrior(moments.k, moments.mean)
-
-    def left_out(self) -> Iterator[LeftOut] | None:
-        return self._log_posterior.left_out(self._x, self._solution, self._gps)
