@@ -24,7 +24,7 @@ from benchmarks.paper.fixed import (
     probabilities,
     squared_exponential,
 )
-from pymc_gpep.approximations.tierney_kadane import tierney_kadane_probabilities
+from pymc_gpep.approximations.laplace import tierney_kadane_probabilities
 from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
 from pymc_gpep.plots.frames import same_frame
 from pymc_gpep.plots.style import MARKERS, NEUTRAL, colours

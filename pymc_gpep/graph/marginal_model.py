@@ -1,22 +1,47 @@
 """From a model to the same model with the latent values integrated out."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.approximations import Approximator, approximator
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.graph.memory import check_memory
-from pymc_gpep.graph.other_variables import add_others
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.prior_functions import check_moments, prior_moments, prior_type_of
 
-__all__ = ["MarginalModel", "marginalize"]
+__all__ = ["MarginalModel", "add_others", "marginalize"]
+
+
+def add_others(made: pm.Model, model: pm.Model, left_out: Container[Variable]) -> None:
+    """Add coords, data and all variables of a model to an empty one, but for some; they are then of both."""
+    made.add_coords(dict(model.coords), lengths=dict(model.dim_lengths))
+    for name, variable in model.named_vars.items():
+        if variable in left_out:
+            continue
+        if variable in model.basic_RVs:
+            (made.free_RVs if variable in model.free_RVs else made.observed_RVs).append(variable)
+            made.create_value_var(
+                variable,
+                transform=model.rvs_to_transforms[variable],
+                default_transform=None,
+                value_var=model.rvs_to_values[variable],
+            )
+            made.set_initval(variable, model.rvs_to_initial_values.get(variable))
+        for own, theirs in (
+            (made.deterministics, model.deterministics),
+            (made.potentials, model.potentials),
+            (made.data_vars, model.data_vars),
+        ):
+            if variable in theirs:
+                own.append(variable)
+        made.add_named_variable(variable, dims=model.named_vars_to_dims.get(name))
 
 
 class MarginalModel(pm.Model):

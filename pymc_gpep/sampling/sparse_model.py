@@ -12,7 +12,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graph.other_variables import add_others
+from pymc_gpep.graph.marginal_model import add_others
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.structure import GPClassifier, read_classifier

@@ -6,8 +6,7 @@ from numpy.testing import assert_allclose
 from scipy.special import log_softmax, softmax
 from scipy.stats import norm, qmc
 
-from pymc_gpep.approximations.laplace import Laplace
-from pymc_gpep.approximations.tierney_kadane import tierney_kadane_probabilities
+from pymc_gpep.approximations.laplace import Laplace, tierney_kadane_probabilities
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 from tests.reference.data import squared_exponential
 from tests.reference.laplace import laplace as dense_laplace

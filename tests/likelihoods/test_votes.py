@@ -9,9 +9,8 @@ from scipy.special import gammaln, softmax
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations.ep import EP
-from pymc_gpep.approximations.laplace import Laplace
+from pymc_gpep.approximations.laplace import Laplace, tierney_kadane_probabilities
 from pymc_gpep.approximations.qep_softmax import QEPSoftmax
-from pymc_gpep.approximations.tierney_kadane import tierney_kadane_probabilities
 from pymc_gpep.likelihoods.counts.binomial import BinomialLikelihood
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature
 from pymc_gpep.likelihoods.log_predictive import log_predictive
