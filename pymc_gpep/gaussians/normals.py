@@ -3,6 +3,8 @@
 Nothing is subtracted: variances far below those of the prior keep their digits, where I − JᵀMJ has lost them.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from scipy.linalg import LinAlgError
 
@@ -33,7 +35,7 @@ def posterior_of_normals(posterior: DensePosterior) -> CoupledWhitened | None:
         found = coupled_whitened(precision.reshape(c * q, c * q), np.zeros((c, q)))
     except LinAlgError:
         return None
-    return found._replace(mean=prior.whitened_slope(posterior.weights))
+    return replace(found, mean=prior.whitened_slope(posterior.weights))
 
 
 def draw_normals(posterior: DensePosterior, rng: np.random.Generator, count: int) -> Array:

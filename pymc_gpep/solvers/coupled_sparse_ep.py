@@ -20,7 +20,12 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.moments.coupled_sites import relative_location
 from pymc_gpep.solvers.common_shift import CommonShift
-from pymc_gpep.solvers.coupled_whitened import CoupledWhitened, coupled_precision, coupled_whitened
+from pymc_gpep.solvers.coupled_whitened import (
+    CoupledWhitened,
+    coupled_precision,
+    coupled_whitened,
+    shared_precision,
+)
 from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
 from pymc_gpep.solvers.sparse_contract import LeftOut, Pull, SiteSweeps
 from pymc_gpep.solvers.team import ALONE, Team
@@ -84,6 +89,7 @@ class CoupledSparseSweeps(SiteSweeps[CoupledWhitened]):
     def __init__(self, features: RowFeatures, factors: CoupledFactors, team: Team = ALONE) -> None:
         super().__init__(features, team)
         self._factors = factors
+        self._shared = max(self._owner) == 0
 
     def natural(self, sites: Array) -> tuple[Array, Array]:
         """S (cM, cM), whose lower triangle counts, and h (c, M)."""
@@ -91,7 +97,8 @@ class CoupledSparseSweeps(SiteSweeps[CoupledWhitened]):
         precision, location = np.zeros((c * size, c * size)), np.zeros((c, size))
 
         def part(at: _Rows) -> tuple[Array, Array]:
-            return coupled_precision(at.w, at.pi), np.stack([w @ nu for w, nu in zip(at.w, at.nu, strict=True)])
+            of_precision = shared_precision(at.w[0], at.pi) if self._shared else coupled_precision(at.w, at.pi)
+            return of_precision, np.stack([w @ nu for w, nu in zip(at.w, at.nu, strict=True)])
 
         for of_precision, of_location in self._each(sites, part):
             precision += of_precision
@@ -127,7 +134,7 @@ class CoupledSparseSweeps(SiteSweeps[CoupledWhitened]):
         """See `SiteSweeps`. A change to what is no number is an infinite one: an iteration then begins from nothing."""
 
         def part(at: _Rows) -> tuple[float, float]:
-            rows, (mean, cov) = at.rows, posterior.moments(at.w)
+            rows, (mean, cov) = at.rows, self._moments(posterior, at)
             mean += at.features.mean
             given: Any = self._factors.labels[rows], at.rest, *sites[:, rows], 1, 0.0
             terms, residual = self._factors.update(mean, cov, *given, *target[:, rows], scale[rows])
@@ -144,13 +151,12 @@ class CoupledSparseSweeps(SiteSweeps[CoupledWhitened]):
 
         def part(at: _Rows) -> tuple[slice, Block, Array]:
             features = at.features
-            rho, of_rest = _point_slopes(*posterior.moments(at.w), at.pi, at.nu)
-            of_w = posterior.mean[:, :, None] * rho[:, None] - posterior.smoothed(at.w, at.pi)
-            w_bar = np.zeros_like(features.w)
-            rest_bar = np.zeros_like(features.rest)
-            for k, own in enumerate(self._owner):
-                w_bar[own] += of_w[k]
-                rest_bar[own] += of_rest[k]
+            rho, rest_bar = _point_slopes(*self._moments(posterior, at), at.pi, at.nu)
+            if self._shared:
+                w_bar = (posterior.mean.T @ rho - posterior.shared_smoothed(at.w[0], at.pi))[None]
+                rest_bar = rest_bar.sum(axis=0, keepdims=True)
+            else:
+                w_bar = posterior.mean[:, :, None] * rho[:, None] - posterior.smoothed(at.w, at.pi)
             bars, of_factor = whitening.pull_back(features, w_bar, rest_bar, rho)
             return at.rows, bars, of_factor
 
@@ -158,6 +164,9 @@ class CoupledSparseSweeps(SiteSweeps[CoupledWhitened]):
             product += of_factor
             pull(rows, bars)
         return product
+
+    def _moments(self, posterior: CoupledWhitened, at: _Rows) -> tuple[Array, Array]:
+        return posterior.shared_moments(at.w[0]) if self._shared else posterior.moments(at.w)
 
     def left_out(self, sites: Array, posterior: Whitened) -> Iterator[LeftOut]:
         """All points in their order, part by part, each without its own site, which is in the posterior.

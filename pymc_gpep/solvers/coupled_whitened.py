@@ -2,24 +2,29 @@
 
 The v of all functions are one vector of cM numbers. The site of a point acts on its c projections x_k = w_kᵀv_k, with a
 precision Π = diag(π) − ππᵀ / 1ᵀπ. Time for n points is O(n c² M²), of products of matrices.
+
+Where all functions share their features w, a point needs the forms wᵀΣ_kl w of pairs of functions alone. These see the
+symmetric parts of the blocks of Σ, and S has symmetric blocks. BLAS then does half of the products.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky
-from scipy.linalg.lapack import dtrtri
+from scipy.linalg.lapack import dlauum, dtrtri
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.triangular_products import weighted_gram
+from pymc_gpep.solvers.triangular_products import lower_product, weighted_gram
 
-__all__ = ["CoupledWhitened", "coupled_precision", "coupled_whitened"]
+__all__ = ["CoupledWhitened", "coupled_precision", "coupled_whitened", "shared_precision"]
 
 _ENTRIES = 4_000_000  # of the products of R with features that are held at a time: 32 MB
 
 
-class CoupledWhitened(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class CoupledWhitened:
     """q(v) = N(μ, Σ), Σ = (I + S)⁻¹ = Rᵀ R, μ = Σ h."""
 
     mean: Array
@@ -39,6 +44,14 @@ class CoupledWhitened(NamedTuple):
                     product = np.einsum("ij,ij->j", half, halves[other][-len(half) :])
                     cov[some, k, other] = cov[some, other, k] = product
         return np.stack([mean @ own for mean, own in zip(self.mean, w, strict=True)]), cov
+
+    def shared_moments(self, w: Array) -> tuple[Array, Array]:
+        """Return the same as `moments` for features w (M, B) that all functions share."""
+        c, columns = len(self.mean), w.shape[1]
+        cov = np.empty((columns, c, c))
+        for (k, other), form in self._pair_forms.items():
+            cov[:, k, other] = cov[:, other, k] = np.einsum("ij,ij->j", w, lower_product(form, w))
+        return self.mean @ w, cov
 
     def joint_covariance(self, w: list[Array]) -> Array:
         """See `Whitened`."""
@@ -72,6 +85,30 @@ class CoupledWhitened(NamedTuple):
                 found[k, :, some] = self._rows(k).T @ (half - total[k * size :] * own)
         return found
 
+    def shared_smoothed(self, w: Array, pi: Array) -> Array:
+        """Return `smoothed` for features w (M, B) that all functions share, summed over functions, (M, B)."""
+        found = np.zeros_like(w)
+        for (k, other), form in self._pair_forms.items():
+            # A pair of different functions counts twice, and a form is twice its symmetric part off the diagonal.
+            found += (form + form.T) @ (w * (_pair_precision(pi, k, other) * (0.5 if k == other else 1.0)))
+        return found
+
+    @cached_property
+    def _pair_forms(self) -> dict[tuple[int, int], Array]:
+        """Lower triangular T (M, M) of each pair k ≥ l of functions, with wᵀT w = wᵀΣ_kl w for all w."""
+        (c, size), (whole, _) = self.mean.shape, dlauum(self.root, lower=1)
+        blocks = whole.reshape(c, size, c, size)
+        diagonal = np.arange(size)
+        forms = {}
+        for k in range(c):
+            for other in range(k + 1):
+                block = blocks[k, :, other]
+                # The upper triangle of a block on the diagonal is no part of what LAPACK returns.
+                form = np.tril(block + (block if k == other else block.T))
+                form[diagonal, diagonal] = block.diagonal()
+                forms[k, other] = form
+        return forms
+
     def _halves(self, w: list[Array]) -> Iterator[tuple[slice, list[Array]]]:
         """For some points at a time, the rows of R W that are not zero for each function."""
         c, size = self.mean.shape
@@ -96,6 +133,23 @@ def coupled_precision(w: list[Array], pi: Array) -> Array:
         block = slice(k * size, (k + 1) * size)
         precision[block, block] += weighted_gram(own, pi[k])
     return precision
+
+
+def shared_precision(w: Array, pi: Array) -> Array:
+    """Return `coupled_precision`, whose lower triangle counts, for features w (M, B) that all functions share."""
+    c, size = len(pi), len(w)
+    precision = np.zeros((c, size, c, size))
+    for k in range(c):
+        precision[k, :, k] = weighted_gram(w, _pair_precision(pi, k, k))
+        for other in range(k):
+            np.negative(weighted_gram(w, -_pair_precision(pi, k, other)), out=precision[k, :, other])
+    return precision.reshape(c * size, c * size)
+
+
+def _pair_precision(pi: Array, k: int, other: int) -> Array:
+    """Π_kl of B points, from π (c, B)."""
+    shared = pi[k] * pi[other] / pi.sum(axis=0)
+    return pi[k] - shared if k == other else -shared
 
 
 def coupled_whitened(precision: Array, location: Array) -> CoupledWhitened:

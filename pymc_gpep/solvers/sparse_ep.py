@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.inducing import Features, RowFeatures
-from pymc_gpep.solvers.sparse_sweeps import MatchedSites, Slopes, SparseSweeps
+from pymc_gpep.solvers.sparse_sweeps import Marginals, MatchedSites, Slopes, SparseSweeps
 from pymc_gpep.solvers.team import ALONE, Team
-from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 
 __all__ = ["Factors", "SparseEPSweeps", "Tilted", "site_of", "site_terms"]
 
@@ -95,10 +94,8 @@ class SparseEPSweeps(SparseSweeps):
         super().__init__(features, factors.functions, factors.shifts, team)
         self._factors = factors
 
-    def _matched(
-        self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array
-    ) -> MatchedSites:
-        at = self._cavities(rows, features, posterior, t, nu)
+    def _matched(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> MatchedSites:
+        at = self._cavities(rows, features, projected, t, nu)
         if not (at.keep > 0.0).all():
             return MatchedSites(t, nu, at.variance, np.nan)
         rho, gamma = at.tilted.rho, at.tilted.gamma
@@ -107,17 +104,15 @@ class SparseEPSweeps(SparseSweeps):
         terms = float(at.tilted.log_z.sum()) - site_terms(at.cavity_mean, at.cavity_variance, nu, t)
         return MatchedSites(*site_of(rho, gamma, at.cavity_mean, at.cavity_variance), at.variance, terms)
 
-    def _slopes(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Slopes:
-        at = self._cavities(rows, features, posterior, t, nu)
+    def _slopes(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> Slopes:
+        at = self._cavities(rows, features, projected, t, nu)
         rho, gamma = at.tilted.rho, at.tilted.gamma
         delta = 0.5 * (rho * rho - gamma)  # in the variance
         of_covariance = rho * at.without + 2.0 * delta / at.keep
         return Slopes(*(self._by_function(rows, values) for values in (rho, of_covariance, delta)))
 
-    def _cavities(
-        self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array
-    ) -> _Cavities:
-        mean, variance = (self._by_site(rows, each) for each in self._marginals(features, posterior))
+    def _cavities(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> _Cavities:
+        mean, variance = (self._by_site(rows, each) for each in projected)
         prior_mean, rest = self._by_site(rows, features.mean), self._by_site(rows, self._rest(features))
         keep = 1.0 - t * variance
         without = (t * mean - nu) / keep

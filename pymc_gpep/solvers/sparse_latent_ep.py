@@ -18,9 +18,8 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.common_shift import SiteSums
 from pymc_gpep.solvers.inducing import Features, RowFeatures
 from pymc_gpep.solvers.sparse_ep import Factors, site_of, site_terms
-from pymc_gpep.solvers.sparse_sweeps import MatchedSites, Slopes, SparseSweeps
+from pymc_gpep.solvers.sparse_sweeps import Marginals, MatchedSites, Slopes, SparseSweeps
 from pymc_gpep.solvers.team import ALONE, Team
-from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 
 __all__ = ["LatentSites", "SparseLatentSweeps"]
 
@@ -73,10 +72,8 @@ class SparseLatentSweeps(SparseSweeps):
         stretch = 1.0 + sums.precision * self._rest(sums.features)
         return SiteSums(sums.features, sums.precision / stretch, sums.location / stretch)
 
-    def _matched(
-        self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array
-    ) -> MatchedSites:
-        values = self._values(rows, features, posterior, t, nu)
+    def _matched(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> MatchedSites:
+        values = self._values(rows, features, projected, t, nu)
         mean, variance = self._by_site(rows, values.mean), self._by_site(rows, values.variance)
         keep = 1.0 - t * variance
         if not (keep > 0.0).all():
@@ -92,16 +89,16 @@ class SparseLatentSweeps(SparseSweeps):
         terms = float(log_z.sum()) - site_terms(cavity_mean, cavity_variance, nu, t) + numbers
         return MatchedSites(*site_of(rho, gamma, cavity_mean, cavity_variance), variance, terms)
 
-    def _slopes(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Slopes:
-        mean, variance = self._marginals(features, posterior)
+    def _slopes(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> Slopes:
+        mean, variance = projected
         stretch = 1.0 + self._by_function(rows, t) * self._rest(features)
         precision, location = self._by_function(rows, t) / stretch, self._by_function(rows, nu) / stretch
         force = location - precision * mean
         return Slopes(force, -precision, 0.5 * (force * force - precision + precision * precision * variance))
 
-    def _values(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> _Values:
+    def _values(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> _Values:
         """Posterior of the latent values: of the projection without the point's sites, with e, and with the sites."""
-        mean, variance = self._marginals(features, posterior)
+        mean, variance = projected
         precision, location = self._by_function(rows, t), self._by_function(rows, nu)
         rest = self._rest(features)
         stretch = 1.0 + precision * rest

@@ -20,10 +20,13 @@ from pymc_gpep.solvers.common_shift import CommonShift, SiteSums, own_features_s
 from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
 from pymc_gpep.solvers.sparse_contract import LeftOut, Pull, SiteSweeps
 from pymc_gpep.solvers.team import ALONE, Team
-from pymc_gpep.solvers.triangular_products import weighted_gram
+from pymc_gpep.solvers.triangular_products import lower_product, squared_columns, weighted_gram
 from pymc_gpep.solvers.whitened_posterior import Whitened, WhitenedPosterior, whitened_posterior
 
-__all__ = ["MatchedSites", "Slopes", "SparseSweeps"]
+__all__ = ["Marginals", "MatchedSites", "Slopes", "SparseSweeps"]
+
+type Marginals = tuple[Array, Array]
+"""Posterior means and variances of the projections of B points, (c, B)."""
 
 
 class MatchedSites(NamedTuple):
@@ -67,16 +70,15 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
     def __init__(self, features: RowFeatures, functions: NDArray[np.int64], shifts: bool, team: Team = ALONE) -> None:
         super().__init__(features, team)
         self._functions = functions
+        self._shared = max(self._owner) == 0
         self._shifts = shifts
 
     @abstractmethod
-    def _matched(
-        self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array
-    ) -> MatchedSites:
+    def _matched(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> MatchedSites:
         """Where the sites of some rows are to go."""
 
     @abstractmethod
-    def _slopes(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Slopes:
+    def _slopes(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> Slopes:
         """Derivatives at some rows."""
 
     def _projected(self, sums: SiteSums) -> SiteSums:
@@ -122,7 +124,7 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
         posterior = self.implied(precision, location)
         if not self._shifts:
             return posterior, None
-        if max(self._owner) == 0:
+        if self._shared:
             return shared_features_shift(posterior, precision, location)
         return own_features_shift(posterior, each)
 
@@ -142,7 +144,7 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
             t, nu = sites[:, rows]
             if shift is not None:
                 nu += t * shift(block)[:, None]
-            found = self._matched(rows, block.features, posterior, t, nu)
+            found = self._matched(rows, block.features, self._marginals(block.features, posterior), t, nu)
             if np.isnan(found.terms):
                 return np.nan, np.nan
             target[0, rows], target[1, rows], scale[rows] = found.precision, found.location, found.variance
@@ -160,13 +162,19 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
 
         def part(rows: slice, block: SiteSums) -> tuple[slice, Block, Array]:
             features = block.features
-            slopes = self._slopes(rows, features, posterior, *sites[:, rows])
-            w_bar = np.zeros_like(features.w)
-            rest_bar = np.zeros_like(features.rest)
-            for k, own in enumerate(self._owner):
-                w_bar[own] += posterior.mean[k][:, None] * slopes.mean[k]
-                w_bar[own] += posterior.covariances(k, features.w[own]) * slopes.covariance[k]
+            halves = [posterior.half(k, features.w[own]) for k, own in enumerate(self._owner)]
+            mean = np.array([centre @ features.w[own] for centre, own in zip(posterior.mean, self._owner, strict=True)])
+            projected = mean, np.array([squared_columns(half) for half in halves])
+            slopes = self._slopes(rows, features, projected, *sites[:, rows])
+            w_bar, rest_bar = np.zeros_like(features.w), np.zeros_like(features.rest)
+            for k, (half, own) in enumerate(zip(halves, self._owner, strict=True)):
+                half *= slopes.covariance[k]
+                w_bar[own] += lower_product(posterior.root[k], half, transposed=True)
                 rest_bar[own] += slopes.rest[k]
+            if self._shared:
+                w_bar[0] += posterior.mean.T @ slopes.mean
+            else:
+                w_bar += posterior.mean[:, :, None] * slopes.mean[:, None]
             bars, of_factor = whitening.pull_back(features, w_bar, rest_bar, slopes.mean)
             return rows, bars, of_factor
 
@@ -192,9 +200,8 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
 
         return self._each(sites, part)
 
-    def _marginals(self, features: Features, posterior: WhitenedPosterior) -> tuple[Array, Array]:
-        """Means and variances of the projections, (c, B)."""
-        if max(self._owner) == 0:
+    def _marginals(self, features: Features, posterior: WhitenedPosterior) -> Marginals:
+        if self._shared:
             return posterior.shared_marginals(features.w[0])
         pairs = [posterior.marginals(k, features.w[own]) for k, own in enumerate(self._owner)]
         mean, variance = (np.array(each) for each in zip(*pairs, strict=True))

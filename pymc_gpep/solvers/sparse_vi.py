@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.inducing import Features, RowFeatures
-from pymc_gpep.solvers.sparse_sweeps import MatchedSites, Slopes, SparseSweeps
+from pymc_gpep.solvers.sparse_sweeps import Marginals, MatchedSites, Slopes, SparseSweeps
 from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 
@@ -66,20 +66,18 @@ class SparseVISweeps(SparseSweeps):
         better[:] = natural
         return (True, bound, residual) if ok else (True, -np.inf, np.inf)
 
-    def _matched(
-        self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array
-    ) -> MatchedSites:
-        mean, variance, value, of_mean, of_variance = self._terms(rows, features, posterior)
+    def _matched(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> MatchedSites:
+        mean, variance, value, of_mean, of_variance = self._terms(rows, features, projected)
         precision = -2.0 * of_variance
         return MatchedSites(precision, of_mean + precision * mean, variance, float(value.sum()))
 
-    def _slopes(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Slopes:
-        *_, of_mean, of_variance = self._terms(rows, features, posterior)
+    def _slopes(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> Slopes:
+        *_, of_mean, of_variance = self._terms(rows, features, projected)
         return Slopes(of_mean.T, 2.0 * of_variance.T, of_variance.T)
 
-    def _terms(self, rows: slice, features: Features, posterior: WhitenedPosterior) -> tuple[Array, ...]:
+    def _terms(self, rows: slice, features: Features, projected: Marginals) -> tuple[Array, ...]:
         """Means and variances (B, c) of the projections, and what E is there."""
-        mean, variance = self._marginals(features, posterior)
+        mean, variance = projected
         seen = (features.mean + mean).T, (self._rest(features) + variance).T
         return mean.T, variance.T, *self._averages.terms(rows, *map(np.ascontiguousarray, seen))
 

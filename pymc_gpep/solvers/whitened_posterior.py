@@ -47,10 +47,13 @@ class WhitenedPosterior(NamedTuple):
     log_normaliser: float
     """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv, summed over functions."""
 
+    def half(self, k: int, w: Array) -> Array:
+        """R_k w, (M, B), whose columns have the variances of wᵀv_k as squared norms."""
+        return lower_product(self.root[k], w)
+
     def marginals(self, k: int, w: Array) -> tuple[Array, Array]:
         """Mean and variance (B,) of wᵀv_k for features w (M, B)."""
-        half = lower_product(self.root[k], w)
-        return self.mean[k] @ w, squared_columns(half)
+        return self.mean[k] @ w, squared_columns(self.half(k, w))
 
     def shared_marginals(self, w: Array) -> tuple[Array, Array]:
         """Means and variances (c, B) of all functions, for features w (M, B) that they have in common."""
@@ -80,7 +83,7 @@ class WhitenedPosterior(NamedTuple):
 
     def covariances(self, k: int, w: Array) -> Array:
         """Σ_k w, (M, B)."""
-        return lower_product(self.root[k], lower_product(self.root[k], w), transposed=True)
+        return lower_product(self.root[k], self.half(k, w), transposed=True)
 
 
 def whitened_posterior(precision: Array, location: Array) -> WhitenedPosterior:
