@@ -1,10 +1,12 @@
 """Effects of groups and of columns beside a Gaussian process, by inducing inputs, with rows in a file.
 
 The rows are drawn block by block into files that NumPy maps, so that no process holds all of them. Each way to fit has
-a process of its own: this process alone, or the workers of a Dask cluster. The command prints seconds, processor
-seconds, sweeps, the memory that the fitting process came to, and the evidence.
+a process of its own: sweeps over all rows by one process or by the workers of a Dask cluster, or steps over batches.
+The command prints seconds, processor seconds, sweeps or steps, the memory that the fitting process came to, and the
+evidence, or the log normaliser that batches estimate. Errors are those of the coefficients of the columns, which the
+rows were drawn with, in standard deviations of their posterior (root mean square).
 
-    python -m benchmarks.effects_beside --rows 1000000 --workers 1 2
+    python -m benchmarks.effects_beside --rows 1000000 --workers 0 1 2 --batch-size 2000
 """
 
 import argparse
@@ -41,12 +43,15 @@ def written(folder: Path, n: int, levels: int, columns: int) -> None:
     labels.flush()
 
 
-def fitted(folder: Path, levels: int, columns: int, inducing: int, iterations: int, workers: int) -> None:
-    """Fit and print."""
+def fitted(folder: Path, way: str, given: argparse.Namespace) -> None:
+    """Fit and print; a way is a number of workers, none for one process, or `batches`."""
+    levels, columns = given.levels, given.columns
     import pymc as pm
     from distributed import Client, LocalCluster
 
     import pymc_gpep  # noqa: F401 - it lets pm.fit know its methods
+
+    workers = 0 if way == "batches" else int(way)
 
     some, y = table(np.random.default_rng(2), levels, levels, columns)
     with pm.Model() as model:
@@ -56,7 +61,8 @@ def fitted(folder: Path, levels: int, columns: int, inducing: int, iterations: i
         a = pm.Normal("a", 0, pm.HalfNormal("s", 1), shape=levels)
         b = pm.Normal("b", 0, 1, shape=columns)
         pm.Bernoulli("y", logit_p=pm.Normal("level", 0, 3) + a[group] + others @ b + f, observed=y)
-    options = {"model": model, "method": "sparse_ep", "inducing": np.linspace(-3, 3, inducing)[:, None], "hyper": "map"}
+    inducing = np.linspace(-3, 3, given.inducing)[:, None]
+    options = {"model": model, "method": "sparse_ep", "inducing": inducing, "hyper": "map", "learn_inducing": False}
     options |= {"data": (str(folder / "x.npy"), str(folder / "y.npy")), "progressbar": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the search ends after a few iterations
@@ -66,14 +72,30 @@ def fitted(folder: Path, levels: int, columns: int, inducing: int, iterations: i
                 LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as cluster,
                 Client(cluster) as client,
             ):
-                fit = pm.fit(iterations, client=client, **options)
+                fit = pm.fit(given.iterations, client=client, **options)
+        elif way == "batches":
+            fit = pm.fit(_steps(given), batch_size=given.batch_size, random_seed=1, **options)
         else:
-            fit = pm.fit(iterations, **options)
+            fit = pm.fit(given.iterations, **options)
     spent, used = time.perf_counter() - began[0], time.process_time() - began[1]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    way = f"{workers} workers" if workers else "one process"
-    times = f"{spent:8.1f} s  CPU {used:8.1f} s  last solve {fit.trace.best.iterations} sweeps"
-    print(f"{way:12}  {times}  {memory:7.0f} MB  log evidence {fit.log_evidence:.9f}", flush=True)
+    b = fit.effects("b")["b"]
+    error = (b.sel(moment="mean") - 0.3 / np.sqrt(columns)) / b.sel(moment="sd")
+    if way == "batches":
+        done, number = f"{len(fit.hist)} steps", f"log normaliser {fit.solution.objective:.3f}"
+    else:
+        done, number = f"last solve {fit.trace.best.iterations} sweeps", f"log evidence {fit.log_evidence:.9f}"
+    named = f"{workers} workers" if workers else "batches" if way == "batches" else "one process"
+    print(
+        f"{named:12}  {spent:8.1f} s  CPU {used:8.1f} s  {done}  {memory:7.0f} MB  {number}  "
+        f"errors {float(np.sqrt((error**2).mean())):.2f}",
+        flush=True,
+    )
+
+
+def _steps(given: argparse.Namespace) -> int:
+    """Steps over batches for as many epochs as are asked for."""
+    return max(1, round(given.epochs * given.rows / given.batch_size))
 
 
 def main() -> None:
@@ -84,19 +106,19 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=20)
     parser.add_argument("--inducing", type=int, default=100)
     parser.add_argument("--iterations", type=int, default=0, help="of the search for hyperparameters, at most")
-    parser.add_argument("--workers", type=int, nargs="*", default=[], help="numbers of workers of a cluster")
-    parser.add_argument("--fit", nargs=2, metavar=("FOLDER", "WORKERS"), help=argparse.SUPPRESS)
+    parser.add_argument("--workers", type=int, nargs="*", default=[], help="sweeps by so many workers; 0: no cluster")
+    parser.add_argument("--batch-size", type=int, help="steps over batches of so many rows")
+    parser.add_argument("--epochs", type=float, default=1.0, help="passes of batches over the rows")
+    parser.add_argument("--fit", nargs=2, metavar=("FOLDER", "WAY"), help=argparse.SUPPRESS)
     given = parser.parse_args()
-    shape = given.levels, given.columns, given.inducing, given.iterations
     if given.fit:
-        fitted(Path(given.fit[0]), *shape, int(given.fit[1]))
+        fitted(Path(given.fit[0]), given.fit[1], given)
         return
     with tempfile.TemporaryDirectory() as folder:
         written(Path(folder), given.rows, given.levels, given.columns)
-        for workers in (0, *given.workers):
-            again = [sys.executable, "-m", "benchmarks.effects_beside", "--fit", folder, str(workers)]
-            names = ("--levels", "--columns", "--inducing", "--iterations")
-            subprocess.run([*again, *(str(v) for pair in zip(names, shape, strict=True) for v in pair)], check=True)
+        for way in (*map(str, given.workers), *["batches"] * (given.batch_size is not None)):
+            again = [sys.executable, "-m", "benchmarks.effects_beside", *sys.argv[1:], "--fit", folder, way]
+            subprocess.run(again, check=True)
 
 
 if __name__ == "__main__":

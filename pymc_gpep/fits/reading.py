@@ -129,7 +129,7 @@ def _classifier(model: pm.Model, attrs: Mapping[Any, Any]) -> GPClassifier:
     means = attrs["kind"] == DenseLogPosterior.kind
     name = attrs["likelihood"] if len(_responses(attrs)) == 1 else None
     classifier = read_classifier(model, name, asked, means=means)
-    if attrs["kind"] == SparseLogPosterior.kind:
+    if attrs["kind"] in (SparseLogPosterior.kind, BatchLogPosterior.kind):
         return by_inducing(classifier)
     if not means or Hyperparameters(classifier).parameters == json.loads(attrs["parameters"]):
         return classifier

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.sparse_step import loops
-from pymc_gpep.kernels.sparse_step.point_terms import FLAT, mix_labels, one_probit, pairs, whole_points
+from pymc_gpep.kernels.sparse_step.point_terms import FLAT, mix_labels, one_logit, one_probit, pairs, whole_points
 from pymc_gpep.kernels.sparse_step.site_updates import bounded_sites, cavities, matching_sites, without_sites
 from pymc_gpep.solvers.shared_step import SharedPosterior
 
@@ -21,6 +21,7 @@ __all__ = [
     "StatelessSites",
     "StochasticSites",
     "at_sites",
+    "logit_kernel",
     "pair_kernel",
     "probit_kernel",
     "summed_by_function",
@@ -74,6 +75,11 @@ def pair_kernel(noise: float) -> PointKernel:
 def probit_kernel() -> PointKernel:
     """Return Φ(±f) of one function."""
     return PointKernel(lambda mean, variance, labels, places, *found: one_probit(mean, variance, labels, 1.0, *found))
+
+
+def logit_kernel() -> PointKernel:
+    """Return the average of σ(±f) of one function."""
+    return PointKernel(lambda mean, variance, labels, places, *found: one_logit(mean, variance, labels, *found))
 
 
 def whole_point_kernel(noise: float, epsilon: float = 0.0) -> PointKernel:

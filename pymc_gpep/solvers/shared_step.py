@@ -4,6 +4,8 @@ Function k is f = m + wᵀv_k + e, w = L⁻¹ k(x), s = κ − wᵀw. Its q(v_k)
 μ_k = β_k Σ_k h_k. A batch is taken with the part β_k of S and h. All else is made of the covariances themselves.
 Variances are wᵀΣ_k w, derivatives in w need Σ_k w as well, and S Σ S follows from S and Σ. So there is one product of
 all w with all Σ_k, and nothing is solved for a function.
+
+Coefficients of effects beside the process stand to the right of these features, and leave nothing unsaid.
 """
 
 from typing import NamedTuple
@@ -37,10 +39,15 @@ class SharedFeatures(NamedTuple):
     """Features of B rows."""
 
     w: Array
-    """(B, M)."""
+    """(B, M + p)."""
     rest: Array
     """s, (B,)."""
     moments: RowMoments
+
+    @property
+    def n_inducing(self) -> int:
+        """M."""
+        return self.moments.cross.shape[1]
 
 
 class SharedWhitening:
@@ -76,14 +83,19 @@ class SharedWhitening:
         self._solve(w)
         rest = np.empty(len(w))
         left_unsaid(moments.variance, w, rest)
-        return SharedFeatures(w, rest, moments)
+        whole = w if moments.effects is None else np.concatenate([w, moments.effects], axis=1)
+        return SharedFeatures(whole, rest, moments)
 
     def pulled(self, features: SharedFeatures, w_bar: Array, rest_bar: Array, mean_bar: Array) -> tuple[Array, Array]:
         """Derivatives in hyperparameters and inducing inputs, from those in w, s and m of the last features.
 
-        `w_bar` (B, M) is what w has to say besides s, `rest_bar` (B,) is 0 where s is, and `mean_bar` is (B, c).
+        `w_bar` (B, M + p) is what w has to say besides s, `rest_bar` (B,) is 0 where s is, and `mean_bar` is (B, c).
         """
-        product = w_bar.T @ features.w
+        of_effects = None
+        w, size = features.w, features.n_inducing
+        if features.moments.effects is not None:
+            w, w_bar, of_effects = w[:, :size], np.ascontiguousarray(w_bar[:, :size]), w_bar[:, size:]
+        product = w_bar.T @ w
         lower = np.tril(product)
         lower += lower.T
         diagonal = np.arange(len(lower))
@@ -94,7 +106,7 @@ class SharedWhitening:
         half *= -0.5
         half[diagonal, diagonal] += self._jitter * half.trace() / len(half)
         self._solve(w_bar, transposed=True)
-        return self._moments.pulled(half, RowMoments(w_bar, rest_bar, mean_bar))
+        return self._moments.pulled(half, RowMoments(w_bar, rest_bar, mean_bar, of_effects))
 
     def _solve(self, rows: Array, transposed: bool = False) -> None:
         """Put rows (B, M) times L⁻ᵀ in place of them, or times L⁻¹."""
@@ -203,9 +215,9 @@ class SharedPosterior:
     def feature_slopes(
         self, features: SharedFeatures, covered: Covered, of_mean: Array, of_variance: Array, of_rest: Array
     ) -> Array:
-        """Derivatives in w (B, M), from those (B, c) in mean and variance of wᵀv_k and in s, which is less wᵀw."""
+        """Derivatives in w (B, M + p), from those (B, c) in mean and variance of wᵀv_k and in s, which is less wᵀw."""
         slopes: Array = of_mean @ self.mean
-        feature_slopes(features.w, covered.covariances, of_variance, of_rest, slopes)
+        feature_slopes(features.w, covered.covariances, of_variance, of_rest, features.n_inducing, slopes)
         return slopes
 
 

@@ -27,6 +27,8 @@ class RowMoments(NamedTuple):
     """κ, (B,)."""
     mean: Array | None
     """m, (B, c); None where it is 0."""
+    effects: Array | None = None
+    """Coefficients of the p standard normals of effects beside the process, (B, p); None without effects."""
 
 
 class InducingMoments(Protocol):

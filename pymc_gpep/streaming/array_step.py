@@ -113,14 +113,15 @@ def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single
     """A step as `make_step` makes it; None where functions differ in covariance or inducing inputs, or a loop lacks.
 
     Where `single`, products of matrices have 32 bits a number as far as that does no harm. They have with many inducing
-    inputs if it is not said.
+    inputs if it is not said, but for effects beside the process, whose coefficients may be large and cancel.
     """
     prior = problem.prior
     memory, kernel = problem.memory.in_arrays(), problem.rule.kernel()
     sets = state.inducing.type.shape[0]
     if prior is None or memory is None or kernel is None or sets > 1:
         return None
-    narrow = state.inducing.type.shape[1] >= _MANY if single is None else single
+    many = state.inducing.type.shape[1] >= _MANY and problem.beside is None
+    narrow = many if single is None else single
     return _ArrayStep(problem, state, memory, kernel, prior, array_optimiser(optimiser, state), narrow)
 
 

@@ -235,7 +235,13 @@ class BatchLogPosterior(BlockLogPosterior):
         given: dict[str, Any] = {"jitter": float(self.steps.values["jitter"])}
         made = kind(**given, sites=self.rule.expresses.name) if self.of_ep else kind(**given)  # type: ignore[call-arg]
         likelihood, c = self.classifier.likelihood_model, self.classifier.n_functions
-        return made.named(likelihood, c, self.steps.values["inducing"].shape[1])
+        return made.named(likelihood, c, self.steps.values["location"].shape[1])
+
+    @property
+    def _n_effects(self) -> int:
+        """Number of standard normals of effects beside the inducing values."""
+        values = self.steps.values
+        return int(values["location"].shape[1] - values["inducing"].shape[1])
 
     def check_moments(self, x: Array) -> None:
         """See `LogPosterior`."""
@@ -264,7 +270,7 @@ class BatchLogPosterior(BlockLogPosterior):
         """Return the whitening of the inducing values; None where their covariance has no Cholesky factor."""
         if self._white is None:
             jitter = float(self.steps.values["jitter"])
-            self._white = whitening(self.prior_at(self.steps.best.theta).inducing(), jitter)
+            self._white = whitening(self.prior_at(self.steps.best.theta).inducing(), jitter, self._n_effects)
         return self._white
 
     def recovered(self, gps: Gps, posterior: InducingPosterior, team: Team) -> Recovered:
@@ -303,7 +309,8 @@ class BatchLogPosterior(BlockLogPosterior):
     def restored(self, x: Array, table: xr.Dataset) -> "BatchSolution":
         """See `LogPosterior`."""
         if "factor" in table:
-            self._white = InducingWhitening(table["factor"].values, float(self.steps.values["jitter"]))
+            jitter = float(self.steps.values["jitter"])
+            self._white = InducingWhitening(table["factor"].values, jitter, self._n_effects)
         return BatchSolution(self)
 
     def heading(self, trace: Trace, solution: "BatchSolution", converged: bool) -> str:

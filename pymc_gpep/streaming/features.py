@@ -1,7 +1,8 @@
 """Whitened features of a batch as a graph, from the covariance functions of a model.
 
 Let K = L Lᵀ be the prior covariance of the inducing values of a function, and w = L⁻¹ k(x). Then f = m + wᵀv + e with
-v ~ N(0, I) and e ~ N(0, s). Here s = κ − wᵀw, as in `pymc_gpep.solvers.inducing`.
+v ~ N(0, I) and e ~ N(0, s). Here s = κ − wᵀw, as in `pymc_gpep.solvers.inducing`. Coefficients of effects beside the
+process stand below these features, as there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.cross_covariance import functions_of
+from pymc_gpep.structure.latent_prior import RowsBeside
 from pymc_gpep.structure.moment_functions import moment_graphs
 from pymc_gpep.structure.scales_outside import scales_outside
 from pymc_gpep.structure.stacked_graphs import stacked
@@ -32,13 +34,15 @@ class PriorBlocks(NamedTuple):
     """(q, B)."""
     mean: TensorVariable
     """(c, B)."""
+    effects: TensorVariable
+    """Coefficients of the p standard normals of effects, (q, p, B)."""
 
 
 class BatchFeatures(NamedTuple):
     """Features of the rows of a batch, and the rest of their prior."""
 
     w: TensorVariable
-    """(q, M, B)."""
+    """(q, M + p, B)."""
     rest: TensorVariable
     """s, (q, B)."""
     mean: TensorVariable
@@ -51,6 +55,7 @@ def prior_blocks(
     data: Mapping[Variable, Variable],
     inducing: TensorVariable,
     x: TensorVariable,
+    beside: RowsBeside | None = None,
 ) -> PriorBlocks:
     """Return prior moments in terms of value variables, inducing inputs (1 or c, M, d) and rows (B, d).
 
@@ -61,13 +66,15 @@ def prior_blocks(
     inducing : TensorVariable (1 or c, M, d)
         Inducing inputs, with a known shape.
     x : TensorVariable (B, d)
-        Rows, with a known shape.
+        Rows, with a known shape; rows of a table with effects `beside` the process.
+    beside : RowsBeside, optional
     """
     matched = functions_of(classifier, gps)
     sets, size, columns = inducing.type.shape
     z = pt.tensor("inducing_inputs_of_one", dtype="float64", shape=(size, columns))
     made = [
-        scales_outside(moment_graphs(classifier.model, latent, functions, data, z, x)) for latent, functions in matched
+        scales_outside(moment_graphs(classifier.model, latent, functions, data, z, x, beside))
+        for latent, functions in matched
     ]
     places = {
         k: (graphs, output)
@@ -85,7 +92,9 @@ def prior_blocks(
     rows = x.type.shape[0]
     shapes = (count, size, size), (count, size, rows), (count, rows)
     covariance, cross, variance = map(pt.specify_shape, stacked(own, {z: along}), shapes)
-    return PriorBlocks(covariance, cross, variance, pt.specify_shape(mean, (c, rows)))
+    effects = pt.stack(made[0][4:]) if beside else pt.zeros((count, 0, rows))
+    effects = pt.specify_shape(effects, (count, beside.n_effects if beside else 0, rows))
+    return PriorBlocks(covariance, cross, variance, pt.specify_shape(mean, (c, rows)), effects)
 
 
 def batch_features(blocks: PriorBlocks, jitter: TensorVariable) -> BatchFeatures:
@@ -94,4 +103,6 @@ def batch_features(blocks: PriorBlocks, jitter: TensorVariable) -> BatchFeatures
     diagonal = pt.diagonal(blocks.inducing, axis1=1, axis2=2).mean(axis=1)
     factor = pt.linalg.cholesky(blocks.inducing + (jitter * diagonal)[:, None, None] * pt.eye(size)[None])
     w = pt.linalg.solve_triangular(factor, blocks.cross, lower=True, b_ndim=2)
-    return BatchFeatures(w, pt.maximum(blocks.variance - (w * w).sum(axis=1), 0.0), blocks.mean)
+    rest = pt.maximum(blocks.variance - (w * w).sum(axis=1), 0.0)
+    stacked_features = pt.concatenate([w, blocks.effects], axis=1) if blocks.effects.type.shape[1] else w
+    return BatchFeatures(stacked_features, rest, blocks.mean)

@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.solvers.inducing import Block
-from pymc_gpep.solvers.step_blocks import InducingMoments, RowMoments, StationaryBlocks, StepBlocks
+from pymc_gpep.solvers.step_blocks import InducingMoments, RowMoments, ScaleFunctions, StationaryBlocks, StepBlocks
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.stationary import Stationary
@@ -24,9 +24,9 @@ def model_blocks(space: Hyperparameters, blocks: InducingBlocks) -> StepBlocks:
     theta = space.initial_point()
     moved = theta + _APART * np.sin(1.0 + np.arange(theta.size))
     found = blocks.stationary([_values(space, at) for at in (theta, moved)])
-    if found is None:
-        return _GraphBlocks(space, blocks)
-    return StationaryBlocks(found.profile, _ScaleFunctions(space, found))
+    written = None if found is None else StationaryBlocks(found.profile, _ScaleFunctions(space, found))
+    # Coefficients of effects have graphs, which give the process beside them as well.
+    return _GraphBlocks(space, blocks, written) if written is None or blocks.beside else written
 
 
 def _values(space: Hyperparameters, theta: Array) -> list[Array]:
@@ -64,19 +64,19 @@ class _ScaleFunctions:
 
 
 class _GraphBlocks:
-    """By graphs of the model for these moments alone."""
+    """By graphs of the model for these moments alone; scales are those of the covariance that is `written` down."""
 
-    def __init__(self, space: Hyperparameters, blocks: InducingBlocks) -> None:
-        self._space, self._blocks = space, blocks
+    def __init__(self, space: Hyperparameters, blocks: InducingBlocks, written: StationaryBlocks | None) -> None:
+        self._space, self._blocks, self._written = space, blocks, written
 
     def at(self, theta: Array, z: Array, single: bool = False) -> InducingMoments:
         return _GraphMoments(self._space, self._blocks, theta, z)
 
-    def same_scales(self, theta: Array) -> None:
-        return None
+    def same_scales(self, theta: Array) -> Array | None:
+        return self._written.same_scales(theta) if self._written else None
 
-    def scale_functions(self) -> None:
-        return None
+    def scale_functions(self) -> ScaleFunctions | None:
+        return self._written.scale_functions() if self._written else None
 
 
 class _GraphMoments:
@@ -89,11 +89,14 @@ class _GraphMoments:
         self._x = x
         found = self._blocks.block(self._point, self._z, x)
         mean = np.ascontiguousarray(found.mean.T)
-        return RowMoments(np.ascontiguousarray(found.cross[0].T), found.variance[0], mean if mean.any() else None)
+        effects = np.ascontiguousarray(found.effects[0].T) if self._blocks.beside else None
+        cross = np.ascontiguousarray(found.cross[0].T)
+        return RowMoments(cross, found.variance[0], mean if mean.any() else None, effects)
 
     def pulled(self, covariance: Array, rows: RowMoments) -> tuple[Array, Array]:
         assert rows.mean is not None
         of_values, of_z = self._blocks.inducing_slopes(self._point, self._z, covariance[None])
         bars = Block(rows.cross.T[None], rows.variance[None], rows.mean.T)
+        bars = bars if rows.effects is None else bars._replace(effects=rows.effects.T[None])
         more_values, more_z = self._blocks.block_slopes(self._point, self._z, self._x, bars)
         return np.asarray(of_values + more_values), (of_z + more_z)[0]

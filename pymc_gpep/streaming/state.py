@@ -135,6 +135,8 @@ class State:
         Jitter added to the diagonal of the covariance of inducing values, relative to its mean.
     learn : bool
         Whether inducing inputs are learned.
+    effects : int
+        Number p of standard normals of effects beside the inducing values.
 
     Attributes
     ----------
@@ -146,8 +148,17 @@ class State:
         Sites of each row, where they are kept.
     """
 
-    def __init__(self, theta: Array, inducing: Array, units: Array, functions: int, jitter: float, learn: bool) -> None:
-        size = inducing.shape[1]
+    def __init__(
+        self,
+        theta: Array,
+        inducing: Array,
+        units: Array,
+        functions: int,
+        jitter: float,
+        learn: bool,
+        effects: int = 0,
+    ) -> None:
+        size = inducing.shape[1] + effects
         self.units = units
         self.theta = pytensor.shared(np.array(theta, np.float64), "theta", shape=theta.shape)
         self.inducing = pytensor.shared(inducing / units, "inducing", shape=inducing.shape)

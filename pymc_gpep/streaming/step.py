@@ -25,6 +25,7 @@ from pymc_gpep.streaming.memories.memory import BatchGraph, Effect, Memory
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.state import State
 from pymc_gpep.structure.interpreted import refuse_draws
+from pymc_gpep.structure.latent_prior import RowsBeside
 
 __all__ = ["BatchProblem", "Step", "StepGraph", "Taken", "make_step", "step_graph"]
 
@@ -47,6 +48,8 @@ class BatchProblem(NamedTuple):
     """In all."""
     prior: StepBlocks | None = None
     """Prior moments on arrays, where all functions share their covariance."""
+    beside: RowsBeside | None = None
+    """Effects beside the process. Rows are then those of a table."""
 
 
 class StepGraph(NamedTuple):
@@ -82,13 +85,13 @@ def step_graph(problem: BatchProblem, state: State) -> StepGraph:
     """The graph of a batch in terms of the state."""
     space, c = problem.space, problem.space.classifier.n_functions
     # Every shape is known: without that most of a graph would be about shapes.
-    b, columns = problem.batch_size, len(state.units)
+    b, columns = problem.batch_size, len(problem.beside.columns) if problem.beside else len(state.units)
     x = pt.tensor("batch", dtype="float64", shape=(b, columns))
     labels = pt.tensor("labels", dtype="int64", shape=(b,))
     weights = pt.tensor("weights", dtype="float64", shape=(b,))
     beta = pt.dscalar("beta")
     inducing = state.inducing * state.units
-    blocks = prior_blocks(space.classifier, problem.gps, space.data, inducing, x)
+    blocks = prior_blocks(space.classifier, problem.gps, space.data, inducing, x, problem.beside)
     values = dict(zip(space.value_vars, state.value_expressions(space), strict=True))
     # One after the other: they are tuples of their own kinds.
     features = batch_features(type(blocks)(*graph_replace(list(blocks), values, strict=False)), state.jitter)

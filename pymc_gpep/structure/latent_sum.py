@@ -129,8 +129,8 @@ class LatentSum(LatentPrior):
         sums = f"sums with {', '.join(map(repr, first))}{others}, which are integrated{held}" if first else "sums"
         raise StructureError(
             f"This works on latent functions that are Gaussian processes alone, and this model has {sums}. Methods on "
-            'all rows together fit them: "ep", "laplace", "kl", "nested_ep" and their like. With inducing inputs and '
-            'without batches "sparse_ep" fits effects beside one process. pm.sample() draws from the model, and from '
+            'all rows together fit them: "ep", "laplace", "kl", "nested_ep" and their like. With inducing inputs '
+            '"sparse_ep" fits effects beside one process. pm.sample() draws from the model, and from '
             "gpep.marginalize(model)."
         )
 

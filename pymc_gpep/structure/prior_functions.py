@@ -153,7 +153,8 @@ def check_moments(moments: Moments, prior_type: Any = DensePrior) -> None:
         if bad := np.count_nonzero(~np.isfinite(values)):
             raise ValueError(
                 f"The prior {name} must be finite, but has {bad} values that are not. Look for missing values in the "
-                "inputs of the model, and at the hyperparameters it starts from."
+                "inputs of the model, and at the hyperparameters it starts from. A precision, tau=, must be positive "
+                "definite: add to the diagonal of one that has no inverse."
             )
     likelihood.check(labels, *prior_type.checked(k, mean).shape)
     likelihood.check_parameters(labels, "the labels")

@@ -76,9 +76,10 @@ class GPInference(Inference):
         `pymc_gpep.rows.open_rows.rows_of`.
     hyper : {"map", "laplace", "grid", "ccd", "importance", "mean_field", "nuts"}, optional
         Treatment of the hyperparameters once their maximum is found. The default is `"map"` for latent functions
-        that are Gaussian processes. Sums of effects, also in means of processes, have `"grid"` for up to two
-        hyperparameters, `"ccd"` for up to six. With `"map"` hyperparameters stay at the maximum. The others integrate
-        over them, with inducing inputs and active rows held. `"laplace"` takes points from the Gaussian at the maximum.
+        that are Gaussian processes, and for batches. Sums of effects, also in means of processes, have `"grid"` for
+        up to two hyperparameters, `"ccd"` for up to six. With `"map"` hyperparameters stay at the maximum. The others
+        integrate over them, with inducing inputs and active rows held. `"laplace"` takes points from the Gaussian at
+        the maximum.
         `"grid"`, for up to three, takes a grid that follows the density. `"ccd"` takes a central composite design, and
         `"importance"` weighted draws. `"mean_field"`, which is for `"vb"` alone, is variational Bayes. `"nuts"`, for
         methods that work on all latent values together, runs Markov chains. After batches the integral takes sweeps
@@ -135,7 +136,7 @@ class GPInference(Inference):
         if kind.sums and approximator.inverts_prior and not classifier.singular:
             classifier = read()
         space = Hyperparameters(self._plan.read(classifier))
-        hyper = hyper or _default_hyper(space)
+        hyper = hyper or (Maximum.name if kind.by_steps else _default_hyper(space))
         self._hyper = hyper_method(hyper, hyper_options)
         self._hyper.check(approximator, method)
         gps, rows = as_gps(gp), None if data is None else rows_of(data)

@@ -96,10 +96,10 @@ def choose_method(
         min(_INDUCING, n) if inducing is None else int(inducing) if np.ndim(inducing) == 0 else np.shape(inducing)[-2]
     )
     by_batches = given.get("batch_size") is not None
-    if classifier.effects or (not by_batches and c * float(n) * size**2 <= _SWEPT):
+    values = size + (by_inducing(classifier).n_normals if classifier.effects else 0)
+    if not by_batches and c * float(n) * values**2 <= _SWEPT:
         options = {"inducing": size, "shared_inducing": True} if inducing is None else {}
-        sweeps = "batches take no effects" if classifier.effects else "few enough for sweeps over all of them"
-        return MethodChoice(SparseEP.name, options, None, f"{why}, and {sweeps}.")
+        return MethodChoice(SparseEP.name, options, None, f"{why}, and few enough for sweeps over all of them.")
     batch = given.get("batch_size") or _BATCH
     steps = int(np.clip(_PASSES * n // batch, _FEWEST, _MOST))
     return MethodChoice(SparseEP.name, {"batch_size": batch}, steps, f"{why}: a step takes {batch} of them.")

@@ -66,9 +66,14 @@ def beside(inducing=5):
 def test_effects_beside_a_process_by_one_and_two_workers():
     args = beside()
     theta, expected = alone(*args)
+    options = {"model": args[0].classifier.model, "inducing": args[3][0], "hyper": "map", "progressbar": False}
+    whole = pm.fit(method="sparse_ep", **options)
     for count in (1, 2):
         with workers(count) as (_, client):
             check_same(ClusterLogPosterior(*args, client)(theta), expected)
+            fit = pm.fit(method="sparse_ep", client=client, **options)
+        assert_allclose(fit.log_evidence, whole.log_evidence, rtol=1e-9)
+        assert_allclose(fit.effects("a")["a"], whole.effects("a")["a"], rtol=1e-9)
 
 
 def alone(*args):

@@ -7,7 +7,7 @@ import pymc as pm
 import pytensor
 
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.rows.rows import Rows
 from pymc_gpep.streaming.batches import Batch, Batches
 from pymc_gpep.streaming.memories.memory import Memory
 from pymc_gpep.streaming.model_blocks import model_blocks
@@ -16,9 +16,9 @@ from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, make_step, step_graph
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.cross_covariance import as_gps
+from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
-from tests import models
 from tests.graphs import HARDLY_REWRITTEN
 
 __all__ = ["Small", "small"]
@@ -28,6 +28,7 @@ class Small(NamedTuple):
     problem: BatchProblem
     state: State
     batches: Batches
+    rows: Rows
 
     def estimates(self) -> Any:
         """Log posterior, its derivatives, and what whole steps make of S and h, as a function of a batch."""
@@ -56,9 +57,8 @@ class Small(NamedTuple):
         return before, self.state.values()
 
     def all_rows(self) -> Batch:
-        X, y = models.data()
-        labels = (y == 2).astype(int) if self.problem.space.classifier.n_functions == 1 else y
-        return Batch(X, labels, np.ones(len(X)), np.arange(len(X)))
+        n = self.rows.n_rows
+        return Batch(self.rows.inputs(slice(0, n)), self.rows.labels(slice(0, n)), np.ones(n), np.arange(n))
 
 
 def small(
@@ -69,21 +69,25 @@ def small(
     Where functions are `together` they have the same inducing inputs, and steps may be taken on arrays.
     """
     model, gp = build()
-    classifier = read_classifier(model)
+    classifier = by_inducing(read_classifier(model))
     space = Hyperparameters(classifier)
-    X, y = models.data()
-    c = classifier.n_functions
-    labels = (y == 2).astype(int) if c == 1 else y
+    gps = None if gp is None else as_gps(gp)
+    blocks = InducingBlocks(classifier, gps, space.data)
+    rows, c = blocks.rows, classifier.n_functions
+    n, d, values = rows.n_rows, blocks.places.n_inputs, inducing + blocks.n_effects
+    labels = rows.labels(slice(0, n))
     rng = np.random.default_rng(7)
     at_a_row = LikelihoodElsewhere(classifier, 1, space.data)(space.point(space.initial_point()))
     rule = rule_for(memory.functional, sites, at_a_row)
     counts = rule.counts(np.bincount(labels).astype(float), c)
-    batches = Batches(InMemory(X, labels), batch_size, 1)
-    z = np.stack([X[rng.choice(len(X), inducing, replace=False)] + 0.1 for _ in range(1 if together else c)])
-    state = State(space.initial_point(), z, np.array([0.5, 2.0]), c, 1e-6, True)
-    half = rng.normal(size=(c, inducing, inducing))
+    batches = Batches(rows, batch_size, 1)
+    x = blocks.places.inputs(slice(0, n))
+    z = np.stack([x[rng.choice(n, inducing, replace=False)] + 0.1 for _ in range(1 if together else c)])
+    state = State(space.initial_point(), z, np.array([0.5, 2.0])[:d], c, 1e-6, True, blocks.n_effects)
+    half = rng.normal(size=(c, values, values))
     state.precision.set_value(half @ half.swapaxes(1, 2))
-    state.location.set_value(rng.normal(size=(c, inducing)))
-    prior = model_blocks(space, InducingBlocks(classifier, as_gps(gp), space.data)) if together else None
-    problem = BatchProblem(space, as_gps(gp), rule, memory, counts, batches.per_epoch, batches.size, len(X), prior)
-    return Small(problem, state, batches)
+    state.location.set_value(rng.normal(size=(c, values)))
+    prior = model_blocks(space, blocks) if together else None
+    of_batches = batches.per_epoch, batches.size, n
+    problem = BatchProblem(space, gps, rule, memory, counts, *of_batches, prior, blocks.beside)
+    return Small(problem, state, batches, rows)

@@ -71,6 +71,15 @@ def test_what_is_no_precision_is_refused():
         gpep.SparseNormal.dist(0.0, ps.true_dot(G, G))
 
 
+def test_a_fit_with_a_precision_that_has_no_inverse_is_refused():
+    ends = np.diag([1.0, *[0.0] * (N - 2), 1.0])
+    with pm.Model() as model:
+        walk = gpep.SparseNormal("u", 0, sp.csc_matrix(DENSE - ends))
+        pm.Poisson("y", mu=pm.math.exp(walk[PLACE]), observed=COUNTS)
+    with pytest.raises(ValueError, match="add to the diagonal"):
+        pm.fit(model=model, method="ep", progressbar=False)
+
+
 def test_fits():
     options = {"method": "ep", "hyper": "map", "progressbar": False}
     dense = pm.fit(model=MODELS[False], **options)

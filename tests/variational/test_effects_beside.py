@@ -172,6 +172,40 @@ def test_rows_that_are_read(tmp_path):
         pm.fit(0, model=some, data=(strange, Y), **OPTIONS)
 
 
+def test_all_rows_as_a_batch_are_the_exact_fit():
+    """Hyperparameters stay, and inducing inputs are those of all rows."""
+    given = fits()
+    start = {name: float(value) for name, value in given.exact.hyperparameters.items()}
+    options = OPTIONS | {"batch_size": N, "inducing": X, "learn_inducing": False, "warmup": 80, "start": start}
+    fit = pm.fit(80, model=given.model, local_iterations=15, **options)
+    assert_allclose(fit.log_evidence, given.exact.log_evidence, atol=1e-4)
+    for name, ours in fit.effects().items():
+        assert_allclose(ours, given.exact.effects(name)[name], atol=2e-4)
+    assert_allclose(fit.predict(XNEW, data=NEW)["p"], given.exact.predict(XNEW, data=NEW)["p"], atol=1e-4)
+    assert_allclose(fit.loo().elpd, given.few.loo().elpd, atol=1e-3)
+    assert "a[0]" in fit.summary().index
+
+
+def test_batches_are_read_and_go_on_from_a_file(tmp_path):
+    """Steps with rows in files, a file of the fit between them, are those of one fit with the model's rows."""
+    options = OPTIONS | {"batch_size": 10, "inducing": 6, "obj_optimizer": pm.adam(learning_rate=0.02), "warmup": 1}
+    whole = pm.fit(8, model=declared(), **options)
+    np.save(tmp_path / "x.npy", np.column_stack([X, GROUP, C]))
+    np.save(tmp_path / "y.npy", Y)
+    options |= {"model": declared(slice(0, 10)), "data": (str(tmp_path / "x.npy"), str(tmp_path / "y.npy"))}
+    first = pm.fit(5, **options)
+    again = gpep.from_datatree(first.to_datatree(), options["model"])
+    assert_allclose(again.predict(XNEW, data=NEW)["p"], first.predict(XNEW, data=NEW)["p"])
+    assert_allclose(again.effects("b")["b"], first.effects("b")["b"])
+    rest = pm.fit(3, start=again, **options)
+    assert_allclose(rest.hist, whole.hist, rtol=1e-8)
+    assert_allclose(rest.effects("b")["b"], whole.effects("b")["b"], rtol=1e-8)
+    assert rest.sample(3, random_seed=1)["posterior"]["a"].shape == (1, 3, J)
+    strange = np.column_stack([X, np.where(np.arange(N) == 37, J, GROUP), C])
+    with pytest.raises(RowError, match=f"row 37 has {J} as 'group', but its levels are 0 to {J - 1}"):
+        pm.fit(1, **options | {"data": (strange, Y)})
+
+
 def test_refusals():
     given = fits()
     for refused, match in (

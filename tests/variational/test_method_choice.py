@@ -9,6 +9,7 @@ import pytest
 import pymc_gpep as gpep
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.ordered.likelihood import OrderedLogitLikelihood
+from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.variational import method_choice
 from pymc_gpep.variational.method_choice import choose_method
 from tests import models
@@ -86,12 +87,14 @@ def test_models_that_inducing_inputs_do_not_fit_keep_the_method_of_their_likelih
     assert choose_method(classifier(50_000, 1, OrderedLogitLikelihood), {})[:2] == ("ep", {})
 
 
-def test_effects_beside_a_process_are_swept_over_and_never_taken_by_batches(monkeypatch):
+def test_effects_beside_a_process_count_among_the_values_of_a_sweep(monkeypatch):
     monkeypatch.setattr(method_choice, "_DENSE", 1e6)
-    monkeypatch.setattr(method_choice, "_SWEPT", 1e6)
+    effects = by_inducing(effects_of(200, place=False)).n_normals
+    monkeypatch.setattr(method_choice, "_SWEPT", 200.0 * (100 + effects) ** 2)
     found = choose_method(effects_of(200, place=False), {})
     assert found[:2] == ("sparse_ep", {"inducing": 100, "shared_inducing": True})
-    assert "batches take no effects" in found.reason
+    monkeypatch.setattr(method_choice, "_SWEPT", 200.0 * (100 + effects) ** 2 - 1)
+    assert choose_method(effects_of(200, place=False), {})[:2] == ("sparse_ep", {"batch_size": 200})
 
 
 def test_label_noise_that_is_learned_has_no_inducing_inputs():

@@ -124,8 +124,11 @@ def variances(w, covariances, found):
 
 
 @kernel
-def feature_slopes(w, covariances, of_variance, of_rest, slopes):
-    """Add what variances wᵀ Σ_k w and s have to say, by derivatives (B, c) in both, to derivatives in w (B, M)."""
+def feature_slopes(w, covariances, of_variance, of_rest, inducing, slopes):
+    """Add what variances wᵀ Σ_k w and s have to say, by derivatives (B, c) in both, to derivatives in w (B, M).
+
+    Features of `inducing` values come first, and s is less the squares of these alone.
+    """
     size = w.shape[1]
     for b in range(w.shape[0]):
         total = 0.0
@@ -134,7 +137,7 @@ def feature_slopes(w, covariances, of_variance, of_rest, slopes):
             twice = 2.0 * of_variance[b, k]
             for m in range(size):
                 slopes[b, m] += twice * covariances[b, k * size + m]
-        for m in range(size):
+        for m in range(inducing):
             slopes[b, m] -= 2.0 * total * w[b, m]
 
 

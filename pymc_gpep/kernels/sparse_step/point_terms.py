@@ -9,9 +9,10 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.logistic_average import ROOM, log_logistic_normal
 from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 
-__all__ = ["FLAT", "mix_labels", "one_probit", "pairs", "tabulated_derivatives", "whole_points"]
+__all__ = ["FLAT", "mix_labels", "one_logit", "one_probit", "pairs", "tabulated_derivatives", "whole_points"]
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _NEWTON_STEPS = 30
@@ -58,6 +59,24 @@ def one_probit(mean, variance, labels, noise, value, in_mean, in_variance):
         value[b], rate = log_cdf_and_hazard(z)
         in_mean[b, 0] = scale * rate
         in_variance[b, 0] = -0.5 * scale * scale * rate * z
+
+
+@kernel
+def one_logit(mean, variance, labels, value, in_mean, in_variance):
+    """log ∫ σ(±f) N(f | m, v) df of one function, + for label 1 and − for label 0; NaN where m or v is no number."""
+    room = np.empty(ROOM)
+    for b in range(mean.shape[0]):
+        sign = 1.0 if labels[b] else -1.0
+        centre, v = sign * mean[b, 0], variance[b, 0]
+        if not (0.0 <= v < math.inf and math.isfinite(centre)):
+            value[b] = np.nan
+            in_mean[b, 0] = np.nan
+            in_variance[b, 0] = np.nan
+            continue
+        found, first, second, _, _ = log_logistic_normal(centre, v, room)
+        value[b] = found
+        in_mean[b, 0] = sign * first
+        in_variance[b, 0] = 0.5 * (second + first * first)
 
 
 @kernel

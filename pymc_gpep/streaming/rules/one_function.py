@@ -11,7 +11,7 @@ from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import OneFunctionSite
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import LogisticResponse, NormalResponse
-from pymc_gpep.solvers.batch_sites import PointKernel, probit_kernel
+from pymc_gpep.solvers.batch_sites import PointKernel, logit_kernel, probit_kernel
 from pymc_gpep.streaming.graph_functions import hazard, log_ndtr, window
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
@@ -82,6 +82,9 @@ class LogitNormaliser(_OfOneFunction):
         second = (weights * miss * (2.0 * miss - 1.0)).sum(axis=1)
         log_z = top[:, 0] + pt.log(total * step) - 0.5 * np.log(2.0 * np.pi)
         return PointTerms(log_z, (sign * first)[:, None], 0.5 * second[:, None])
+
+    def kernel(self) -> PointKernel:
+        return logit_kernel()
 
 
 class _ExpectedLog(_OfOneFunction, ABC):

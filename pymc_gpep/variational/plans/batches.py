@@ -19,7 +19,7 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import why_stopped
 from pymc_gpep.hyper.row_labels import checked_chunks
 from pymc_gpep.hyper.trace import Trace
-from pymc_gpep.rows.chunks import column_deviations
+from pymc_gpep.rows.chunks import chunks, column_deviations
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.fingerprint import fingerprint
 from pymc_gpep.rows.rows import Rows
@@ -39,6 +39,7 @@ from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.cross_covariance import functions_of
+from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.interpreted import INTERPRETED
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
@@ -153,6 +154,10 @@ class ByBatches(Plan):
         memory = self._memory(method, options)
         check_fits(method, lambda each: any(rule.fits(each) for rule in RULES), classifier.likelihood_model)
         return memory
+
+    def read(self, classifier: GPClassifier) -> GPClassifier:
+        """See `Plan`: effects stand beside the process."""
+        return by_inducing(classifier)
 
     def check(self, given: FitTask) -> None:
         """See `Plan`."""
@@ -314,7 +319,7 @@ class _Stepping(Search):
         if functions is None or started:
             return self._first
         free = {each.name for each in given.classifier.hyperparameters if model.rvs_to_initial_values[each] is None}
-        return first_scales(given.space, functions, self._first, free, self._blocks.rows, given.seed)
+        return first_scales(given.space, functions, self._first, free, self._blocks.places, given.seed)
 
     def _shares(self) -> bool:
         """Whether all functions have the same inducing inputs."""
@@ -325,18 +330,22 @@ class _Stepping(Search):
     def _prepare(self) -> tuple[BatchProblem, State, BatchOrder]:
         """What is fitted, where it begins, and the order of the rows."""
         given, plan = self._given, self._plan
-        rows, c = self._blocks.rows, self._blocks.n_functions
+        rows, places, c = self._blocks.rows, self._blocks.places, self._blocks.n_functions
+        if self._blocks.beside:
+            for chunk in chunks(rows):
+                self._blocks.beside.check(rows.inputs(chunk), chunk.start)
         batches = BatchOrder(rows, min(int(plan.batch_size or rows.n_rows), rows.n_rows), given.seed)
-        deviations = column_deviations(rows)
+        deviations = column_deviations(places)
         units = np.where(deviations > 0.0, deviations, 1.0)
         prior = model_blocks(given.space, self._blocks) if self._blocks.n_covariances == 1 else None
         self._first = self._with_scales(prior)
         scales = None if prior is None else prior.same_scales(self._first)
         inducing = initial_inducing(
-            plan.inducing, rows, c, self._shares(), given.seed, default=_inducing(rows.n_rows),
+            plan.inducing, places, c, self._shares(), given.seed, default=_inducing(rows.n_rows),
             centre_scales=1.0 / units if scales is None else scales,
         )  # fmt: skip
-        state = State(self._first, inducing, units, c, float(plan.jitter), bool(plan.learn_inducing))
+        learns, effects = bool(plan.learn_inducing), self._blocks.n_effects
+        state = State(self._first, inducing, units, c, float(plan.jitter), learns, effects)
         counts = _label_counts(given.classifier, rows)
         warn_of_single_count(given.classifier, counts)
         problem = BatchProblem(
@@ -349,6 +358,7 @@ class _Stepping(Search):
             batches.size,
             rows.n_rows,
             prior,
+            self._blocks.beside,
         )
         return problem, state, batches
 
