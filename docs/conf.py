@@ -1,13 +1,19 @@
 """Sphinx configuration. Nothing is fetched while building; pages with code are run."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from binascii import a2b_base64
 from hashlib import sha256
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+import kernels  # noqa: E402
 
 project = "pymc_gpep"
 author = "The pymc_gpep developers"
@@ -22,7 +28,7 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build", "conf.py"]
+exclude_patterns = ["_build", "conf.py", "kernels.py"]
 templates_path = ["_templates"]
 
 myst_enable_extensions = ["amsmath", "dollarmath"]
@@ -30,6 +36,7 @@ myst_heading_anchors = 2
 
 # A page is run whenever Sphinx reads it; an exception in it stops the build.
 nb_execution_mode = "force"
+nb_kernel_rgx_aliases = {"python3": "forked"}  # see kernels.py
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_output_stderr = "remove"  # what PyMC logs while sampling
@@ -75,6 +82,25 @@ def write_glued_pictures(app, exception):
                 (Path(app.outdir) / "_images" / f"{sha256(picture).hexdigest()}.png").write_bytes(picture)
 
 
+def start_kernels(app):
+    """Start the process that kernels are forked from. It ends with its standard input, at the latest with Sphinx."""
+    folder = TemporaryDirectory()
+    specification = Path(folder.name) / "kernels" / "forked" / "kernel.json"
+    specification.parent.mkdir(parents=True)
+    specification.write_text(json.dumps(kernels.specification()))
+    os.environ["JUPYTER_PATH"] = folder.name
+    os.environ[kernels.ENVIRONMENT] = str(Path(folder.name) / "socket")
+    server = subprocess.Popen([sys.executable, kernels.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    server.stdout.readline()
+
+    def stop(app, exception):
+        server.communicate()
+        folder.cleanup()
+
+    app.connect("build-finished", stop)
+
+
 def setup(app):
+    app.connect("builder-inited", start_kernels)
     app.connect("autodoc-skip-member", skip_metadata_routing)
     app.connect("build-finished", write_glued_pictures)

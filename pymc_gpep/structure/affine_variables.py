@@ -13,6 +13,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RNGConsumerOp
+from pytensor.tensor.shape import shape_tuple
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
@@ -131,7 +132,7 @@ def slopes_along(value: TensorVariable, z: TensorVariable, units: TensorVariable
     """Return T u (s, ...) of a value that is t + T z, for each row u of `units` (s, q)."""
     value = value.astype("float64")
     if z not in ancestors([value]):
-        return pt.zeros((units.shape[0], *(value.shape[i] for i in range(value.ndim))))
+        return pt.zeros((shape_tuple(units)[0], *shape_tuple(value)))
     return vectorize_graph(value, {**kept_random([value]), z: units}) - at_zero(value, z)
 
 

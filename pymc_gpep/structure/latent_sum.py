@@ -18,6 +18,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg.decomposition.cholesky import cholesky
+from pytensor.tensor.shape import shape_tuple
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.gaussians.normals_prior import NormalsPrior
@@ -261,7 +262,7 @@ class LatentSum(LatentPrior):
         shape = (n_points, self.n_functions)[:wanted]
         if batched:
             axes = [0, *["x"] * (wanted - own), *range(1, own + 1)]
-            spread = pt.broadcast_to(values.dimshuffle(*axes), (values.shape[0], *shape))
+            spread = pt.broadcast_to(values.dimshuffle(*axes), (shape_tuple(values)[0], *shape))
             return spread.transpose(2, 1, 0) if self.by_class else spread.T[None]
         spread = pt.broadcast_to(values, shape)
         return spread.T if self.by_class else spread[None]

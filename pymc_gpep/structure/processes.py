@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.graph.basic import Variable, equal_computations
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.shape import shape_tuple
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.cross_covariance import CrossCovariance
@@ -210,6 +211,6 @@ def with_functions(
     Mean and covariance are then in double precision, down to random variables and to those of `stop`.
     """
     mean, cov = in_double_precision([latent.mean, latent.cov], [*model.basic_RVs, *stop])
-    n = cov.shape[0]
+    n = shape_tuple(cov)[0]
     shape = (len(classes), n) if latent.f.ndim == 2 else (n,)
     return replace(latent, classes=classes, mean=pt.broadcast_to(mean, shape), cov=cov)

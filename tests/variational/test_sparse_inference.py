@@ -51,7 +51,7 @@ def nested():
     model, gp = models.per_class()
     with model:
         fit = pm.fit(method="sparse_ep", gp=gp, inducing=6, learn_inducing=False, random_seed=1,
-                     progressbar=False)  # fmt: skip
+                     progressbar=False, tolerance=1e-4)  # fmt: skip
     return model, gp, fit
 
 

@@ -1,0 +1,97 @@
+"""Kernels that run the pages, forked from one process that has imported what pages import.
+
+A kernel that starts by itself imports PyMC and this package anew, and reads PyTensor's rewrites. That takes five
+seconds for each page. A forked one is a process of its own as well, with nothing in its namespace.
+"""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from importlib import import_module
+from pathlib import Path
+from threading import Thread
+
+ENVIRONMENT = "PYMC_GPEP_KERNELS"
+"""Environment variable with the path of the socket at which kernels are asked for."""
+
+
+def specification() -> dict[str, object]:
+    """Return the kernel that Jupyter starts: a process that asks for a fork, and ends with it."""
+    return {
+        "argv": [sys.executable, "-S", "-E", __file__, "{connection_file}"],
+        "display_name": "Python 3",
+        "language": "python",
+    }
+
+
+def ask(connection_file: str) -> None:
+    """Have a kernel forked, and wait for its end; the kernel ends as soon as this process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as kernel:
+        kernel.connect(os.environ[ENVIRONMENT])
+        kernel.sendall(json.dumps([connection_file, str(Path.cwd()), dict(os.environ)]).encode() + b"\n")
+        kernel.recv(1)
+
+
+def serve() -> None:
+    """Import what pages import, and fork a kernel for each who asks, until standard input ends."""
+    # ipykernel names the first after matplotlib has looked; the second is for pyarrow, whose thread no fork would have.
+    os.environ |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    os.environ |= {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+    for name in ("arviz", "ipykernel.kernelapp", "matplotlib.pyplot"):
+        import_module(name)
+    import pymc as pm
+
+    import pymc_gpep as gpep
+
+    for name in gpep.__all__:
+        getattr(gpep, name)
+    with pm.Model():  # a first fit reads PyTensor's rewrites
+        pm.Bernoulli("y", logit_p=pm.Normal("a", 0, pm.HalfNormal("s"), shape=3), observed=[0, 1, 1])
+        pm.fit(method="ep", progressbar=False)
+    running = set[int]()
+    with socket.socket(socket.AF_UNIX) as server, selectors.DefaultSelector() as ready:
+        server.bind(os.environ[ENVIRONMENT])
+        server.listen()
+        print("ready", flush=True)
+        ready.register(server, selectors.EVENT_READ)
+        ready.register(sys.stdin, selectors.EVENT_READ)
+        while not any(key.fileobj is sys.stdin for key, _ in ready.select()):
+            running -= {kernel for kernel in running if os.waitpid(kernel, os.WNOHANG)[0]}
+            asked, _ = server.accept()
+            with asked, asked.makefile() as lines:
+                request = json.loads(lines.readline())
+                if kernel := os.fork():
+                    running.add(kernel)
+                else:
+                    run(asked, *request)
+    for kernel in running:
+        os.kill(kernel, signal.SIGTERM)
+        os.waitpid(kernel, 0)
+
+
+def run(asked: socket.socket, connection_file: str, folder: str, environment: dict[str, str]) -> None:
+    """Be the kernel of a page, as long as the process that asked for it is there."""
+    from ipykernel.kernelapp import IPKernelApp
+
+    Thread(target=lambda: os._exit(len(asked.recv(1))), daemon=True).start()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["kernel", "-f", connection_file]
+    try:
+        IPKernelApp.launch_instance(sys.argv[1:])
+    finally:
+        sys.stdout.flush()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        ask(sys.argv[1])
+    else:
+        serve()
