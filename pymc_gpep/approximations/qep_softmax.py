@@ -6,7 +6,7 @@ from typing import ClassVar
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.approximations.tilted_factors import TiltedFactors
+from pymc_gpep.approximations.tilted_factors import TiltedFactors, no_scalar_factors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.class_nodes import class_nodes
@@ -73,7 +73,4 @@ class QEPSoftmax(AcceleratedEP):
         TypeError
             Always.
         """
-        raise TypeError(
-            f"The evidence of {self.name} for a softmax has no correction. Its factors depend on several numbers, and "
-            "the correction is for factors of a single one."
-        )
+        raise no_scalar_factors(self.name)

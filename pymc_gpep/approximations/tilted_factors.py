@@ -13,7 +13,7 @@ import numpy as np
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array, Observed
 
-__all__ = ["ScalarCavities", "TiltedFactors", "difference_cavities", "tilted_factors"]
+__all__ = ["ScalarCavities", "TiltedFactors", "difference_cavities", "no_scalar_factors", "tilted_factors"]
 
 
 class TiltedFactors(NamedTuple):
@@ -40,6 +40,14 @@ class ScalarCavities(NamedTuple):
     """Of each g in its cavity, (N,)."""
     variance: Array
     """(N,)."""
+
+
+def no_scalar_factors(method: str) -> TypeError:
+    """Return the error of an EP for a softmax that is asked for its factors."""
+    return TypeError(
+        f"The evidence of {method} for a softmax has no correction. Its factors depend on several numbers, and the "
+        "correction is for factors of a single one."
+    )
 
 
 def tilted_factors(
