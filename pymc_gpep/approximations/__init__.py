@@ -18,6 +18,7 @@ from pymc_gpep.approximations.noisy_qiep import NoisyQIEP
 from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.approximations.qep_softmax import QEPSoftmax
 from pymc_gpep.approximations.qiep import QIEP
+from pymc_gpep.approximations.qiep_softmax import QIEPSoftmax
 from pymc_gpep.approximations.quadratic_vb import QuadraticVB
 from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
 from pymc_gpep.approximations.solution import Convergence, Solution
@@ -48,6 +49,7 @@ __all__ = [
     "NoisyNestedEP",
     "NoisyQIEP",
     "QEPSoftmax",
+    "QIEPSoftmax",
     "QuadraticVB",
     "ScalarLaplace",
     "Solution",

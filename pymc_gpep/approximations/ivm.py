@@ -8,12 +8,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.approximations.limits import at_least, check_limits, fraction, one_of
 from pymc_gpep.approximations.methods import approximator
+from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.approximations.selection.bound import ActiveBound
 from pymc_gpep.approximations.selection.greedy import choose_rows, include_rows
-from pymc_gpep.approximations.selection.scores import RANDOM, SCORE_NAMES
+from pymc_gpep.approximations.selection.scores import OF_FUNCTIONS, RANDOM, SCORE_NAMES
 from pymc_gpep.approximations.selection.selection import Places, RowPrior, Selection
+from pymc_gpep.approximations.selection.separate import iterate_separately
 from pymc_gpep.approximations.selection.site_rules.row_site_rule import RowSiteRule
-from pymc_gpep.approximations.selection.site_rules.row_site_rules import RULE_NAMES, rows_can_be_chosen, selection_rule
+from pymc_gpep.approximations.selection.site_rules.row_site_rules import (
+    RULE_NAMES,
+    SEPARATE,
+    rows_can_be_chosen,
+    selection_rule,
+)
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import DensePosterior
@@ -54,7 +61,7 @@ class ActiveSolution:
     bound : float
         Lower bound of the log evidence of all labels, or an estimate of it from a sample of the rows.
     active_evidence : float
-        Log evidence of the labels of the active rows alone; NaN where sites were not iterated.
+        Log evidence of the labels of the active rows alone; NaN where sites were not iterated, or are `"separate"`.
     convergence : Convergence or None
         How the iteration of the sites of the active rows ended; None where they stay as they were chosen.
     labels : array (n,)
@@ -109,10 +116,11 @@ class IVM:
     ----------
     active : int
         How many rows are active, d; all if there are no more, without scores.
-    sites : {"coupled", "independent", "utility"}, optional
+    sites : {"coupled", "independent", "utility", "separate"}, optional
         `"coupled"` sites couple the functions of a row: those of `"nested_ep"`, or of `"qep"` for a softmax.
         `"independent"` ones are those of `"qiep"`, or of `"ep"` for one function, and `"utility"` those of `"vb"`. The
-        first that fits the likelihood if not given.
+        first that fits the likelihood if not given. `"separate"` ones are the independent ones where each function
+        chooses `active` rows of its own.
     score : {"expected", "information", "probability", "random"}
         Score by which candidates are chosen. The first is the divergence that their site would make, on average over
         the labels that they may have. The second is the divergence with the label which they have, the third how
@@ -156,6 +164,11 @@ class IVM:
 
     def __post_init__(self) -> None:
         check_limits(self)
+        if self.sites == SEPARATE and (self.score not in OF_FUNCTIONS or self.liquid > 1):
+            raise ValueError(
+                f"sites={SEPARATE!r} goes with score={' or '.join(map(repr, OF_FUNCTIONS))} and liquid=1, but score is "
+                f"{self.score!r} and liquid is {self.liquid}: take sites='independent' for these."
+            )
         if self.rows is not None and self.rows <= self.active:
             raise ValueError(
                 f"rows must be more than active, by as many as are to stand for all other rows, but is {self.rows} "
@@ -170,6 +183,10 @@ class IVM:
     def rule(self, likelihood: Likelihood) -> RowSiteRule:
         """How rows get their sites; a ValueError if they cannot."""
         return selection_rule(self.sites, likelihood)
+
+    def most_rows(self, n_functions: int, n_points: int) -> int:
+        """How many rows may be active: where sites are `"separate"`, those of all functions together."""
+        return min(self.active * (n_functions if self.sites == SEPARATE else 1), n_points)
 
     def named(self, likelihood: Likelihood) -> Self:
         """The same with the sites chosen."""
@@ -221,7 +238,8 @@ class IVM:
         likelihood = likelihood or MultinomialProbitLikelihood()
         observed = likelihood.check(labels, prior.n_functions, prior.n_points)
         selection = self.select(prior, observed, likelihood, random_seed)
-        sample = row_sample(observed, selection.rows, self.rows or max(_ROWS, 2 * self.active), random_seed)
+        most = self.rows or max(_ROWS, 2 * self.most_rows(prior.n_functions, prior.n_points))
+        sample = row_sample(observed, selection.rows, most, random_seed)
         return self.solve_chosen(prior, observed, likelihood, selection, sample)
 
     @one_blas_thread()
@@ -246,7 +264,10 @@ class IVM:
         rows, rule = selection.rows, self.rule(likelihood)
         if not self.polish:
             return posterior_of(prior, sites_of(rule, selection.precision, selection.location)), np.nan, None
-        method = approximator(rule.method, likelihood, {})
+        method, there = approximator(rule.method, likelihood, {}), selection.precision > 0.0
+        if rule.separate and isinstance(method, QIEP) and not there.all():
+            posterior, ended = iterate_separately(method, prior, labels[rows], likelihood.at(rows), there)
+            return posterior, np.nan, ended
         found = method.solve(prior.k, prior.mean, labels[rows], likelihood=likelihood.at(rows))
         return found.posterior, found.evidence, found.convergence
 

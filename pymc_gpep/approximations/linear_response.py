@@ -8,6 +8,7 @@ precision that tilted distributions or log likelihood have at each point (Opper 
 
 import numpy as np
 
+from pymc_gpep.approximations.projected_sites import projected_sites
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import DensePosterior
@@ -20,7 +21,14 @@ from pymc_gpep.likelihoods.local_computations import (
     QuadraticBound,
 )
 
-__all__ = ["average_response", "bound_response", "curvature_response", "factorial_response", "tilted_response"]
+__all__ = [
+    "average_response",
+    "bound_response",
+    "curvature_response",
+    "factorial_response",
+    "projected_response",
+    "tilted_response",
+]
 
 _DIFFERENCE = 1e-4  # in standard deviations
 _INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
@@ -43,6 +51,14 @@ def tilted_response(solution: Solution) -> DensePosterior:
     pi = np.ones((n, c))
     pi[np.arange(c) != labels[:, None]] = alpha.ravel()
     return make_posterior(posterior.prior, SiteForm.COUPLED, pi.T, posterior.weights, solution.mean)
+
+
+def projected_response(solution: Solution) -> DensePosterior:
+    """The same for a likelihood that has `CoupledQuadrature`: a projection, which is whole up to three classes."""
+    posterior = solution.posterior
+    mean, cov = posterior.cavities(solution.mean, solution.cov)
+    pi, _ = projected_sites(solution.likelihood, solution.labels, mean.T, cov)
+    return make_posterior(posterior.prior, SiteForm.COUPLED, pi, posterior.weights, solution.mean)
 
 
 def curvature_response(solution: Solution) -> DensePosterior:

@@ -21,6 +21,7 @@ from pymc_gpep.approximations.noisy_qiep import NoisyQIEP
 from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.approximations.qep_softmax import QEPSoftmax
 from pymc_gpep.approximations.qiep import QIEP
+from pymc_gpep.approximations.qiep_softmax import QIEPSoftmax
 from pymc_gpep.approximations.quadratic_vb import QuadraticVB
 from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
 from pymc_gpep.approximations.selection.site_rules.row_site_rules import rows_can_be_chosen
@@ -42,6 +43,7 @@ APPROXIMATIONS: tuple[type[Approximator], ...] = (
     EP,
     Laplace,
     QEPSoftmax,
+    QIEPSoftmax,
     NoisyNestedEP,
     NoisyQIEP,
     LaplaceProbit,

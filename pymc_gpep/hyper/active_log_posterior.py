@@ -104,7 +104,8 @@ class ActiveLogPosterior(BlockLogPosterior):
     @property
     def entries(self) -> int:
         """See `LogPosterior`."""
-        return (self.classifier.n_functions * min(self.approximator.active, self.classifier.n_points)) ** 2
+        c = self.classifier.n_functions
+        return (c * self.approximator.most_rows(c, self.classifier.n_points)) ** 2
 
     def rows_at(self, x: Array) -> ModelRows:
         """Return the prior of the latent functions at all rows, at one point."""

@@ -34,6 +34,7 @@ __all__ = [
     "QuadraticBound",
     "RoughDensity",
     "RoughNormaliser",
+    "RoughSites",
     "ScalarDensity",
     "SiteInformation",
     "TabulatedFactor",
@@ -173,6 +174,13 @@ class SiteInformation(NamedTuple):
     terms: Kernel
     """`(mean, cov, y, log_z, information)`: log normalisers and divergences of the posterior with the site from that
     without, written (n,), under correlated latent values; see `pymc_gpep.kernels.moments.site_information`."""
+
+
+class RoughSites(NamedTuple):
+    """Sites of independent latent values of points that have none yet, to a few digits: for choosing among many."""
+
+    terms: Kernel
+    """`(mean, variance, y, log_z, sites)`: log normalisers (n,), and π and ν (n, 2, c), from moments (n, c)."""
 
 
 class PairFactors(NamedTuple):

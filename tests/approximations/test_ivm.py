@@ -8,11 +8,11 @@ from pymc_gpep.approximations import IVM, approximator
 from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.gaussians.inducing_posterior import ActivePosterior
 from pymc_gpep.solvers.inducing import Block
-from tests.approximations.selection.cases import CASES
+from tests.approximations.selection.cases import CASES, SEPARATE
 from tests.reference.data import random_problem
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES + SEPARATE, ids=str)
 def test_with_all_rows_active_it_is_the_dense_method(case):
     problem = case.problem(20)
     found = IVM(active=20, sites=case.rule.name).solve(case.rows(problem), problem.y, likelihood=case.likelihood)
@@ -59,7 +59,9 @@ def test_a_bound_over_a_sample_is_near_that_over_all_rows():
     [
         ({"active": 0}, "active must be at least 1"),
         ({"score": "entropy"}, "score must be one of 'information', 'expected'"),
-        ({"sites": "nested"}, "sites must be one of 'coupled', 'independent', 'utility'"),
+        ({"sites": "nested"}, "sites must be one of 'coupled', 'independent', 'utility', 'separate'"),
+        ({"sites": "separate", "score": "random"}, "sites='separate' goes with score='expected' or 'information'"),
+        ({"sites": "separate", "liquid": 2}, "and liquid=1, but score is 'expected' and liquid is 2"),
         ({"retained": 0.0}, "retained must be in"),
     ],
 )

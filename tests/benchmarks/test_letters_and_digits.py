@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.active_sets.even_digits import SPLITS, EvenDigits, name_of
+from benchmarks.active_sets.even_digits import SMALL, SPLITS, EvenDigits, name_of
 from benchmarks.active_sets.isolet import STARTS, WHOLE, Isolet
 from benchmarks.active_sets.printed import EVEN_DIGITS
 
@@ -43,5 +43,9 @@ def test_digits() -> None:
     # All that the paper says of orders is true of the numbers that it prints.
     assert "Orders: 31 of 31 pairs of neighbours are as in the paper." in text
     assert EvenDigits().draw({}) is None
-    assert EvenDigits().draw(runs) is not None
-    assert len(EvenDigits().cells("", quick=False)) == 21 * SPLITS
+    figure = EvenDigits().draw(EvenDigits().pictured(runs))
+    assert figure is not None
+    assert [len(ax.lines) for ax in figure.axes] == [2, 2, 2, 2]
+    runs[name_of(5, 50, 0, "separate")] = {"counts": np.array([320]), "found": np.array([[0.04, 0.3, 1.5, 1.6]])}
+    assert "| separate | 5, 50 | 1 | 320 | 0.040 | 0.300 |" in EvenDigits().report(runs)[1]
+    assert len(EvenDigits().cells("", quick=False)) == (2 * 21 + len(SMALL) + 4) * SPLITS

@@ -18,6 +18,7 @@ from pymc_gpep.approximations import (
     LaplaceProbit,
     NestedEP,
     QEPSoftmax,
+    QIEPSoftmax,
     VariationalBayes,
 )
 from pymc_gpep.gaussians.coupled import CoupledPosterior
@@ -101,6 +102,7 @@ CLOSE = [
     (LaplaceProbit(), 0.12, 0.04),
     (Laplace(), 0.08, 0.03),
     (QEPSoftmax(), 0.20, 0.05),
+    (QIEPSoftmax(), 0.20, 0.05),
 ]
 """Approximations, and their largest and root mean squared errors."""
 

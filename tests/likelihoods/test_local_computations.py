@@ -30,6 +30,7 @@ from pymc_gpep.likelihoods.local_computations import (
     QuadraticBound,
     RoughDensity,
     RoughNormaliser,
+    RoughSites,
     ScalarDensity,
     SiteInformation,
     TabulatedFactor,
@@ -215,6 +216,18 @@ def noisy_difference_factors(likelihood, kernels):
 def independent_quadrature(likelihood, kernels):
     for c in (2, 3):
         check_independent_sites(likelihood, partial(independent, kernels.update, 0), c)
+
+
+def rough_sites(likelihood, kernels):
+    """Those of `IndependentQuadrature`, to two digits."""
+    variance = np.random.default_rng(8).uniform(0.2, 1.0, (N, C))
+    log_z, sites = np.empty(N), np.empty((N, 2, C))
+    kernels.terms(F.T.copy(), variance, LABELS, log_z, sites)
+    update = likelihood.computation(IndependentQuadrature).update
+    for i, y in enumerate(LABELS):
+        terms, *exact = independent(update, 0, F[:, i].copy(), variance[i], y)
+        assert log_z[i] == pytest.approx(terms, abs=2e-3)
+        assert_allclose(sites[i], exact, atol=3e-3)
 
 
 def coupled_quadrature(likelihood, kernels):
@@ -505,6 +518,7 @@ CHECKS = {
     PointFactor: point_factor,
     RoughDensity: rough_density,
     RoughNormaliser: rough_normaliser,
+    RoughSites: rough_sites,
     SiteInformation: site_information,
     TabulatedFactor: tabulated_factor,
     Utilities: utilities,

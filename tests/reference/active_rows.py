@@ -18,7 +18,17 @@ from tests.reference.exact import log_likelihood
 from tests.reference.softmax_ep import softmax_tilted
 from tests.reference.tilted import directions, independent_tilted
 
-__all__ = ["MATCHES", "Filtered", "adf", "average_log_density", "bound", "divergence", "label_probability"]
+__all__ = [
+    "MATCHES",
+    "Filtered",
+    "Separate",
+    "adf",
+    "average_log_density",
+    "bound",
+    "divergence",
+    "label_probability",
+    "separate",
+]
 
 Array = NDArray[np.float64]
 type Match = Callable[[Array, Array, int], tuple[Array, Array]]
@@ -97,11 +107,24 @@ def _softmax(mean: Array, covariance: Array, y: int) -> tuple[Array, Array]:
     return away.T @ precision @ away, away.T @ location
 
 
+def _softmax_independent(mean: Array, covariance: Array, y: int) -> tuple[Array, Array]:
+    """By moments of differences x, which latent values follow by Cov(f, x) Cov(x)⁻¹."""
+    away = directions(y, len(mean)).T
+    own = np.diag(covariance.diagonal())
+    inner = away @ own @ away.T
+    tilted = softmax_tilted(away @ mean, inner)
+    gain = np.linalg.solve(inner, away @ own).T
+    tilted_cov = own - gain @ (inner - tilted.covariance) @ gain.T
+    tilted_mean = mean + gain @ (tilted.mean - away @ mean)
+    return _from_moments(mean, own, tilted_mean, np.diag(tilted_cov.diagonal()))
+
+
 MATCHES: dict[tuple[str, str], Match] = {
     ("multinomial_probit", "coupled"): _coupled,
     ("multinomial_probit", "independent"): _independent,
     ("multinomial_probit", "utility"): _utility,
     ("softmax", "coupled"): _softmax,
+    ("softmax", "independent"): _softmax_independent,
     ("probit", "independent"): _of_link("probit"),
     ("logit", "independent"): _of_link("logit"),
     ("complementary_log_log", "independent"): _complementary,
@@ -116,6 +139,71 @@ def divergence(mean: Array, covariance: Array, precision: Array, location: Array
     ratio = np.linalg.solve(covariance, after)
     quadratic = moved @ np.linalg.solve(covariance, moved)
     return float(0.5 * (np.trace(ratio) - len(mean) - np.linalg.slogdet(ratio)[1] + quadratic))
+
+
+class Separate(NamedTuple):
+    """Pairs (function, row) in the order in which they got sites, these (2, c, n), and moments as in `Filtered`."""
+
+    pairs: list[tuple[int, int]]
+    sites: Array
+    mean: Array
+    covariance: Array
+
+
+def separate(
+    likelihood: str, K: Array, m: Array, y: NDArray[np.int64], first: Sequence[int], active: int, score: str
+) -> Separate:
+    """Choose so many rows for each function (Seeger and Jordan 2004, section 6), after `first` ones for all functions.
+
+    Of all pairs of a function and a row that may have a site that with the highest score comes next.
+    """
+    c, n = m.shape
+    match = MATCHES[likelihood, "independent"]
+    mean, covariance = m.ravel().copy(), block_diagonal(K, c)
+    pairs: list[tuple[int, int]] = []
+    sites = np.zeros((2, c, n))
+
+    def told(i: int, label: int) -> tuple[Array, Array, Array]:
+        """Divergences by the sites of all functions, and these sites."""
+        where = np.arange(c) * n + i
+        precision, location = match(mean[where], covariance[np.ix_(where, where)], label)
+        pi = precision.diagonal()
+        each = [
+            divergence(mean[[a]], covariance[[a]][:, [a]], pi[[k]][None], location[[k]]) for k, a in enumerate(where)
+        ]
+        return np.array(each), pi, location
+
+    def scores(i: int) -> Array:
+        if score == "information":
+            return told(i, int(y[i]))[0]
+        where = np.arange(c) * n + i
+        own = mean[where], np.diag(covariance[where, where])
+        p = np.array([label_probability(likelihood, *own, label) for label in range(c)])
+        return np.asarray(p @ np.array([told(i, label)[0] for label in range(c)]) / p.sum())
+
+    def include(k: int, i: int, pi: float, location: float) -> None:
+        nonlocal mean, covariance
+        at = k * n + i
+        column = covariance[:, at] / (1.0 + pi * covariance[at, at])
+        mean = mean + column * (location - pi * mean[at])
+        covariance = covariance - pi * np.outer(column, covariance[at])
+        pairs.append((k, i))
+        sites[:, k, i] = pi, location
+
+    for i in first:
+        _, pi, location = told(i, int(y[i]))
+        for k in range(c):
+            include(k, i, pi[k], location[k])
+    while len(pairs) < c * active:
+        table = np.stack([scores(i) for i in range(n)], axis=1)
+        full = [sum(own == k for own, _ in pairs) == active for k in range(c)]
+        table[full] = -np.inf
+        for pair in pairs:
+            table[pair] = -np.inf
+        k, i = np.unravel_index(table.argmax(), table.shape)
+        _, pi, location = told(int(i), int(y[i]))
+        include(int(k), int(i), pi[k], location[k])
+    return Separate(pairs, sites, mean.reshape(c, n), covariance)
 
 
 def _log_density(likelihood: str, f: Array, y: int) -> Array:

@@ -102,6 +102,24 @@ def test_other_rows_than_those_of_the_model(fitted, tmp_path):
         back.loo()
 
 
+def test_functions_of_a_softmax_may_choose_rows_of_their_own():
+    model, gp = models.softmax()
+    with model, pytest.warns(RuntimeWarning, match="did not converge after 3 iterations"):
+        fit = pm.fit(3, method="ivm", sites="separate", active=5, progressbar=False)
+    assert fit.history.log_posterior[-1] > fit.history.log_posterior[0]
+    there = fit.solution.posterior.sites.precision > 0.0
+    assert_array_equal(there.sum(axis=1), 5)
+    assert 5 < len(fit.active.row) == there.shape[1]
+    assert f"sites='separate', score='expected', {there.shape[1]} of 30 rows active" in str(fit)
+    p = fit.predict(gp, X).p
+    assert (p.values.argmax(axis=1) == Y).mean() > 0.8
+    back = gpep.from_datatree(fit.to_datatree(), model)
+    assert_allclose(back.predict(gp, NEW).p, fit.predict(gp, NEW).p, atol=1e-10)
+    assert_array_equal(back.solution.selection.precision, fit.solution.selection.precision)
+    curve = gpep.learning_curve(fit, X, Y, every=3)
+    assert curve.mlpd.values[-1] > curve.mlpd.values[0]
+
+
 def test_the_same_seed_is_the_same_fit():
     model, _ = models.bernoulli_logit()
     options = {"method": "ivm", "active": 6, "pool": 8, "majors": 0, "score": "probability", "progressbar": False}

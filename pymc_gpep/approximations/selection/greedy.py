@@ -9,6 +9,7 @@ from pymc_gpep.approximations.selection.growth import CoupledGrowth, Growth, Ind
 from pymc_gpep.approximations.selection.liquid import LiquidGrowth
 from pymc_gpep.approximations.selection.scores import SCORES
 from pymc_gpep.approximations.selection.selection import DenseRows, Places, RowPrior, Selection
+from pymc_gpep.approximations.selection.separate import SeparateCandidates
 from pymc_gpep.approximations.selection.site_rules.row_site_rule import Matched, RowSiteRule
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
@@ -99,6 +100,21 @@ class Candidates:
         self._scores.append(score)
 
     @property
+    def full(self) -> bool:
+        """Whether there are as many active rows as there may be."""
+        return len(self.active) == self.capacity
+
+    @property
+    def taken(self) -> Places:
+        """The rows that cannot be chosen any more."""
+        return self.active
+
+    @property
+    def held(self) -> Places:
+        """Places of candidates that must stay."""
+        return self.growth.held
+
+    @property
     def selection(self) -> Selection:
         """The active rows and their sites."""
         return Selection(self.active, np.array(self._scores), *self.growth.sites)
@@ -143,7 +159,7 @@ def choose_rows(
     likelihood : Likelihood
     rule : RowSiteRule
     active : int
-        Number of active rows, d ≤ n.
+        Number of active rows, d ≤ n; of each function where the rule is `separate`.
     score : str
         Name of a score, one of `SCORES`.
     pool : int
@@ -162,12 +178,18 @@ def choose_rows(
     if size == n and prior.n_covariances * n * n <= _DENSE:
         prior = DenseRows.of(prior)
     rows = np.concatenate([first, others])[:size]
-    candidates = Candidates(prior, labels, likelihood, rule, active, rows, liquid, passes)
+    candidates: Candidates | SeparateCandidates
+    if rule.separate:
+        candidates = SeparateCandidates(prior, labels, likelihood, rule, active, rows)
+    else:
+        candidates = Candidates(prior, labels, likelihood, rule, active, rows, liquid, passes)
     for place in range(len(first)):
         candidates.include(place)
     keep = int(retained * size)
-    while len(candidates.active) < active:
+    while not candidates.full:
         places, scores = candidates.scores(score)
+        if not len(places):  # no row would tell anything
+            break
         scores = np.where(np.isfinite(scores), scores, -np.inf)
         best = int(scores.argmax())
         candidates.include(int(places[best]), float(scores[best]))
@@ -176,17 +198,17 @@ def choose_rows(
     return candidates.selection
 
 
-def _refresh(candidates: Candidates, kept: Places, n: int, rng: np.random.Generator) -> None:
+def _refresh(candidates: Candidates | SeparateCandidates, kept: Places, n: int, rng: np.random.Generator) -> None:
     """Draw other rows in place of all that are not kept."""
     stays = np.zeros(len(candidates.rows), bool)
     stays[kept] = True
-    stays[candidates.growth.held] = True
+    stays[candidates.held] = True
     free = np.ones(n, bool)
-    free[candidates.active] = False
+    free[candidates.taken] = False
     free[candidates.rows[stays]] = False
     available = np.flatnonzero(free)
     places = np.flatnonzero(~stays)
     count = min(len(places), len(available))
     if count:
         candidates.replace(places[:count], rng.choice(available, count, replace=False))
-    candidates.waiting[places[count:]] = False
+    candidates.waiting[..., places[count:]] = False

@@ -9,7 +9,7 @@ from pymc_gpep.approximations.selection.site_rules.row_site_rule import RowSiteR
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 
-__all__ = ["RANDOM", "SCORES", "SCORE_NAMES", "expected_information", "information", "surprise"]
+__all__ = ["OF_FUNCTIONS", "RANDOM", "SCORES", "SCORE_NAMES", "expected_information", "information", "surprise"]
 
 type Score = Callable[[RowSiteRule, Likelihood, NDArray[np.int64], Array, Array], Array]
 
@@ -20,7 +20,7 @@ RANDOM = "random"
 def information(rule: RowSiteRule, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
     """Return the information of each row (p,): the divergence of the posterior with its site from that without.
 
-    Seeger and Jordan (2004, equation 14) mean the largest.
+    Seeger and Jordan (2004, equation 14) mean the largest. Separate sites have one of each function, (c, p).
     """
     return rule.told(likelihood, labels, mean, cov).information
 
@@ -33,17 +33,17 @@ def surprise(rule: RowSiteRule, likelihood: Likelihood, labels: NDArray[np.int64
 def expected_information(
     rule: RowSiteRule, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array
 ) -> Array:
-    """Return the information of each row on average over the labels that it may have, as they are predicted (p,).
+    """Return the information of each row on average over the labels that it may have, as they are predicted.
 
     Its own label is not looked at, so that rows are not chosen for labels that are wrong.
     """
-    total, weight = np.zeros(len(labels)), np.zeros(len(labels))
+    parts, weight = [], np.zeros(len(labels))
     for label in range(likelihood.n_classes(len(mean))):
         told = rule.told(likelihood, np.full_like(labels, label), mean, cov)
         p = np.exp(told.log_z)
-        total += p * told.information
+        parts.append(p * told.information)
         weight += p
-    return total / weight
+    return np.asarray(sum(parts) / weight)
 
 
 SCORES: Mapping[str, Score] = {
@@ -54,3 +54,6 @@ SCORES: Mapping[str, Score] = {
 """By name."""
 
 SCORE_NAMES = (*SCORES, RANDOM)
+
+OF_FUNCTIONS = ("expected", "information")
+"""Those that tell functions of a row from each other."""

@@ -16,10 +16,17 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.likelihoods.softmax import along_line, curvature_slope, softmax
 from pymc_gpep.kernels.methods.softmax_qep import softmax_qep_update
 from pymc_gpep.likelihoods.likelihood import Reading
-from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature, SiteInformation
+from pymc_gpep.likelihoods.local_computations import (
+    CoupledCurvature,
+    CoupledQuadrature,
+    IndependentQuadrature,
+    RoughSites,
+    SiteInformation,
+)
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
 from pymc_gpep.likelihoods.ordered.cutpoints import has_cutpoints
 from pymc_gpep.likelihoods.softmax.argument import softmax_argument
+from pymc_gpep.likelihoods.softmax.independent import independent_update, rough_sites
 from pymc_gpep.likelihoods.softmax.information import rough_information
 from pymc_gpep.likelihoods.softmax.predictive import log_tail, softmax_probabilities
 
@@ -41,6 +48,8 @@ class SoftmaxLikelihood(OneFunctionPerClass):
         CoupledCurvature(softmax, along_line, curvature_slope),
         CoupledQuadrature(softmax_qep_update),
         SiteInformation(rough_information),
+        IndependentQuadrature(independent_update),
+        RoughSites(rough_sites),
     )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:

@@ -12,7 +12,7 @@ from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from tests.reference.data import Problem, random_problem
 
-__all__ = ["CASES", "Case"]
+__all__ = ["CASES", "SEPARATE", "Case"]
 
 
 class Case(NamedTuple):
@@ -53,4 +53,7 @@ class Case(NamedTuple):
         return own - np.einsum("ad,ed->dae", precision, precision) / precision.sum(0)[:, None, None]
 
 
-CASES = [Case(likelihood, rule) for likelihood in LIKELIHOODS for rule in RULES if rule.fits(likelihood)]
+_EVERY = [Case(likelihood, rule) for likelihood in LIKELIHOODS for rule in RULES if rule.fits(likelihood)]
+CASES = [case for case in _EVERY if not case.rule.separate]
+SEPARATE = [case for case in _EVERY if case.rule.separate]
+"""Those where functions choose rows of their own."""

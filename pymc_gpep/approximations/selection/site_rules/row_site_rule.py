@@ -27,7 +27,7 @@ class Told(NamedTuple):
     log_z: Array
     """Their log probabilities (p,)."""
     information: Array
-    """Divergence of the posterior with a row's site from that without (p,)."""
+    """Divergence of the posterior with a row's site from that without, (p,); (c, p) where a rule is `separate`."""
 
 
 class RowSiteRule(Protocol):
@@ -48,6 +48,10 @@ class RowSiteRule(Protocol):
     @property
     def shares(self) -> bool:
         """Whether all functions of a row have the same precision."""
+
+    @property
+    def separate(self) -> bool:
+        """Whether each function chooses rows of its own."""
 
     @property
     def from_cavity(self) -> bool:

@@ -1,25 +1,28 @@
 """How a row gets its site: by moments, inner EP or projection, or for utilities; and which rule is meant."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_gpep.approximations.projected_sites import projected_sites
 from pymc_gpep.approximations.selection.average_log_density import has_averages
 from pymc_gpep.approximations.selection.site_rules.row_site_rule import Matched, RowSiteRule, Told
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.moments.coupled_sites import site_parameters
-from pymc_gpep.likelihoods.class_nodes import class_nodes
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import (
     BlockCurvature,
     CoupledQuadrature,
     DifferenceFactors,
     GaussianAverage,
+    IndependentQuadrature,
     PointFactor,
     RoughNormaliser,
+    RoughSites,
     SiteInformation,
     UtilityBound,
 )
@@ -28,10 +31,12 @@ from pymc_gpep.solvers.sparse_ep import site_of
 __all__ = [
     "RULES",
     "RULE_NAMES",
+    "SEPARATE",
     "InnerEP",
     "OneFunctionMoments",
     "PointMoments",
     "Projection",
+    "QuadratureMoments",
     "UtilitySites",
     "coupled_told",
     "independent_information",
@@ -39,6 +44,10 @@ __all__ = [
     "rows_can_be_chosen",
     "selection_rule",
 ]
+
+
+SEPARATE = "separate"
+"""The name of rules by which each function chooses rows of its own."""
 
 
 class _Derivatives(NamedTuple):
@@ -51,35 +60,64 @@ class _Derivatives(NamedTuple):
     """−∂² log Ẑ / ∂ mean² (c, p)."""
 
 
+@dataclass(frozen=True)
 class _Moments(ABC):
-    """The common part of both rules."""
+    """The common part of rules of independent sites.
 
-    name: ClassVar[str] = "independent"
-    form = SiteForm.INDEPENDENT
-    shares = False
-    from_cavity = True
+    Parameters
+    ----------
+    separate : bool
+        Whether each function chooses rows of its own.
+    """
+
+    separate: bool = False
+
+    form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
+    shares: ClassVar[bool] = False
+    from_cavity: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """See `RowSiteRule`."""
+        return SEPARATE if self.separate else "independent"
+
+    @abstractmethod
+    def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
+        """See `RowSiteRule`."""
+
+    @abstractmethod
+    def _rough(
+        self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array
+    ) -> tuple[Array, Matched]:
+        """Log normalisers, and sites with as many digits as scores need."""
+
+    def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
+        """See `RowSiteRule`."""
+        log_z, sites = self._rough(likelihood, labels, mean, cov)
+        information = independent_information(sites, mean, np.diagonal(cov, axis1=1, axis2=2).T)
+        return Told(log_z, information if self.separate else information.sum(axis=0))
+
+
+class _MomentsByDerivatives(_Moments):
+    """Rules that have derivatives of log normalisers."""
 
     @abstractmethod
     def _derivatives(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> _Derivatives:
         """Return the derivatives of p rows."""
 
     def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
-        """See `SiteRule`."""
-        return _sites(self._derivatives(likelihood, labels, mean, cov), mean, cov)
+        """See `RowSiteRule`."""
+        return self._rough(likelihood, labels, mean, cov)[1]
 
-    def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
-        """See `SiteRule`."""
+    def _rough(
+        self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array
+    ) -> tuple[Array, Matched]:
         found = self._derivatives(likelihood, labels, mean, cov)
-        variance = np.diagonal(cov, axis1=1, axis2=2).T
-        return Told(found.log_z, independent_information(_sites(found, mean, cov), mean, variance))
+        gamma = np.maximum(found.gamma, 0.0)
+        return found.log_z, Matched(*site_of(found.rho, gamma, mean, np.diagonal(cov, axis1=1, axis2=2).T))
 
 
-def _sites(found: _Derivatives, mean: Array, cov: Array) -> Matched:
-    gamma = np.maximum(found.gamma, 0.0)
-    return Matched(*site_of(found.rho, gamma, mean, np.diagonal(cov, axis1=1, axis2=2).T))
-
-
-class PointMoments(_Moments):
+class PointMoments(_MomentsByDerivatives):
     """By the exact moments of each function under its own marginal (Seeger and Jordan 2004, section 6)."""
 
     method = "qiep"
@@ -90,7 +128,7 @@ class PointMoments(_Moments):
         return has and likelihood.log_concave and not likelihood.has_parameters
 
     def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
-        """See `SiteRule`."""
+        """See `RowSiteRule`."""
         return rough_normalisers(likelihood, labels, mean, cov)
 
     def _derivatives(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> _Derivatives:
@@ -102,7 +140,38 @@ class PointMoments(_Moments):
         return _Derivatives(log_z, rho.T, gamma.T)
 
 
-class OneFunctionMoments(_Moments):
+class QuadratureMoments(_Moments):
+    """The same for a likelihood with quadrature in several dimensions, of which scores take few nodes."""
+
+    method = "qiep"
+
+    def fits(self, likelihood: Likelihood) -> bool:
+        """Whether it has such quadratures."""
+        return likelihood.offers(IndependentQuadrature) and likelihood.offers(RoughSites)
+
+    def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
+        """See `RowSiteRule`."""
+        c, p = mean.shape
+        mean, variance = np.ascontiguousarray(mean), np.ascontiguousarray(np.diagonal(cov, axis1=1, axis2=2).T)
+        nothing, (sites, target), room = np.zeros((2, c, p)), np.zeros((2, 2, p, c)), np.empty((p, c))
+        likelihood.computation(IndependentQuadrature).update(mean, variance, *nothing, labels, sites, target, room)
+        return Matched(np.ascontiguousarray(target[0].T), np.ascontiguousarray(target[1].T))
+
+    def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
+        """See `RowSiteRule`."""
+        return self._rough(likelihood, labels, mean, cov)[0]
+
+    def _rough(
+        self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array
+    ) -> tuple[Array, Matched]:
+        c, p = mean.shape
+        variance = np.ascontiguousarray(np.diagonal(cov, axis1=1, axis2=2))
+        log_z, sites = np.empty(p), np.empty((p, 2, c))
+        likelihood.computation(RoughSites).terms(np.ascontiguousarray(mean.T), variance, labels, log_z, sites)
+        return log_z, Matched(sites[:, 0].T, sites[:, 1].T)
+
+
+class OneFunctionMoments(_MomentsByDerivatives):
     """The same for a likelihood of one latent function."""
 
     method = "ep"
@@ -132,10 +201,10 @@ def coupled_told(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array,
 
 
 def independent_information(sites: Matched, mean: Array, variance: Array) -> Array:
-    """Return the information of sites under means and variances (c, p)."""
+    """Return the information of each function's site, under means and variances (c, p)."""
     stretch = 1.0 + sites.precision * variance
     slope = (sites.location - sites.precision * mean) / stretch
-    return np.asarray(0.5 * (np.log(stretch) + 1.0 / stretch - 1.0 + slope * slope * variance).sum(axis=0))
+    return np.asarray(0.5 * (np.log(stretch) + 1.0 / stretch - 1.0 + slope * slope * variance))
 
 
 def rough_normalisers(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
@@ -154,6 +223,7 @@ class _CoupledSites:
     """The part that rules of coupled sites share."""
 
     form = SiteForm.COUPLED
+    separate = False
     shares = False
     from_cavity = True
 
@@ -188,10 +258,6 @@ class InnerEP(_CoupledSites):
         return self.told(likelihood, labels, mean, cov).log_z
 
 
-_NODES = 2000
-_NOTHING = 1e-14  # precision of a site that is none, in units of the variance
-
-
 class Projection(_CoupledSites):
     """The projection of section 4.3, exact where a coupling has the form of these sites, and near it elsewhere."""
 
@@ -204,15 +270,7 @@ class Projection(_CoupledSites):
 
     def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
         """See `RowSiteRule`."""
-        c, p = mean.shape
-        nodes = class_nodes(c - 1, _NODES)
-        scale = cov.trace(axis1=1, axis2=2) / c
-        none = np.ascontiguousarray(np.broadcast_to(_NOTHING / np.maximum(scale, _NOTHING), (c, p)))
-        sites, target, room = np.zeros((2, p, c)), np.empty((2, p, c)), np.empty((p, c))
-        likelihood.computation(CoupledQuadrature).update(
-            *nodes, np.ascontiguousarray(mean), np.ascontiguousarray(cov), labels, none, sites, target, room
-        )
-        return Matched(np.ascontiguousarray(target[0].T), np.ascontiguousarray(target[1].T))
+        return Matched(*projected_sites(likelihood, labels, mean, cov))
 
     def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
         """See `RowSiteRule`; by the formula for tails, to about a percent."""
@@ -228,6 +286,7 @@ class UtilitySites:
     name = "utility"
     method = "vb"
     form = SiteForm.INDEPENDENT
+    separate = False
     shares = True
     from_cavity = False
 
@@ -244,7 +303,7 @@ class UtilitySites:
     def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
         """See `RowSiteRule`."""
         sites = self.match(likelihood, labels, mean, cov)
-        information = independent_information(sites, mean, np.diagonal(cov, axis1=1, axis2=2).T)
+        information = independent_information(sites, mean, np.diagonal(cov, axis1=1, axis2=2).T).sum(axis=0)
         return Told(self.log_normalisers(likelihood, labels, mean, cov), information)
 
     def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
@@ -252,7 +311,16 @@ class UtilitySites:
         return rough_normalisers(likelihood, labels, mean, cov)
 
 
-RULES: tuple[RowSiteRule, ...] = (InnerEP(), Projection(), PointMoments(), OneFunctionMoments(), UtilitySites())
+RULES: tuple[RowSiteRule, ...] = (
+    InnerEP(),
+    Projection(),
+    PointMoments(),
+    QuadratureMoments(),
+    OneFunctionMoments(),
+    UtilitySites(),
+    PointMoments(separate=True),
+    QuadratureMoments(separate=True),
+)
 """All there are; those of one name are for different likelihoods, and the first that fits is the default."""
 
 RULE_NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))
