@@ -7,9 +7,8 @@ from numpy.testing import assert_array_equal
 
 import pymc_gpep as gpep
 from pymc_gpep import progress
-from pymc_gpep.checks import leave_one_out
 from pymc_gpep.comparison import draw_prediction
-from pymc_gpep.fits import prediction
+from pymc_gpep.fits import cross_validation, prediction
 from tests import models
 
 
@@ -89,7 +88,7 @@ def test_interrupted_predictions_from_draws_can_be_made_again(shared, monkeypatc
 def test_an_interrupted_leave_one_out_can_be_made_again(shared_ccd, monkeypatch):
     expected = shared_ccd.loo(progressbar=False)
     nodes = len(shared_ccd.hyper_posterior)
-    sizes = interrupted_at(monkeypatch, leave_one_out, "log_predictive", 5)
+    sizes = interrupted_at(monkeypatch, cross_validation, "log_predictive", 5)
     with pytest.raises(KeyboardInterrupt, match=f"60 of {30 * nodes} rows were done"):
         shared_ccd.loo(progressbar=False)
     assert len(sizes) == 5
@@ -102,7 +101,7 @@ def test_an_interrupted_leave_one_out_by_parts_can_be_made_again(monkeypatch):
     with model:
         fit = pm.fit(method="sparse_ep", inducing=5, progressbar=False)
     expected = fit.loo(progressbar=False)
-    interrupted_at(monkeypatch, leave_one_out, "log_predictive", 2)
+    interrupted_at(monkeypatch, cross_validation, "log_predictive", 2)
     with pytest.raises(KeyboardInterrupt, match="0 of 30 rows were done"):
         fit.loo(progressbar=False)
     monkeypatch.undo()

@@ -11,30 +11,32 @@ with an infinite variance as a rule, since r grows without limit. Half of the dr
 under the mixture of both, 2 p r / (1 + r), are at most twice the largest density of the labels.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
-from scipy.special import logsumexp, softmax
+from scipy.special import logsumexp
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.checks.leave_one_out import harmonic
-from pymc_gpep.hyper.latent_functions import GroupOfRows, LatentFunctions
+from pymc_gpep.hyper.latent_functions import GroupOfRows
 from pymc_gpep.hyper.weights import excess_of_tail, importance_estimate, smooth
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.log_predictive import log_predictive
-from pymc_gpep.progress import RowProgress
-from pymc_gpep.structure import GPClassifier
 
-if TYPE_CHECKING:
-    from pymc_gpep.checks.left_out import CavityELPD
-
-__all__ = ["Groups", "LeftOutGroup", "leave_groups_out", "left_out_group"]
+__all__ = ["Groups", "LeftOutGroup", "harmonic", "left_out_group"]
 
 _SEED = 20_161_018  # the same fit has the same answer
 _NEGLIGIBLE = 0.02  # part of the density of a group that its largest weights have in excess
+
+
+def harmonic(log_weights: Array, log_densities: Array) -> Array:
+    """log p(y_i | y_-i) (n,) from log p(y_i | y_-i, θ_s) (s, n) and weights that stand for p(θ | y).
+
+    As p(θ | y_-i) ∝ p(θ | y) / p(y_i | y_-i, θ), the label that is left out has no part in the hyperparameters either.
+    """
+    return -logsumexp(log_weights - log_densities, axis=0)
 
 
 class Groups(NamedTuple):
@@ -125,55 +127,3 @@ def _pairs(rng: np.random.Generator, count: int, size: int) -> Array:
     """Return standard normals with their opposites, (2 count, size)."""
     noise = rng.standard_normal((count, size))
     return np.concatenate([noise, -noise])
-
-
-def leave_groups_out(
-    classifier: GPClassifier,
-    method: str,
-    nodes: Callable[[], Iterable[LatentFunctions]],
-    weights: Array,
-    groups: Groups,
-    *,
-    converged: bool,
-    draws: int,
-    tolerance: float = 5e-5,
-    progressbar: bool = True,
-) -> "CavityELPD":
-    """Compute what `Fit.loo` returns for groups.
-
-    Parameters
-    ----------
-    classifier : GPClassifier
-    method : str
-        Name of the approximation.
-    nodes : callable
-        Makes the latent functions at each node in turn.
-    weights : array (s,)
-        Weights of the nodes; they sum to 1.
-    groups : Groups
-    converged : bool
-        Whether the fit did.
-    draws : int
-        Number of draws of the latent values of each group.
-    tolerance : float
-    progressbar : bool
-    """
-    from pymc_gpep.checks.left_out import groups_summed_up  # with it comes ArviZ
-
-    found = np.empty((len(LeftOutGroup._fields), len(weights), len(groups.rows)))
-    n_rows = sum(map(len, groups.rows))
-    with RowProgress("Leaving out", len(weights) * n_rows, progressbar) as progress:
-        for s, functions in enumerate(nodes()):
-            for g, rows in enumerate(groups.rows):
-                likelihood, labels = functions.likelihood.at(rows), functions.labels[rows]
-                found[:, s, g] = left_out_group(functions.group(rows), likelihood, labels, draws, tolerance)
-                progress.advance(len(rows))
-    without, within, error, pareto_k = found
-    log_weights = np.log(weights)[:, None]
-    elpd = harmonic(log_weights, without)
-    lpd = logsumexp(log_weights + within, axis=0)
-    # The errors of nodes, which share draws, count as the densities of their labels do.
-    share = softmax(log_weights - without, axis=0)
-    sampled = (share * error).sum(axis=0), pareto_k.max(axis=0)
-    converged = converged and bool(np.isfinite(elpd).all())
-    return groups_summed_up(classifier, method, groups.name, groups.labels, lpd, elpd, sampled, converged, draws)

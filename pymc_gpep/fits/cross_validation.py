@@ -1,21 +1,33 @@
-"""Leave-one-out cross-validation of a fit, row by row, or by groups of rows as a user names them."""
+"""Leave-one-out cross-validation of a fit, row by row, or by groups of rows as a user names them.
 
-from collections.abc import Mapping
-from typing import Any
+The latent values of a row given the other labels have the posterior with the site of that row left out, see
+`pymc_gpep.hyper.dense_functions.leave_one_out_moments`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Constant, Variable
+from scipy.special import logsumexp, softmax
 
 from pymc_gpep.argument_types import check_switches, check_whole
-from pymc_gpep.checks.leave_one_out import leave_one_out
-from pymc_gpep.checks.left_out import CavityELPD
-from pymc_gpep.checks.left_out_groups import Groups, leave_groups_out
+from pymc_gpep.array_types import Array
+from pymc_gpep.checks.left_out_groups import Groups, LeftOutGroup, harmonic, left_out_group
 from pymc_gpep.fits.fitted import Fitted, Gp
+from pymc_gpep.likelihoods.log_predictive import log_predictive
+from pymc_gpep.progress import RowProgress
+from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
 
+if TYPE_CHECKING:
+    from pymc_gpep.checks.left_out import CavityELPD
+
 __all__ = ["loo"]
+
+_SEED = 2016  # the same fit has the same answer
 
 
 @one_blas_thread()
@@ -30,7 +42,7 @@ def loo(
     tolerance: float = 5e-5,
     pit: bool = False,
     progressbar: bool = True,
-) -> CavityELPD:
+) -> "CavityELPD":
     """Leave-one-out cross-validation from this one fit (Vehtari, Mononen, Tolvanen, Sivula and Winther 2016).
 
     The log predictive density of each label given all the others is log ∫ p(y_i | f_i) q₋ᵢ(f_i) df_i. Here q₋ᵢ is
@@ -116,20 +128,65 @@ def loo(
         return _groups_left_out(fit, groups, gp, refit_above, draws, tolerance, progressbar)
     if refit_above < np.inf:
         fit.log_posterior.check_joint("loo(refit_above=...)")
-    return leave_one_out(
-        fit.classifier,
-        fit.name,
-        lambda: fit.functions(gp),
-        fit.hyper_posterior.weights,
-        len(fit.labels(gp)),
-        response=response,
-        converged=fit.converged,
-        named=fit.rows is None,
-        refit_above=refit_above,
-        tolerance=tolerance,
-        pit=pit,
-        progressbar=progressbar,
+    return _rows_left_out(fit, response, gp, refit_above, tolerance, pit, progressbar)
+
+
+def _rows_left_out(
+    fit: Fitted, response: str | None, gp: Gp, refit_above: float, tolerance: float, pit: bool, progressbar: bool
+) -> "CavityELPD":
+    from pymc_gpep.checks.left_out import summed_up  # with it comes ArviZ
+
+    classifier, weights, n_points = fit.classifier, fit.hyper_posterior.weights, len(fit.labels(gp))
+    converged, several = fit.converged, bool(classifier.parts)
+    classifier = classifier if response is None else classifier.part(response, "loo")
+    wanted = classifier.rows if several else slice(0, n_points)
+    within, without = np.full((2, len(weights), n_points), np.nan)  # log densities (node, row)
+    ends = np.full((2, len(weights), n_points), np.nan) if pit else None
+    with RowProgress("Leaving out", len(weights) * (wanted.stop - wanted.start), progressbar) as progress:
+        for s, functions in enumerate(fit.functions(gp)):
+            left_out, y, likelihood = functions.left_out(), functions.labels, functions.likelihood
+            for rows, mean, cov in _within(left_out, wanted):
+                own = likelihood.at(rows)
+                without[s, rows] = log_predictive(own, mean, cov, y[rows], tolerance=tolerance)
+                if ends is not None:
+                    ends[:, s, rows] = own.ends(y[rows], mean, cov)
+                own_mean, own_cov = functions.at_rows(rows)
+                within[s, rows] = log_predictive(own, own_mean.T, own_cov, y[rows], tolerance=tolerance)
+                progress.advance(len(y[rows]))
+    log_weights = np.log(weights)[:, None]
+    lpd = logsumexp(log_weights + within, axis=0)
+    elpd = harmonic(log_weights, without)
+    refitted = np.flatnonzero(lpd - elpd > refit_above) if len(lpd) > 1 else np.arange(0)
+    # Solutions that are not kept in memory are solved again; without rows to refit that would be for nothing.
+    with RowProgress("Refitting without", len(weights) * refitted.size, progressbar) as progress:
+        for s, functions in enumerate(fit.functions(gp) if refitted.size else ()):
+            for i in refitted:
+                mean, cov, succeeded = functions.refitted(int(i))
+                likelihood, y = functions.likelihood.at([i]), functions.labels[[i]]
+                without[s, [i]] = log_predictive(likelihood, mean, cov, y, tolerance=tolerance)
+                if ends is not None:
+                    ends[:, s, [i]] = likelihood.ends(y, mean, cov)
+                converged = converged and succeeded
+                progress.advance(1)
+    transforms = (
+        None if ends is None else _drawn_between(*np.sum(softmax(log_weights - without, axis=0) * ends, axis=1))[wanted]
     )
+    elpd = harmonic(log_weights, without)[wanted]
+    return summed_up(classifier, fit.name, lpd[wanted], elpd, converged, len(refitted), fit.rows is None, transforms)
+
+
+def _within(left_out: Iterable[LeftOut], wanted: slice) -> Iterator[LeftOut]:
+    """Yield what is left out at rows that are wanted."""
+    for rows, mean, cov in left_out:
+        cut = slice(max(rows.start, wanted.start), min(rows.stop, wanted.stop))
+        if cut.start < cut.stop:
+            own = slice(cut.start - rows.start, cut.stop - rows.start)
+            yield LeftOut(cut, mean[own], cov[own])
+
+
+def _drawn_between(below: Array, at: Array) -> Array:
+    """Uniform numbers (n,) between two ends, always the same ones."""
+    return below + np.random.default_rng(_SEED).random(len(at)) * (at - below)
 
 
 def _groups_left_out(
@@ -140,22 +197,31 @@ def _groups_left_out(
     draws: int,
     tolerance: float,
     progressbar: bool,
-) -> CavityELPD:
+) -> "CavityELPD":
     fit.log_posterior.check_joint("loo(groups=...)")
     if refit_above < np.inf:
         raise ValueError("refit_above is for rows; groups are not fitted again. Leave one of the two out.")
     check_whole("draws", draws, 100)
-    return leave_groups_out(
-        fit.classifier,
-        fit.name,
-        lambda: fit.functions(gp),
-        fit.hyper_posterior.weights,
-        _groups_of_rows(fit.classifier, groups, fit.log_posterior.space.data),
-        converged=fit.converged,
-        draws=draws,
-        tolerance=tolerance,
-        progressbar=progressbar,
-    )
+    from pymc_gpep.checks.left_out import groups_summed_up  # with it comes ArviZ
+
+    chosen, weights = _groups_of_rows(fit.classifier, groups, fit.log_posterior.space.data), fit.hyper_posterior.weights
+    found = np.empty((len(LeftOutGroup._fields), len(weights), len(chosen.rows)))
+    n_rows = sum(map(len, chosen.rows))
+    with RowProgress("Leaving out", len(weights) * n_rows, progressbar) as progress:
+        for s, functions in enumerate(fit.functions(gp)):
+            for g, rows in enumerate(chosen.rows):
+                likelihood, labels = functions.likelihood.at(rows), functions.labels[rows]
+                found[:, s, g] = left_out_group(functions.group(rows), likelihood, labels, draws, tolerance)
+                progress.advance(len(rows))
+    without, within, error, pareto_k = found
+    log_weights = np.log(weights)[:, None]
+    elpd = harmonic(log_weights, without)
+    lpd = logsumexp(log_weights + within, axis=0)
+    # The errors of nodes, which share draws, count as the densities of their labels do.
+    share = softmax(log_weights - without, axis=0)
+    sampled = (share * error).sum(axis=0), pareto_k.max(axis=0)
+    converged = fit.converged and bool(np.isfinite(elpd).all())
+    return groups_summed_up(fit.classifier, fit.name, chosen.name, chosen.labels, lpd, elpd, sampled, converged, draws)
 
 
 def _groups_of_rows(
