@@ -34,7 +34,8 @@ class CoupledPosterior(DensePosterior):
     def of(cls, prior: DensePrior, sites: Sites) -> Self:
         posterior = cls(prior, sites.precision, np.empty(prior.shape))
         inverses, p, _ = posterior._factorised
-        latent_weights(inverses, p, posterior.precision, sites.slope(prior.mean), posterior.weights)
+        force = np.ascontiguousarray(sites.slope(prior.mean))
+        latent_weights(inverses, p, posterior.precision, force, posterior.weights)
         posterior.sites = sites
         return posterior
 

@@ -52,7 +52,7 @@ def test_counts_are_those_of_scipy():
 
 def averaged(mean, variance, count):
     out = np.empty((5, 1))
-    poisson.average(np.array([mean]), np.array([variance]), np.array([count]), np.zeros((1, 1)), out)
+    poisson.average(np.array([mean], float), np.array([variance], float), np.array([count]), np.zeros((1, 1)), out)
     return out[:, 0]
 
 

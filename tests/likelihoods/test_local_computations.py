@@ -232,7 +232,7 @@ def coupled_quadrature(likelihood, kernels):
         sites, target, scale = np.zeros((2, 1, C)), np.empty((2, 1, C)), np.empty((1, C))
         pi = np.full((C, 1), 1e-30)
         terms, _ = kernels.update(
-            *class_nodes(C - 1, 500), F[:, i : i + 1], COV[i : i + 1], np.array([y]), pi, sites, target, scale
+            *class_nodes(C - 1, 500), F[:, i : i + 1].copy(), COV[i : i + 1], np.array([y]), pi, sites, target, scale
         )
         assert terms == pytest.approx(np.log(total), abs=1e-7)
         pi, nu = target[:, 0]

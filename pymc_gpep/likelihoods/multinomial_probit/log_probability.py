@@ -43,8 +43,9 @@ def _flatten_points(y: np.ndarray, f: np.ndarray) -> tuple[tuple[int, ...], np.n
     y, f = np.asarray(y, np.int64), np.asarray(f, np.float64)
     batch = np.broadcast_shapes(y.shape, f.shape[:-1])
     c = f.shape[-1]
-    y = np.ascontiguousarray(np.broadcast_to(y, batch)).reshape(-1)
-    f = np.ascontiguousarray(np.broadcast_to(f, (*batch, c))).reshape(y.size, c)
+    # Kernels are compiled once more for arrays that may not be written to.
+    y = np.require(np.broadcast_to(y, batch), requirements=("C", "W")).reshape(-1)
+    f = np.require(np.broadcast_to(f, (*batch, c)), requirements=("C", "W")).reshape(y.size, c)
     return batch, y, f
 
 

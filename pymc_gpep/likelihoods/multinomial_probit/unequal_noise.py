@@ -66,8 +66,10 @@ def log_averages_and_gradients(
     y, mean, variance = np.asarray(y, np.int64), np.asarray(mean, np.float64), np.asarray(variance, np.float64)
     batch = np.broadcast_shapes(y.shape, mean.shape[:-1], variance.shape[:-1])
     c = mean.shape[-1]
-    labels = np.ascontiguousarray(np.broadcast_to(y, batch)).reshape(-1)
-    flat = (np.ascontiguousarray(np.broadcast_to(x, (*batch, c))).reshape(-1, c) for x in (mean, variance))
+    # Kernels are compiled once more for arrays that may not be written to.
+    labels = np.require(np.broadcast_to(y, batch), requirements=("C", "W")).reshape(-1)
+    whole = (np.broadcast_to(x, (*batch, c)) for x in (mean, variance))
+    flat = (np.require(x, requirements=("C", "W")).reshape(-1, c) for x in whole)
     log_z, slopes = np.empty(labels.size), np.empty((2, labels.size, c))
     _with_slopes(*flat, labels, log_z, *slopes)
     return log_z.reshape(batch), slopes[0].reshape(*batch, c), slopes[1].reshape(*batch, c)
