@@ -65,7 +65,7 @@ def distribution_functions(f, label):
         return -0.5 * (t - f[label]) ** 2 + log_ndtr(t[:, None] - others).sum(axis=1)
 
     mode = coarse[log_density(coarse).argmax()]
-    t = np.linspace(mode - 9.0, mode + 9.0, 3001)
+    t = np.linspace(mode - 9.0, mode + 9.0, 1001)
     weights = np.exp(log_density(t) - log_density(t).max())
     weights /= weights.sum()
     functions = []
@@ -73,8 +73,8 @@ def distribution_functions(f, label):
         if j == label:
             values, x = np.cumsum(weights) - 0.5 * weights, t
         else:
-            x = np.linspace(max(low, min(mean, mode) - 9.0), mode + 9.0, 2001)
-            x = np.unique(np.concatenate([x, np.linspace(mode - 9.0, mode + 9.0, 2001)]))
+            x = np.linspace(max(low, min(mean, mode) - 9.0), mode + 9.0, 1001)
+            x = np.unique(np.concatenate([x, np.linspace(mode - 9.0, mode + 9.0, 1001)]))
             log_share = np.minimum(log_ndtr(x[:, None] - mean) - log_ndtr(t - mean), 0.0)
             values = np.exp(log_share) @ weights
         functions.append((x, values))
