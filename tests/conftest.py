@@ -42,6 +42,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Folders and files whose graphs are rewritten as they are for users: some of each kind of graph, and those that are
 # evaluated often. Elsewhere numbers are compared that do not depend on it, and rewriting would take most of the time.
 _REWRITTEN = {
+    "approximations/test_negative_sites.py",
+    "checks/test_other_mode.py",
     "graph/test_evidence.py",
     "sampling",
     "golden",

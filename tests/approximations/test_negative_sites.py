@@ -13,6 +13,7 @@ from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.hyper.dense_functions import DenseFunctions
+from pymc_gpep.solvers import scalar_ep
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.row_form import RowForm
 from pymc_gpep.structure import read_classifier
@@ -119,6 +120,21 @@ def test_precisions_stay_at_zero_where_ep_does_not_converge_otherwise():
     assert solution.convergence.converged
     assert "at least 0" in solution.convergence.scheme
     assert solution.posterior.precision.min() == 0.0
+
+
+@pytest.mark.parametrize("worst", [-5.0, -1e30])
+def test_negative_precisions_are_halved_until_there_is_a_posterior(worst):
+    """The last resort is a precision of 0."""
+    posterior, precision = DenseForm(K[None]).posterior(MEAN[0], signed=True), np.array([2.0, worst, 1.0, 0.5])
+    assert scalar_ep._updated(posterior, precision, LOCATION[0].copy())
+
+    def least(factor):
+        return np.linalg.eigvals(np.eye(4) + K * np.where(precision < 0.0, factor * precision, precision)).real.min()
+
+    assert least(1.0) > 0.0
+    assert least(2.0) < 0.0 if worst == -5.0 else precision[1] == 0.0
+    cov = np.linalg.solve(np.eye(4) + K * precision, K)
+    assert_allclose(posterior.mean, MEAN[0] + cov @ (LOCATION[0] - precision * MEAN[0]), rtol=1e-9)
 
 
 def test_rows_are_known_by_their_covariances(student_t):
