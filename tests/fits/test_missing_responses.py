@@ -28,13 +28,6 @@ def binary(rows, y):
     pm.Bernoulli("y", logit_p=alpha[where] + beta * floor, observed=y, dims="row")
 
 
-def counts(rows, y):
-    where, hours = pm.Data("where", GROUP[rows]), pm.Data("hours", HOURS[rows])
-    s = pm.HalfNormal("s", 1)
-    alpha = pm.Normal("alpha", 0, s, dims="group")
-    pm.Poisson("y", mu=hours * pm.math.exp(alpha[where]), observed=y, dims="row")
-
-
 def zero_inflated(rows, y):
     """A mixture, which PyMC observes in part by an operation of its own."""
     where, hours = pm.Data("where", GROUP[rows]), pm.Data("hours", HOURS[rows])
@@ -62,9 +55,8 @@ def process(rows, y):
 
 CASES = {
     "binary": (binary, BINARY, "ep", {"where": GROUP, "floor": X}),
-    "counts": (counts, COUNTS, "laplace", {"where": GROUP, "hours": HOURS}),
     "probit classes": (probit_classes, KINDS, "nested_ep", {"xy": XY}),
-    "ratings": (ratings, RATINGS, "kl", {"where": GROUP}),
+    "ratings": (ratings, RATINGS, "laplace", {"where": GROUP}),
     "zero inflated": (zero_inflated, COUNTS, "ep", {"where": GROUP, "hours": HOURS}),
     "process": (process, BINARY, "ep", {"inputs": XY}),
 }
@@ -96,10 +88,13 @@ def fits():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rows_without_a_response_are_left_out_and_predicted(case):
+def test_rows_without_a_response_are_left_out_and_predicted(case, fits):
     declare, y, method, data = CASES[case]
-    fit = fitted(declared(declare, np.full(N, True), with_nan(y)), method)
-    without = fitted(declared(declare, KEPT, y[KEPT]), method)
+    if case == "binary":
+        _, fit, without = fits
+    else:
+        fit = fitted(declared(declare, np.full(N, True), with_nan(y)), method)
+        without = fitted(declared(declare, KEPT, y[KEPT]), method)
     assert fit.log_evidence == pytest.approx(without.log_evidence, abs=1e-8)
     for name, value in without.hyperparameters.items():
         assert fit.hyperparameters[name].item() == pytest.approx(value.item(), rel=1e-8)

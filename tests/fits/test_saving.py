@@ -18,7 +18,6 @@ KINDS = {
     "no hyperparameters": (models.fixed, "vb", {}),
     "softmax, laplace": (models.softmax, "laplace", {"hyper": "laplace", "hyper_options": {"nodes": 4}}),
     "softmax, qep": (models.softmax, "qep", {"nodes": 200}),
-    "probit, options": (models.probit, "laplace", {"tolerance": 1e-9}),
     "nuts": (
         models.probit,
         "iep",
@@ -52,7 +51,7 @@ def through_file(tree, path, form):
     [
         # What is kept of a fit does not depend on the format: few kinds show that zarr takes it.
         *((kind, "netcdf") for kind in KINDS),
-        ("probit, options", "zarr"),
+        ("no hyperparameters", "zarr"),
         *(pytest.param(kind, "zarr", marks=pytest.mark.slow) for kind in ("shared, ccd", "nuts")),
     ],
 )

@@ -74,7 +74,12 @@ def latent_values(phi):
     return variational_bayes(covariance(phi), y, prior_mean), prior_mean, y
 
 
-@pytest.mark.parametrize("weights", ["authors", "utilities", "latent", "printed"])
+# Weights with a bound, and those without one, with one scale and with two.
+@pytest.mark.parametrize(
+    ("log_posterior", "weights"),
+    [(1, "authors"), (2, "printed"), (1, "utilities"), (2, "latent")],
+    indirect=["log_posterior"],
+)
 def test_a_step_against_a_grid(log_posterior, weights):
     theta, phi, psi = start(log_posterior)
     step = next(mean_field_steps(log_posterior, theta, draws=1500, weights=weights, inner=None, random_seed=2))

@@ -95,9 +95,9 @@ def test_labels_of_one_function_are_left_out(method, learned):
     "options",
     [
         {"inducing": np.tile(X[:1], (5, 1)), "data": (X, np.minimum(Y, 1))},
-        {"inducing": 1, "batch_size": 1},
-        {"inducing": np.random.default_rng(1).normal(size=(40, 2)), "batch_size": 1000},
-        {"data": (X * [1.0, 0.0], Y)},
+        {"inducing": 1, "batch_size": 1} | OF_ONE_FUNCTION,
+        {"inducing": np.random.default_rng(1).normal(size=(40, 2)), "batch_size": 1000} | OF_ONE_FUNCTION,
+        {"data": (X * [1.0, 0.0], Y == 2)} | OF_ONE_FUNCTION,
         {"batch_size": 1, "memory": "sites"} | OF_ONE_FUNCTION,
         {"inducing": np.tile(X[:1], (5, 1)), "memory": "sites"} | OF_ONE_FUNCTION,
     ],
@@ -235,7 +235,7 @@ def test_decay_and_warmup_reach_the_steps(monkeypatch):
 def test_a_run_that_was_cut_in_two_is_the_same_to_the_last_digit(memory, ending, tmp_path):
     pytest.importorskip("zarr" if ending == "zarr" else "h5netcdf")
     path = tmp_path / f"run.{ending}"
-    options = {"memory": memory} | OF_ONE_FUNCTION if memory == "sites" else {}
+    options = {"memory": memory} | OF_ONE_FUNCTION
     _, whole = fit(11, **options)
     model, _ = fit(5, callbacks=[gpep.Checkpoint(path)], **options)
     start = path if ending == "zarr" else gpep.from_datatree(az.from_netcdf(path), model)
@@ -436,9 +436,14 @@ def as_it_comes(n, **options):
         return pm.fit(n, method="sparse_ep", batch_size=10, random_seed=3, progressbar=False, **options)
 
 
-def test_as_it_comes_functions_share_inducing_inputs_at_centres_of_classes():
+@pytest.fixture(scope="module")
+def unmoved():
+    return as_it_comes(0)
+
+
+def test_as_it_comes_functions_share_inducing_inputs_at_centres_of_classes(unmoved, learned):
     """Thirty rows have thirty of them. Six are two of each class: means of those of its rows that are nearest."""
-    assert as_it_comes(0).inducing.shape == (30, 2)
+    assert unmoved.inducing.shape == (30, 2)
     found = as_it_comes(0, inducing=6, learn_inducing=False).inducing.values
     for k in range(3):
         rows, centres = X[k == Y], found[2 * k : 2 * k + 2]
@@ -447,10 +452,10 @@ def test_as_it_comes_functions_share_inducing_inputs_at_centres_of_classes():
         assert_allclose(centres, [rows[nearest == j].mean(axis=0) for j in range(2)])
     own = as_it_comes(0, inducing=np.stack([X[:4], X[4:8], X[8:12]]))
     assert own.inducing.dims == ("species", "inducing", "column")
-    assert as_it_comes(0, inducing=4, shared_inducing=False).inducing.shape == (3, 4, 2)
+    assert learned.inducing.shape == (3, 6, 2)  # with shared_inducing=False
 
 
-def test_as_it_comes_a_tenth_of_the_steps_are_of_the_warm_up(monkeypatch):
+def test_as_it_comes_a_tenth_of_the_steps_are_of_the_warm_up(unmoved, monkeypatch):
     asked = []
 
     class Recorded(Run):
@@ -461,7 +466,7 @@ def test_as_it_comes_a_tenth_of_the_steps_are_of_the_warm_up(monkeypatch):
     monkeypatch.setattr("pymc_gpep.variational.plans.batches.Run", Recorded)
     short, long = as_it_comes(12), as_it_comes(40)
     assert asked == [(1, 0), (3, 0)]
-    assert not np.array_equal(short.theta, as_it_comes(0).theta)
+    assert not np.array_equal(short.theta, unmoved.theta)
     as_it_comes(28, start=short)
     assert asked[-1] == (3, 12)
     assert "have not moved" not in long.message
