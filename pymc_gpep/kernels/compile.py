@@ -10,7 +10,7 @@ import ast
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,36 +93,18 @@ def kernel(
     quarter of the time. Numbers that are not finite stay so.
     """
     fast: bool | set[str] = {"reassoc", "contract", "nsz"} if reorders else False
-    njit: Any = functools.partial(
-        numba.njit, cache=True, error_model="numpy", nogil=True, fastmath=fast, no_cfunc_wrapper=True
-    )
-    dispatcher = njit(inline=inline)(function)
-    _stamp(dispatcher, "")
-
-    @functools.cache
-    def within_kernels() -> Any:
-        """The same function without the code by which Python calls it, a fifth of what there is to compile."""
-        inner = njit(no_cpython_wrapper=True)(function)
-        inner._compiling_counter = dispatcher._compiling_counter  # by which numba sees that a function calls itself
-        _stamp(inner, ".inner")
-        return inner
-
-    def call_template(args: Iterable[Any], kws: dict[str, Any]) -> Any:
-        # numba would compile a function once more for each integer that is written into a call.
-        return within_kernels().get_call_template([types.unliteral(each) for each in args], kws)
-
-    dispatcher.get_call_template = call_template
-    dispatcher.get_overload = lambda signature: within_kernels().get_overload(signature)
-    return dispatcher
-
-
-def _stamp(dispatcher: Any, suffix: str) -> None:
-    """Have numba look for compiled code under a name with this suffix and the digest of the code."""
+    options: Any = {"cache": True, "error_model": "numpy", "inline": inline, "nogil": True, "fastmath": fast}
+    options |= {"no_cfunc_wrapper": True}
+    dispatcher: Any = numba.njit(**options)(function)
+    template = dispatcher.get_call_template
+    # numba would compile a function once more for each integer that is written into a call.
+    dispatcher.get_call_template = lambda args, kws: template([types.unliteral(each) for each in args], kws)
     cache = dispatcher._cache
     # A docstring moves the functions below it, so that a name on disk holds no line number.
-    name = re.sub(r"-\d+(?=\.py\d)", "", cache._impl.filename_base) + suffix
-    stamp = _digest(Path(dispatcher.py_func.__code__.co_filename))
+    name = re.sub(r"-\d+(?=\.py\d)", "", cache._impl.filename_base)
+    stamp = _digest(Path(function.__code__.co_filename))
     cache._cache_file = IndexDataCacheFile(cache._cache_path, filename_base=name, source_stamp=stamp)
+    return dispatcher
 
 
 def summing_kernel(function: Callable[..., Any]) -> Any:

@@ -482,7 +482,7 @@ def test_integrated_variables_come_back():
     marginal = gpep.marginalize(model)
     assert [rv.name for rv in marginal.free_RVs] == ["sigma"]
     fit = fitted(model)
-    sigma = np.full((1, 2000), fit.hyperparameters["sigma"].item())
+    sigma = np.full((1, 1000), fit.hyperparameters["sigma"].item())
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"sigma": (("chain", "draw"), sigma)})})
     draws = gpep.recover(idata, marginal, random_seed=2)["posterior"]
     assert_allclose(draws["alpha"].values[0].mean(axis=0), fit.mean_data["alpha"], atol=0.12)

@@ -68,9 +68,8 @@ def log_averages_and_gradients(
     c = mean.shape[-1]
     # Kernels are compiled once more for arrays that may not be written to.
     labels = np.require(np.broadcast_to(y, batch), requirements=("C", "W")).reshape(-1)
-    flat = (
-        np.require(np.broadcast_to(x, (*batch, c)), requirements=("C", "W")).reshape(-1, c) for x in (mean, variance)
-    )
+    whole = (np.broadcast_to(x, (*batch, c)) for x in (mean, variance))
+    flat = (np.require(x, requirements=("C", "W")).reshape(-1, c) for x in whole)
     log_z, slopes = np.empty(labels.size), np.empty((2, labels.size, c))
     _with_slopes(*flat, labels, log_z, *slopes)
     return log_z.reshape(batch), slopes[0].reshape(*batch, c), slopes[1].reshape(*batch, c)
