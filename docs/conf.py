@@ -90,7 +90,10 @@ def start_kernels(app):
     specification.write_text(json.dumps(kernels.specification()))
     os.environ["JUPYTER_PATH"] = folder.name
     os.environ[kernels.ENVIRONMENT] = str(Path(folder.name) / "socket")
-    server = subprocess.Popen([sys.executable, kernels.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a process with threads must not fork
+    server = subprocess.Popen(
+        [sys.executable, kernels.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=alone
+    )
     server.stdout.readline()
 
     def stop(app, exception):
