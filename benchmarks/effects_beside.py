@@ -10,7 +10,7 @@ rows were drawn with, in standard deviations of their posterior (root mean squar
 """
 
 import argparse
-import resource
+import re
 import subprocess
 import sys
 import tempfile
@@ -78,7 +78,8 @@ def fitted(folder: Path, way: str, given: argparse.Namespace) -> None:
         else:
             fit = pm.fit(given.iterations, **options)
     spent, used = time.perf_counter() - began[0], time.process_time() - began[1]
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    # Linux has `ru_maxrss` of the process that started this one as well, which has written the rows.
+    memory = int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) / 1e3
     b = fit.effects("b")["b"]
     error = (b.sel(moment="mean") - 0.3 / np.sqrt(columns)) / b.sel(moment="sd")
     if way == "batches":

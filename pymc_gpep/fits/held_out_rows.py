@@ -1,5 +1,6 @@
 """Rows that are kept back, to say which iteration of a fit predicts best, and when to stop."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,12 @@ class HeldOut(Callback):
 
     Parameters
     ----------
-    X : array (m, d)
-        Inputs of rows that are not among those of the fit.
+    X : array (m, d) or None
+        Inputs of rows that are not among those of the fit; None if `data` says all of these rows.
     y : array (m,)
         Observations of these rows, coded as those of the fit.
+    data : dict, optional
+        Other data of these rows by name, each with an entry for each row, as of `fit.predict`.
     every : int, optional
         Iterations from one score to the next, or steps of a fit by batches. If not given each iteration is scored, or
         by batches each epoch. The end is scored as well. A score takes a prediction, and where hyperparameters move
@@ -72,19 +75,30 @@ class HeldOut(Callback):
     """
 
     def __init__(
-        self, X: ArrayLike, y: ArrayLike, *, every: int | None = None, patience: int | None = None, gp: Gp = None
+        self,
+        X: ArrayLike | None,
+        y: ArrayLike,
+        *,
+        data: Mapping[str, ArrayLike] | None = None,
+        every: int | None = None,
+        patience: int | None = None,
+        gp: Gp = None,
     ) -> None:
         for name, value in (("every", every), ("patience", patience)):
             if value is not None:
                 check_whole(name, value, 1)
-        self._x, self._y = np.asarray(X), np.asarray(y)
-        if self._x.ndim != 2 or not len(self._x):
+        self._x, self._y = None if X is None else np.asarray(X), np.asarray(y)
+        if self._x is not None and (self._x.ndim != 2 or not len(self._x)):
             raise ValueError(f"X must be (rows, columns), with a row or more, but has shape {self._x.shape}.")
-        if self._y.shape != self._x.shape[:1]:
-            flat = "; y.ravel() has one axis" if self._y.shape == (len(self._x), 1) else ""
-            raise ValueError(
-                f"y must have one label for each of {len(self._x)} rows, but has shape {self._y.shape}{flat}."
-            )
+        if self._x is None and not data:
+            raise ValueError("X is None and there is no data: give the inputs of the rows, or their data by name.")
+        self._data = {name: np.asarray(values) for name, values in (data or {}).items()}
+        m = len(self._x) if self._x is not None else self._y.size
+        if self._y.shape != (m,) or not m:
+            flat = "; y.ravel() has one axis" if self._y.shape == (m, 1) else ""
+            raise ValueError(f"y must have one label for each of {m} rows, but has shape {self._y.shape}{flat}.")
+        if wrong := {name: each.shape for name, each in self._data.items() if each.shape[:1] != (m,)}:
+            raise ValueError(f"data must have an entry for each of {m} rows, but have the shapes {wrong}.")
         self._every, self._patience, self._gp = every, patience, gp
         self._forget()
 
@@ -110,7 +124,7 @@ class HeldOut(Callback):
 
     def __repr__(self) -> str:
         """How many rows, and what their best score is."""
-        rows = f"HeldOut of {len(self._x)} rows"
+        rows = f"HeldOut of {len(self._y)} rows"
         if self._best is None:
             return f"{rows}, nothing scored yet"
         return f"{rows}, best at iteration {self._best[0]} of {self._iteration}: mlpd {self._highest:.4f}"
@@ -157,7 +171,7 @@ class HeldOut(Callback):
         """Raise an error if there is something wrong with the rows, before time has been spent on a fit."""
         classifier = fit.classifier
         classifier.check_one()
-        classifier.likelihood_model.check(self._y, classifier.n_functions, len(self._x), "y of HeldOut")
+        classifier.likelihood_model.check(self._y, classifier.n_functions, len(self._y), "y of HeldOut")
         if self._predicts_nothing(fit):
             return
         try:
@@ -171,7 +185,9 @@ class HeldOut(Callback):
         return fit.solution.posterior is None
 
     def _predict(self, fit: Any, rows: slice) -> xr.Dataset:
-        found: xr.Dataset = fit.predict(self._gp, self._x[rows], observed=self._y[rows], covariances=False)
+        x = None if self._x is None else self._x[rows]
+        data = {name: values[rows] for name, values in self._data.items()} or None
+        found: xr.Dataset = fit.predict(self._gp, x, data=data, observed=self._y[rows], covariances=False)
         return found
 
     def _score(self, fit: Any) -> None:
@@ -184,13 +200,13 @@ class HeldOut(Callback):
         self._scores[self._iteration] = {"mlpd": density} | self._others(fit, found)
         if density > self._highest or self._best is None:
             self._highest, self._since = density, 0
-            self._best = self._iteration, fit.kept(f"Kept, as it predicts {len(self._x)} rows held out best")
+            self._best = self._iteration, fit.kept(f"Kept, as it predicts {len(self._y)} rows held out best")
 
     def _others(self, fit: Any, found: xr.Dataset) -> dict[str, float]:
         """Scores beside the log density."""
         outcome = fit.classifier.response
         classes = "p" in found
-        p = found["p"].values if classes else np.empty((len(self._x), 0))
+        p = found["p"].values if classes else np.empty((len(self._y), 0))
         moments = None if classes else np.stack([found[f"{outcome}_{each}"] for each in ("mean", "variance")])
         scores = fit.classifier.likelihood_model.scores(self._y, p, moments)
         return {name: float(values.mean()) for name, values in scores.items()}

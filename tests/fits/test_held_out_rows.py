@@ -193,3 +193,17 @@ def test_there_is_no_best_before_a_fit():
 def test_what_cannot_be_scored_is_refused(arguments, options, error, message):
     with pytest.raises(error, match=message):
         gpep.HeldOut(*arguments, **options)
+
+
+def test_rows_of_a_sum_of_effects_are_their_data():
+    group, y = np.arange(24) % 3, np.arange(24) % 2
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, pm.HalfNormal("s", 1), shape=3)
+        gpep.Probit("y", a[pm.Data("group", group)], observed=y)
+    held = gpep.HeldOut(None, [1, 0], data={"group": [0, 2]})
+    fit = pm.fit(3, model=model, method="ep", hyper="map", callbacks=[held], progressbar=False)
+    expected = fit.predict(data={"group": [0, 2]}, observed=[1, 0])["log_density"].mean()
+    assert held.scores["mlpd"][-1] == expected
+    assert str(held).startswith("HeldOut of 2 rows")
+    with pytest.raises(ValueError, match="X is None and there is no data"):
+        gpep.HeldOut(None, [1, 0])
