@@ -35,6 +35,8 @@ DIGIT = 352
 """The point of figure 7, the paper's #353."""
 DRAWN = 2000
 """Draws that its density is made of."""
+DECIMALS = 3
+"""Decimals that the picture shows."""
 R_HAT, ESS = 1.01, 400.0
 
 PAPER = (
@@ -175,7 +177,7 @@ class Figures6To8(Experiment):
             values = draws[..., min(DIGIT, draws.shape[-1] - 1)].ravel()
             values = values[np.linspace(0, len(values) - 1, min(DRAWN, len(values))).astype(int)]
             chosen["Figure 7"] = {"draws": values}
-        return chosen
+        return {name: {key: np.round(x, DECIMALS) for key, x in own.items()} for name, own in chosen.items()}
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         scatters = [name for name in found if name != "Figure 7"]

@@ -174,7 +174,8 @@ def choose_rows(
     order = rng.permutation(n)
     first = order[np.sort(np.unique(labels[order], return_index=True)[1])][: min(_FIRST, active)]
     others = order[~np.isin(order, first)]
-    size = min(max(pool, len(first), liquid + 1), n)
+    moving = liquid if liquid > 1 else 0  # rows that stay among the candidates and are not scored
+    size = min(max(pool, len(first), 2) + moving, n)
     if size == n and prior.n_covariances * n * n <= _DENSE:
         prior = DenseRows.of(prior)
     rows = np.concatenate([first, others])[:size]
@@ -185,7 +186,7 @@ def choose_rows(
         candidates = Candidates(prior, labels, likelihood, rule, active, rows, liquid, passes)
     for place in range(len(first)):
         candidates.include(place)
-    keep = int(retained * size)
+    keep = int(retained * (size - moving))
     while not candidates.full:
         places, scores = candidates.scores(score)
         if not len(places):  # no row would tell anything

@@ -59,3 +59,19 @@ def test_a_choice_keeps_rows_that_still_move_among_candidates():
         return float(np.abs(grown.growth.mean[:, :20] - found.posterior.mean).max())
 
     assert away_from_fixed_point(20) < 0.1 * away_from_fixed_point(1)
+
+
+def test_rows_that_move_take_no_place_of_those_that_are_scored(monkeypatch):
+    case = CASES[0]
+    problem = case.problem(40)
+    counts = []
+    scores = Candidates.scores
+
+    def counted(self, name):
+        places, found = scores(self, name)
+        counts.append(len(places))
+        return places, found
+
+    monkeypatch.setattr(Candidates, "scores", counted)
+    IVM(active=12, pool=8, liquid=5, polish=False, score="information").solve(case.rows(problem), problem.y)
+    assert min(counts) >= 8
