@@ -1,6 +1,6 @@
 """EP of independent latent functions, each of which has sites on some points only.
 
-No common shift is solved for, as it is in `pymc_gpep.solvers.shifted_posterior`. Functions that see different points do
+No common shift is solved for, as it is in `pymc_gpep.solvers.independent_ep`. Functions that see different points do
 not agree on one. The normaliser of a point depends on all functions, also on those without a
 site there, whose moments do not match. So EP's energy is not stationary at its fixed point, and has no derivatives.
 """

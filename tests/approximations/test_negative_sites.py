@@ -6,6 +6,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
+from pymc_gpep.approximations import ep
 from pymc_gpep.approximations.ep import EP
 from pymc_gpep.approximations.kl import KL
 from pymc_gpep.gaussians.posteriors import posterior_of, whitening_of
@@ -13,7 +14,6 @@ from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.hyper.dense_functions import DenseFunctions
-from pymc_gpep.solvers import scalar_ep
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.row_form import RowForm
 from pymc_gpep.structure import read_classifier
@@ -126,7 +126,7 @@ def test_precisions_stay_at_zero_where_ep_does_not_converge_otherwise():
 def test_negative_precisions_are_halved_until_there_is_a_posterior(worst):
     """The last resort is a precision of 0."""
     posterior, precision = DenseForm(K[None]).posterior(MEAN[0], signed=True), np.array([2.0, worst, 1.0, 0.5])
-    assert scalar_ep._updated(posterior, precision, LOCATION[0].copy())
+    assert ep._updated(posterior, precision, LOCATION[0].copy())
 
     def least(factor):
         return np.linalg.eigvals(np.eye(4) + K * np.where(precision < 0.0, factor * precision, precision)).real.min()
