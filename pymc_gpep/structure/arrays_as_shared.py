@@ -1,32 +1,59 @@
-"""Graphs that do not depend on the numbers of the data."""
+"""Graphs that depend neither on the numbers of the data nor on how many rows these have."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pytensor
-from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.basic import Alloc, Eye, MakeVector
+from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant
 from scipy.sparse import issparse
 
 __all__ = ["arrays_as_shared"]
 
-_FEW = 16  # numbers that may as well be part of the code, as shapes and axes have to be
+_FEW = 16  # numbers that may as well be part of the code, as axes have to be
+_BY_LENGTHS = Alloc, Eye, MakeVector, SpecifyShape  # operations that take lengths of axes as numbers
 
 
 def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
-    """Replace arrays that are constants of a graph by shared variables with the same values.
+    """Replace arrays that are constants of a graph, and lengths of axes, by shared variables with the same values.
 
     A function that was rewritten or compiled with a constant serves no other data, and takes longer to make than a fit.
-    Without the arrays it serves the next data set of this shape: a fold, a bootstrap sample. Sparse matrices stay
-    constants.
+    Without the arrays it serves the next data set: a fold, a bootstrap sample. The number of its rows may be another
+    one, since axes of more than a few numbers have no length in the graph. Sparse matrices stay constants.
     """
-    constants = [v for v in ancestors(outputs) if isinstance(v, TensorConstant) and not issparse(v.data)]
-    arrays = [v for v in constants if v.ndim and v.data.size > _FEW]
-    # Of a shape that is not known, so that little of the code depends on it, but for axes that broadcast.
-    shared = {
-        v: pytensor.shared(v.data, name="array", shape=tuple(1 if s == 1 else None for s in v.data.shape), borrow=True)
-        for v in arrays
-    }
-    return list(graph_replace(outputs, shared, strict=False))
+    now: dict[Any, Any] = {}
+
+    def shared(variable: Variable, is_length: bool) -> Any:
+        if variable in now:
+            return now[variable]
+        if not isinstance(variable, TensorConstant) or issparse(variable.data):
+            return variable
+        data = variable.data
+        if data.ndim and data.size > _FEW:
+            shape = _without_lengths(variable.type).shape
+            return now.setdefault(variable, pytensor.shared(data, name="array", shape=shape, borrow=True))
+        if is_length and not data.ndim and data > _FEW:
+            return now.setdefault(int(data), pytensor.shared(np.asarray(data, dtype=np.int64), name="length"))
+        return variable
+
+    for node in io_toposort([], outputs):
+        by_lengths = isinstance(node.op, _BY_LENGTHS)
+        inputs = [shared(each, by_lengths) for each in node.inputs]
+        if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+            copied: Apply = Apply(node.op, inputs, [_without_lengths(each.type)() for each in node.outputs])
+            now.update(zip(node.outputs, copied.outputs, strict=True))
+    return [shared(each, False) for each in outputs]
+
+
+@lru_cache(1000)
+def _without_lengths(kind: Any) -> Any:
+    """Return the type of arrays whose axes may have any length where it has more than a few numbers."""
+    if not isinstance(kind, TensorType):
+        return kind
+    return kind.clone(shape=tuple(None if s is not None and s > _FEW else s for s in kind.shape))

@@ -12,6 +12,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
@@ -124,8 +125,8 @@ class CrossCovariance(Elsewhere):
         model = prior.model
         self.where = matched[0][1].inputs
         (self._inputs,) = graph_replace([self.where], data, strict=False)
-        (columns,) = evaluate([self._inputs.shape[1]])
-        self.columns = int(columns)
+        known = self._inputs.type.shape[1]
+        self.columns = int(evaluate([self._inputs.shape[1]])[0]) if known is None else known
         x = pt.dmatrix("Xnew")
         rows: dict[int, tuple[Any, Any, Any]] = {}
         for latent, functions in matched:
@@ -145,7 +146,7 @@ class CrossCovariance(Elsewhere):
         outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
         self._names = [model.rvs_to_values[rv].name for rv in prior.hyperparameters]
         inputs = [*(model.rvs_to_values[rv] for rv in prior.hyperparameters), x]
-        self._function = graph_function(model, inputs, outputs)
+        self._function = graph_function(model, inputs, arrays_as_shared(outputs))
 
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
         """See `Elsewhere`."""

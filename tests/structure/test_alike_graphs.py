@@ -9,6 +9,7 @@ import pytensor.sparse as ps
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors
 from scipy.sparse import csr_matrix
 
@@ -17,6 +18,7 @@ from pymc_gpep.approximations import approximator
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
 from pymc_gpep.structure import StructureError, alike_graphs
+from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.interpreted import evaluate, interpreted
 from tests.graphs import rewritten
 
@@ -137,9 +139,9 @@ def test_draws_are_refused_each_time():
             evaluate([pm.Normal.dist() + 1])
 
 
-def _fitted(seed, method):
+def _fitted(seed, method, rows=25):
     rng = np.random.default_rng(seed)
-    X = rng.normal(size=(25, 2))
+    X = rng.normal(size=(rows, 2))
     with pm.Model():
         gp = pm.gp.Latent(cov_func=2.0 * pm.gp.cov.ExpQuad(2, ls=pm.Gamma("ls", 2, 1)))
         f = gp.prior("f", X=X, jitter=1e-6)
@@ -158,6 +160,36 @@ def test_a_model_is_rewritten_once_for_two_data_sets_and_two_methods(kept, monke
     alone = _fitted(2, "kl")
     np.testing.assert_array_equal(second.theta, alone.theta)
     assert second.log_evidence == alone.log_evidence != first.log_evidence
+
+
+def test_a_model_is_rewritten_once_for_two_numbers_of_rows(kept, monkeypatch):
+    """Folds of a cross-validation differ by a row, and each fit and its predictions take graphs that are there."""
+    new = np.ones((3, 2))
+    _fitted(1, "ep").predict(new, progressbar=False)
+    large = [key for key in kept if len(key[2]) > 10]
+    assert len(large) == 3
+    second = _fitted(2, "ep", rows=26)
+    probabilities = second.predict(new, progressbar=False)["p"].values
+    assert {key for key in kept if len(key[2]) > 10} == set(large)
+    monkeypatch.setattr(alike_graphs, "_MOST_BYTES", -1)
+    alone = _fitted(2, "ep", rows=26)
+    np.testing.assert_array_equal(second.theta, alone.theta)
+    np.testing.assert_array_equal(probabilities, alone.predict(new, progressbar=False)["p"].values)
+
+
+def test_lengths_of_axes_leave_the_graph_with_the_arrays():
+    """The same graph serves as many rows as its arrays have: nothing in it says 30."""
+    x = pt.constant(np.arange(60.0).reshape(30, 2))
+    fixed = x @ x.T + pt.eye(30)
+    outputs = arrays_as_shared([fixed * pt.zeros((1, 30)), pt.constant(30)])
+    left = [int(v.data) for v in ancestors(outputs[:1]) if isinstance(v, Constant) and not v.ndim]
+    assert 30 not in left
+    shared = {v.name: v for v in ancestors(outputs) if isinstance(v, SharedVariable)}
+    shared["array"].set_value(np.ones((20, 2)))
+    shared["length"].set_value(20)
+    zeros, number = pytensor.function([], outputs, mode="FAST_COMPILE")()
+    assert zeros.shape == (20, 20)
+    assert number == 30
 
 
 def test_an_evidence_that_is_a_constant_is_not_that_of_another_method():

@@ -591,6 +591,7 @@ def test_arrays_leave_the_graph_and_its_values_alone():
     replaced = arrays_as_shared(outputs)
     left = [v.data.size for v in ancestors(replaced) if isinstance(v, TensorConstant)]
     assert max(left) == few.size
+    assert {each.type.shape for each in replaced} == {(None, None), (None,)}
     assert all(new.type.broadcastable == old.type.broadcastable for new, old in zip(replaced, outputs, strict=True))
     values = pytensor.function([scale], replaced, mode="FAST_COMPILE")(2.0)
     assert_allclose(values[0], 2 * (x @ x.T + row))
