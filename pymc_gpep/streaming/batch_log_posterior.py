@@ -34,7 +34,13 @@ from pymc_gpep.streaming.recovered_sites import Recovered, recovered, recovered_
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 
-__all__ = ["BatchLogPosterior", "BatchSolution", "StepTrace"]
+__all__ = ["BatchLogPosterior", "BatchSolution", "StepTrace", "average_loss"]
+
+
+def average_loss(losses: Array) -> float:
+    """Average of the losses of some steps, those that failed left out; NaN of none."""
+    known = losses[np.isfinite(losses)]
+    return float(known.mean()) if known.size else np.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,9 +152,7 @@ class StepTrace:
         """Average of the losses over the last whole epoch, over all steps in the first one; NaN of none."""
         steps = len(self.losses)
         end = steps - steps % self.per_epoch or steps  # rows of a broken one would count twice
-        last = self.losses[max(end - self.per_epoch, 0) : end]
-        known = last[np.isfinite(last)]
-        return float(known.mean()) if known.size else np.nan
+        return average_loss(self.losses[max(end - self.per_epoch, 0) : end])
 
     @cached_property
     def best(self) -> Evaluation:

@@ -8,7 +8,8 @@ import numpy as np
 import pytensor
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
-from pytensor.tensor.basic import Alloc, Eye, MakeVector
+from pytensor.scalar.basic import ScalarConstant
+from pytensor.tensor.basic import Alloc, Eye, MakeVector, TensorFromScalar
 from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant
@@ -17,7 +18,6 @@ from scipy.sparse import issparse
 __all__ = ["arrays_as_shared"]
 
 _FEW = 16  # numbers that may as well be part of the code, as axes have to be
-_BY_LENGTHS = Alloc, Eye, MakeVector, SpecifyShape  # operations that take lengths of axes as numbers
 
 
 def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
@@ -29,6 +29,9 @@ def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
     """
     now: dict[Any, Any] = {}
 
+    def length(number: Any) -> Any:
+        return now.setdefault(int(number), pytensor.shared(np.asarray(number, dtype=np.int64), name="length"))
+
     def shared(variable: Variable, is_length: bool) -> Any:
         if variable in now:
             return now[variable]
@@ -38,17 +41,31 @@ def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
         if data.ndim and data.size > _FEW:
             shape = _without_lengths(variable.type).shape
             return now.setdefault(variable, pytensor.shared(data, name="array", shape=shape, borrow=True))
-        if is_length and not data.ndim and data > _FEW:
-            return now.setdefault(int(data), pytensor.shared(np.asarray(data, dtype=np.int64), name="length"))
-        return variable
+        return length(data) if is_length and not data.ndim and data.dtype.kind in "iu" and data > _FEW else variable
 
     for node in io_toposort([], outputs):
-        by_lengths = isinstance(node.op, _BY_LENGTHS)
-        inputs = [shared(each, by_lengths) for each in node.inputs]
+        if isinstance(node.op, TensorFromScalar) and isinstance(number := node.inputs[0], ScalarConstant):
+            if number.type.dtype == "int64" and number.data > _FEW:  # a slope has such lengths
+                now[node.outputs[0]] = length(number.data)
+            continue
+        lengths = range(*_lengths(node).indices(len(node.inputs)))
+        inputs = [shared(each, i in lengths) for i, each in enumerate(node.inputs)]
         if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
             copied: Apply = Apply(node.op, inputs, [_without_lengths(each.type)() for each in node.outputs])
             now.update(zip(node.outputs, copied.outputs, strict=True))
     return [shared(each, False) for each in outputs]
+
+
+def _lengths(node: Apply) -> slice:
+    """Return the inputs of an operation that are lengths of axes, or whole numbers which serve as well as shared."""
+    op = node.op
+    if isinstance(op, Alloc | SpecifyShape):
+        return slice(1, None)  # the first is what is repeated, or has the shape
+    if isinstance(op, Eye):
+        return slice(2)  # the third is a diagonal
+    if isinstance(op, MakeVector) and op.dtype == "int64":
+        return slice(None)
+    return slice(0)
 
 
 @lru_cache(1000)

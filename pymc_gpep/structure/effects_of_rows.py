@@ -36,6 +36,8 @@ _CHECKED = 50  # rows
 _SEED = 1
 _AXES = (1, 2)  # that data of rows may have
 
+_NEW_LEVELS = " To predict new ones give the model a level without rows, as one more of its coords, and fit it again."
+
 
 class EffectsOfRows:
     """Effects at rows of a table, whose columns are the inputs of the process, and after these all other data of rows.
@@ -177,10 +179,10 @@ class EffectsOfRows:
             parts.append(_wide(as_data(leaf, array, wide, shape)))
         m = common_length({name: len(part) for name, part in zip(["Xnew", *self.names], parts, strict=True)})
         found = np.concatenate([np.repeat(part, m // max(len(part), 1), axis=0) for part in parts], axis=1)
-        self.check(found)
+        self.check(found, advice=_NEW_LEVELS)
         return found
 
-    def check(self, x: Array, first: int = 0) -> None:
+    def check(self, x: Array, first: int = 0, advice: str = "") -> None:
         """Refuse rows of a table that name levels which the model does not have, counted from a `first` row."""
         begin = self._inputs.shape[1]
         for leaf, width, levels in zip(self.leaves, self._widths, self._levels, strict=True):
@@ -190,8 +192,8 @@ class EffectsOfRows:
                 if outside.any():
                     i = int(outside.argmax())
                     raise RowError(
-                        f"has {values[i]:g} as {str(leaf.name or 'a level')!r}, but its levels are 0 to {levels - 1}. "
-                        "Methods with inducing inputs know the levels of the model alone.",
+                        f"has {values[i]:g} as {str(leaf.name or 'a level')!r}, but its levels are 0 to {levels - 1}."
+                        f"{advice}",
                         first + i,
                     )
             begin += width

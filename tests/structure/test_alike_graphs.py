@@ -192,6 +192,23 @@ def test_lengths_of_axes_leave_the_graph_with_the_arrays():
     assert number == 30
 
 
+def test_numbers_that_are_no_lengths_stay_what_they_are():
+    """A number that is repeated, or stands in a vector, is none of the lengths beside it, also where it is rounded."""
+    row = pt.constant(np.linspace(0.0, 1.0, 17))
+    outputs = [
+        pt.full((17,), 17.9) + row,
+        pt.stack([-20.5, row.sum(), 17.9]),
+        pt.eye(17, 17, 20) + row,
+        pt.stack([pt.constant(17, dtype="int32"), row.size.astype("int32")]),
+        pt.full((17,), 18) + row,
+    ]
+    before = pytensor.function([], outputs, mode="FAST_COMPILE")()
+    after = pytensor.function([], arrays_as_shared(outputs), mode="FAST_COMPILE")()
+    for found, expected in zip(after, before, strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_an_evidence_that_is_a_constant_is_not_that_of_another_method():
     """Rewriting computes what has constants alone, by the method that the graph has."""
     k, mean, labels = np.eye(5)[None], np.zeros((1, 5)), np.array([0, 1, 1, 0, 1])

@@ -24,7 +24,7 @@ from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.fingerprint import fingerprint
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.step_blocks import StepBlocks
-from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace
+from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace, average_loss
 from pymc_gpep.streaming.batches import Batches as BatchOrder
 from pymc_gpep.streaming.falling import FallingAdam
 from pymc_gpep.streaming.first_scales import first_scales
@@ -54,7 +54,6 @@ from pymc_gpep.variational.plans.plan import FitTask, Plan, Search
 
 __all__ = ["ByBatches"]
 
-_SMOOTHING = 0.98  # of the objective that progress shows
 _RATE = 0.03  # of Adam, which falls to 0
 _LEARNED = 10  # one in so many steps, at most, is of the warm-up
 _FEWEST, _MOST, _PART = 50, 150, 10  # inducing inputs, of one row in so many
@@ -71,8 +70,9 @@ class ByBatches(Plan):
         Number of inducing inputs of each function, or these themselves. If not given 150, 50 of 500 rows or fewer, and
         a tenth of the rows between. They begin at centres of the classes where all functions have the same ones, else
         at rows of the data (k-means++).
-    learn_inducing : bool
-        Whether inducing inputs are learned with the hyperparameters, or stay where they are.
+    learn_inducing : bool, optional
+        Whether inducing inputs are learned with the hyperparameters, or stay where they are. If not given they stay
+        where effects stand beside the process: what rows have said of both at once holds for features that do not move.
     shared_inducing : bool, optional
         Whether all functions have the same inducing inputs. If not given they do where they share their covariance: a
         step takes a tenth of the time then.
@@ -96,7 +96,7 @@ class ByBatches(Plan):
     """
 
     inducing: Any = None
-    learn_inducing: bool = True
+    learn_inducing: bool | None = None
     shared_inducing: bool | None = None
     batch_size: int | None = None
     sites: str | None = None
@@ -117,9 +117,9 @@ class ByBatches(Plan):
     }
 
     def __post_init__(self) -> None:
-        check_switches(learn_inducing=self.learn_inducing)
-        if self.shared_inducing is not None:
-            check_switches(shared_inducing=self.shared_inducing)
+        for name in ("learn_inducing", "shared_inducing"):
+            if (value := getattr(self, name)) is not None:
+                check_switches(**{name: value})
         if self.warmup is not None:
             check_whole("warmup, the epochs in which hyperparameters stay,", self.warmup)
         if self.batch_size is not None:
@@ -253,7 +253,7 @@ class _Stepping(Search):
             shown = weakref.ref(found.steps)
             return fit_of(found, found.steps)
 
-        ended, interrupted, smooth, first = "Ended", False, np.nan, steps.done
+        ended, interrupted, first = "Ended", False, steps.done
         steps_began = time.perf_counter()
         try:
             for i in range(first, first + n):
@@ -261,15 +261,13 @@ class _Stepping(Search):
                     _ = kept.values  # a callback has kept the fit, which does not change with the state
                 taken = steps.advance()
                 record[:, i] = -taken.log_posterior, taken.floored
-                if taken.went_well:
-                    value = taken.log_posterior
-                    smooth = value if np.isnan(smooth) else _SMOOTHING * smooth + (1.0 - _SMOOTHING) * value
+                epoch = record[0, max(steps.done - batches.per_epoch, 0) : steps.done]
                 left = (time.perf_counter() - steps_began) / (i + 1 - first) * (first + n - i - 1)
                 held_back = f", {100 * taken.floored:.0f} % held back" if taken.floored else ""
                 run.iteration(
                     i + 1,
                     f"epoch {(i + 1) / batches.per_epoch:.2f}, {memory.objective} and log prior "
-                    f"{smooth:.5g}{held_back}, {_clock(left)} left",
+                    f"{-average_loss(epoch):.5g}{held_back}, {_clock(left)} left",
                     so_far,
                     record[0, : steps.done],
                 )
@@ -307,7 +305,7 @@ class _Stepping(Search):
             "sites": self._rule.expresses.name,
             "warmup": None if plan.warmup is None else int(plan.warmup),
             "decay": float(memory.decay if plan.decay is None else plan.decay),
-            "learn_inducing": bool(plan.learn_inducing),
+            "learn_inducing": self._learns(),
             "parameters": ", ".join(given.space.parameters),
         }
 
@@ -327,6 +325,12 @@ class _Stepping(Search):
             return bool(self._plan.shared_inducing)
         return self._blocks.n_covariances == 1 and np.ndim(self._plan.inducing) != _SETS
 
+    def _learns(self) -> bool:
+        """Whether inducing inputs move."""
+        if self._plan.learn_inducing is not None:
+            return bool(self._plan.learn_inducing)
+        return not self._blocks.n_effects
+
     def _prepare(self) -> tuple[BatchProblem, State, BatchOrder]:
         """What is fitted, where it begins, and the order of the rows."""
         given, plan = self._given, self._plan
@@ -344,8 +348,8 @@ class _Stepping(Search):
             plan.inducing, places, c, self._shares(), given.seed, default=_inducing(rows.n_rows),
             centre_scales=1.0 / units if scales is None else scales,
         )  # fmt: skip
-        learns, effects = bool(plan.learn_inducing), self._blocks.n_effects
-        state = State(self._first, inducing, units, c, float(plan.jitter), learns, effects)
+        effects = self._blocks.n_effects
+        state = State(self._first, inducing, units, c, float(plan.jitter), self._learns(), effects)
         counts = _label_counts(given.classifier, rows)
         warn_of_single_count(given.classifier, counts)
         problem = BatchProblem(
