@@ -1,5 +1,7 @@
 """The algebra of a step on arrays against dense matrices and differences."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -152,18 +154,21 @@ def test_sites_move_with_the_best_common_function(share):
     assert_allclose(moved - common, s.sum(axis=0) @ weights, rtol=1e-6, atol=1e-6)
 
 
-def test_derivatives_in_features():
+@pytest.mark.parametrize("effects", [0, 1])
+def test_derivatives_in_features(effects):
+    """Features of effects leave nothing unsaid."""
     s, h = sites()
+    moments = SimpleNamespace(cross=np.empty((B, M - effects)))
     q = SharedPosterior(s, h, np.ones(C))
     w = RNG.normal(size=(B, M))
     of_mean, of_variance, of_rest = RNG.normal(size=(3, B, C))
 
     def total(at):
-        covered = q.covered(shared_step.SharedFeatures(at, np.ones(B), None))
-        rest = -(at**2).sum(axis=1)[:, None]
+        covered = q.covered(shared_step.SharedFeatures(at, np.ones(B), moments))
+        rest = -(at[:, : M - effects] ** 2).sum(axis=1)[:, None]
         return (covered.mean * of_mean).sum() + (covered.variance * of_variance).sum() + (rest * of_rest).sum()
 
-    features = shared_step.SharedFeatures(w, np.ones(B), None)
+    features = shared_step.SharedFeatures(w, np.ones(B), moments)
     found = q.feature_slopes(features, q.covered(features), of_mean, of_variance, of_rest)
     for place in np.ndindex(w.shape):
         step = np.zeros_like(w)

@@ -283,7 +283,9 @@ def test_a_likelihood_without_such_sites():
     model, gp = models.softmax()
     with (
         model,
-        pytest.raises(ValueError, match=r"'sparse_ep'.*has a softmax\. Methods that fit it: 'laplace', 'qep', 'ivm'"),
+        pytest.raises(
+            ValueError, match=r"'sparse_ep'.*has a softmax\. Methods that fit it: 'laplace', 'qep', 'qiep', 'ivm'"
+        ),
     ):
         pm.fit(method="sparse_ep", gp=gp)
 

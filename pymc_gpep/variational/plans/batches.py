@@ -72,7 +72,7 @@ class ByBatches(Plan):
         at rows of the data (k-means++).
     learn_inducing : bool, optional
         Whether inducing inputs are learned with the hyperparameters, or stay where they are. If not given they stay
-        where effects stand beside the process: what rows have said of both at once holds for features that do not move.
+        where effects stand beside the process. The joint posterior of both holds for features that do not move.
     shared_inducing : bool, optional
         Whether all functions have the same inducing inputs. If not given they do where they share their covariance: a
         step takes a tenth of the time then.
