@@ -14,7 +14,13 @@ class InMemory:
     Parameters
     ----------
     inputs : array (n, d)
+        A data frame has names of columns as well.
     labels : array (n,)
+
+    Attributes
+    ----------
+    columns : tuple of str
+        Names of the columns of the inputs; none where they have no names.
 
     Raises
     ------
@@ -25,6 +31,7 @@ class InMemory:
     """
 
     def __init__(self, inputs: ArrayLike, labels: ArrayLike) -> None:
+        self.columns: tuple[str, ...] = tuple(map(str, getattr(inputs, "columns", ())))
         self._inputs: Array = np.asarray(inputs, dtype=np.float64)
         observed = np.asarray(labels)
         if self._inputs.ndim != 2 or observed.shape != self._inputs.shape[:1] or not observed.size:

@@ -80,9 +80,13 @@ class EffectsOfRows:
             same = leaf in behind or (isinstance(leaf, Constant) and np.array_equal(_wide(leaf.data), self._inputs))
             (self._own if same else self.leaves).append(leaf)
         self._widths = [_wide(value).shape[1] for value in self._values(self.leaves)]
+        ends = np.cumsum([self._inputs.shape[1], *self._widths])
+        places = [slice(*ends[i : i + 2]) for i in range(len(self._widths))]
+        places += [slice(0, _wide(value).shape[1]) for value in self._values(self._own)]
         self._levels = [
-            levels_of(leaf, [whole.argument]) if leaf.dtype.startswith(("int", "uint")) else None
-            for leaf in self.leaves
+            (str(leaf.name or "a level"), place, levels)
+            for leaf, place in zip([*self.leaves, *self._own], places, strict=True)
+            if leaf.dtype.startswith(("int", "uint")) and (levels := levels_of(leaf, [whole.argument])) is not None
         ]
         self._check(argument)
 
@@ -184,19 +188,24 @@ class EffectsOfRows:
 
     def check(self, x: Array, first: int = 0, advice: str = "") -> None:
         """Refuse rows of a table that name levels which the model does not have, counted from a `first` row."""
-        begin = self._inputs.shape[1]
-        for leaf, width, levels in zip(self.leaves, self._widths, self._levels, strict=True):
-            if levels is not None:
-                values = x[:, begin]
-                outside = (values < 0) | (values >= levels) | (values != np.floor(values))
-                if outside.any():
-                    i = int(outside.argmax())
-                    raise RowError(
-                        f"has {values[i]:g} as {str(leaf.name or 'a level')!r}, but its levels are 0 to {levels - 1}."
-                        f"{advice}",
-                        first + i,
-                    )
-            begin += width
+        for name, place, levels in self._levels:
+            values = x[:, place]
+            outside = (values < 0) | (values >= levels) | (values != np.floor(values))
+            if outside.any():
+                i, j = np.unravel_index(outside.argmax(), outside.shape)
+                raise RowError(
+                    f"has {values[i, j]:g} as {name!r}, but its levels are 0 to {levels - 1}.{advice}", first + int(i)
+                )
+
+    def check_names(self, given: Sequence[str]) -> None:
+        """Refuse names of the columns of a table of which one stands where the model has other data."""
+        wanted = self.columns
+        for place, name in enumerate(wanted):
+            if wanted.count(name) == 1 and given.count(name) == 1 and given.index(name) != place:
+                raise ValueError(
+                    f"data have the columns {', '.join(map(repr, given))}, but the model takes them in the order: "
+                    f"{', '.join(wanted)}. Select the columns in this order."
+                )
 
     def _check(self, whole: TensorVariable) -> None:
         """Refuse an argument that is another one at some rows alone than among all rows."""

@@ -55,7 +55,7 @@ class InducingBlocks:
     ------
     ValueError
         If `gps` are not the processes that made the latent values, or if inputs of the model are not finite. It is
-        raised as well if `rows` have another number of columns than these inputs.
+        raised as well if `rows` have another number of columns than these inputs, or names in another order.
     StructureError
         If there are no `gps`, and the graph does not say what the prior is at other inputs.
     """
@@ -83,6 +83,8 @@ class InducingBlocks:
                 f"data must have inputs of {table.shape[1]} columns, as the model has them{which}, but have "
                 f"{self.rows.n_inputs}{_which_columns(self.rows)}."
             )
+        if self.beside:
+            self.beside.check_names(getattr(self.rows, "columns", ()))
         self._moments = moment_functions(classifier, matched, data, self._columns, self.beside, compile_kwargs or {})
         self._of = {  # the prior that each function has, and which of its outputs that is
             k: (prior, output) for prior, (latent, _) in enumerate(matched) for output, k in enumerate(latent.classes)

@@ -4,6 +4,7 @@ from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
@@ -15,6 +16,7 @@ from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
 from pymc_gpep.rows.errors import RowError
+from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.structure import StructureError, read_classifier
 from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
@@ -170,6 +172,27 @@ def test_rows_that_are_read(tmp_path):
     strange = np.column_stack([X, np.where(np.arange(N) == 7, J, GROUP), C])
     with pytest.raises(RowError, match=f"row 7 has {J} as 'group', but its levels are 0 to {J - 1}"):
         pm.fit(0, model=some, data=(strange, Y), **OPTIONS)
+    named = pd.DataFrame({"group": GROUP, "x": X[:, 0], "c0": C[:, 0], "c1": C[:, 1]})
+    with pytest.raises(ValueError, match=r"data have the columns 'group', 'x', .* order: inputs of 'f', group, c, c"):
+        pm.fit(0, model=some, data=(named, Y), **OPTIONS)
+    ordered = InMemory(named[["x", "group", "c0", "c1"]], Y)
+    assert InducingBlocks(by_inducing(read_classifier(some)), None, {}, rows=ordered).rows is ordered
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_levels_in_several_columns_and_in_the_inputs_are_checked(wide):
+    with pm.Model() as model:
+        x = pm.Data("x", np.tile(np.arange(J), 2)[:, None].astype(float))
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=x)
+        a = pm.Normal("a", 0, 1, shape=J)
+        pairs = np.stack([np.tile(np.arange(J), 2)] * 2, axis=1)
+        effects = a[pm.Data("pair", pairs)].sum(axis=1) if wide else a[pairs[:, 0]]
+        pm.Bernoulli("y", logit_p=effects + f, observed=np.arange(2 * J) % 2)
+    blocks = InducingBlocks(by_inducing(read_classifier(model)), None, {})
+    table = np.array([[1.0, 2.0, 3.0], [2.0, 3.0, -1.0]]) if wide else np.array([[1.0], [2.5]])
+    blocks.beside.check(table[:1])
+    with pytest.raises(RowError, match=f"row 1 has {'-1 as .pair' if wide else '2.5 as .a level'}"):
+        blocks.beside.check(table)
 
 
 def test_all_rows_as_a_batch_are_the_exact_fit():
