@@ -61,6 +61,9 @@ class RowsBeside(Protocol):
     def check(self, x: Array, first: int = 0) -> None:
         """Refuse rows of a table that the model does not know, counted from a `first` row."""
 
+    def check_names(self, given: Sequence[str]) -> None:
+        """Refuse names of the columns of a table of which one stands where the model has other data."""
+
 
 class Elsewhere(ABC):
     """Prior moments of latent functions at new rows, as a function of the hyperparameters.
