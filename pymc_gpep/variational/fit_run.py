@@ -10,6 +10,7 @@ from numba.core import event
 from pymc.progress_bar import CustomProgress
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import call, finish
@@ -79,7 +80,7 @@ class FitProgress:
         self._progress = CustomProgress(
             *Progress.get_default_columns()[:1],
             TextColumn("iteration {task.completed}"),
-            TextColumn("{task.fields[state]}"),
+            TextColumn("{task.fields[state]}", table_column=Column()),  # which may have several lines
             TimeElapsedColumn(),
             console=console,
             disable=not (shown and moves),
