@@ -82,7 +82,7 @@ def run(asked: socket.socket, connection_file: str, folder: str, environment: di
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["kernel", "-f", connection_file]
+    sys.argv = ["kernel", "-f", connection_file, "--log-level=40"]  # errors alone
     try:
         IPKernelApp.launch_instance(sys.argv[1:])
     finally:
