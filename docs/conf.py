@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-import kernels  # noqa: E402
+import kernels  # noqa: E402  (it stands beside this file, where Sphinx does not look)
 
 project = "pymc_gpep"
 author = "The pymc_gpep developers"

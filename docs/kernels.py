@@ -37,7 +37,7 @@ def ask(connection_file: str) -> None:
 
 
 def serve() -> None:
-    """Import what pages import, and fork a kernel for each who asks, until standard input ends."""
+    """Import the modules of pages, and fork a kernel for each request, until standard input ends."""
     # ipykernel names the first after matplotlib has looked; the second is for pyarrow, whose thread no fork would have.
     os.environ |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     os.environ |= {"JE_ARROW_MALLOC_CONF": "background_thread:false"}

@@ -11,7 +11,7 @@ from pymc_gpep.likelihoods.local_computations import CoupledQuadrature
 __all__ = ["projected_sites"]
 
 _NODES = 2000
-_NOTHING = 1e-14  # precision of a site that is none, in units of the variance
+_NOTHING = 1e-14  # precision of a site that says nothing, in units of the variance
 
 
 def projected_sites(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> tuple[Array, Array]:

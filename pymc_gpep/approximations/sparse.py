@@ -101,7 +101,7 @@ class SitesOfRows(NamedTuple):
 
     points: PointSites
     sweeps: SiteSweeps[Any]
-    """Those of the points, on these features."""
+    """The sweeps of the points, on these features."""
     features: RowFeatures
     team: Team
     likelihood: Likelihood

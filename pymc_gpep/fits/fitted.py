@@ -30,7 +30,7 @@ type Gp = pm.gp.Latent | Sequence[pm.gp.Latent] | None
 
 
 class Fitted(SingleGroupApproximation):
-    """What is known of a fit; `Fit` has the rest, and says what the parameters are."""
+    """The results of a fit. `Fit` has the questions that take work, and documents the parameters."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def history(self) -> xr.Dataset:
-        """What is known of each `iteration`: evidence (or bound), log posterior, and iterations of the approximation.
+        """The evidence (or bound), log posterior and iterations of the approximation, for each `iteration`.
 
         By batches, of each `step`: log posterior, and the share of points with a site that was held back.
         """

@@ -19,7 +19,7 @@ class ActivePosterior:
     """A dense posterior that is asked for blocks, as one of inducing values is."""
 
     dense: DensePosterior
-    """Of the latent values of these rows."""
+    """The posterior of the latent values of these rows."""
 
     @property
     def size(self) -> int:
@@ -32,7 +32,7 @@ class ActivePosterior:
 
     @property
     def as_inducing(self) -> "InducingPosterior":
-        """The same, whose inducing values are the latent values of the rows: for draws, and for points together.
+        """The posterior whose inducing values are the latent values of the rows, for draws and for points together.
 
         Raises
         ------

@@ -20,7 +20,7 @@ __all__ = ["MarginalModel", "add_others", "marginalize"]
 
 
 def add_others(made: pm.Model, model: pm.Model, left_out: Container[Variable]) -> None:
-    """Add coords, data and all variables of a model to an empty one, but for some; they are then of both."""
+    """Add coords, data and variables of a model to an empty one, which then shares them; some are left out."""
     made.add_coords(dict(model.coords), lengths=dict(model.dim_lengths))
     for name, variable in model.named_vars.items():
         if variable in left_out:

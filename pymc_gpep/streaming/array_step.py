@@ -112,8 +112,9 @@ _LEFT_OUT = Taken(np.nan, np.nan, False)
 def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single: bool | None = None) -> Step | None:
     """A step as `make_step` makes it; None where functions differ in covariance or inducing inputs, or a loop lacks.
 
-    Where `single`, products of matrices have 32 bits a number as far as that does no harm. They have with many inducing
-    inputs if it is not said, but for effects beside the process, whose coefficients may be large and cancel.
+    Where `single`, products of matrices have 32 bits a number as far as that does no harm. If `single` is not
+    given, they have with many inducing inputs. Effects beside the process are left out of that, since their
+    coefficients may be large and cancel.
     """
     prior = problem.prior
     memory, kernel = problem.memory.in_arrays(), problem.rule.kernel()

@@ -219,7 +219,7 @@ def independent_quadrature(likelihood, kernels):
 
 
 def rough_sites(likelihood, kernels):
-    """Those of `IndependentQuadrature`, to two digits."""
+    """Sites without a fixed point agree with those of `IndependentQuadrature` to two digits."""
     variance = np.random.default_rng(8).uniform(0.2, 1.0, (N, C))
     log_z, sites = np.empty(N), np.empty((N, 2, C))
     kernels.terms(F.T.copy(), variance, LABELS, log_z, sites)

@@ -56,4 +56,4 @@ SCORES: Mapping[str, Score] = {
 SCORE_NAMES = (*SCORES, RANDOM)
 
 OF_FUNCTIONS = ("expected", "information")
-"""Those that tell functions of a row from each other."""
+"""Scores that tell functions of a row from each other."""

@@ -18,7 +18,7 @@ from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
 
 __all__ = ["rough_softmax_sites", "softmax_qiep_update"]
 
-_LEAST = 1e-150  # variance that is none
+_LEAST = 1e-150  # variance that a smaller one is taken for
 _HALF = 0.5  # part of a variance that is lost from which on the rest is the more accurate
 
 

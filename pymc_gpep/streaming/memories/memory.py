@@ -73,7 +73,7 @@ class AveragingSchedule(Schedule):
 class ReplacingSchedule(Schedule):
     """A step takes the part β of the way from the stored sites of its rows to new ones.
 
-    That is all of it but for large batches: sites that change together overshoot.
+    Small batches take nearly the whole way. In large ones, sites that change together would overshoot.
     """
 
     def __call__(self, step: int) -> float:

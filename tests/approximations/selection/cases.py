@@ -56,4 +56,4 @@ class Case(NamedTuple):
 _EVERY = [Case(likelihood, rule) for likelihood in LIKELIHOODS for rule in RULES if rule.fits(likelihood)]
 CASES = [case for case in _EVERY if not case.rule.separate]
 SEPARATE = [case for case in _EVERY if case.rule.separate]
-"""Those where functions choose rows of their own."""
+"""Cases where functions choose rows of their own."""
