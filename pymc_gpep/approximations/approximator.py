@@ -205,7 +205,6 @@ class Approximator(ABC):
                 raise ValueError(f"start must be {begin.size} finite numbers, the start of a solution of this size.")
             begin[:] = start
         outcome = self.run(prior.array, prior.mean, labels, begin, likelihood=likelihood, form=prior.form)
-        evidences, residuals = outcome.history.T.copy()
         return Solution(
             evidence=outcome.evidence,
             mean=outcome.mean,
@@ -214,10 +213,14 @@ class Approximator(ABC):
             likelihood=likelihood,
             posterior=make_posterior(prior, self.site_form, outcome.precision, outcome.weights, outcome.mean),
             start=outcome.start,
-            convergence=Convergence(
-                outcome.status, outcome.iterations, evidences, residuals, self.tolerance, self.schemes[outcome.rung]
-            ),
+            convergence=self.convergence(outcome),
         )
+
+    def convergence(self, outcome: Outcome) -> Convergence:
+        """Return how the iteration of a solver ended."""
+        evidences, residuals = outcome.history.T.copy()
+        scheme = self.schemes[outcome.rung]
+        return Convergence(outcome.status, outcome.iterations, evidences, residuals, self.tolerance, scheme)
 
     def solve_near(
         self,

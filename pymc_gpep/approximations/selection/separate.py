@@ -20,7 +20,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.gaussians.posteriors import make_posterior
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import IndependentQuadrature
 from pymc_gpep.solvers.dense_form import DenseForm
@@ -186,9 +185,5 @@ def iterate_separately(
         solver, prior.k, prior.mean, labels, np.zeros(2 * there.size), method.max_iterations, relative=True,
         form=DenseForm, parameters=likelihood.parameters,
     )  # fmt: skip
-    posterior = make_posterior(prior, SiteForm.INDEPENDENT, outcome.precision, outcome.weights, outcome.mean)
-    evidences, residuals = outcome.history.T.copy()
-    ended = Convergence(
-        outcome.status, outcome.iterations, evidences, residuals, method.tolerance, method.schemes[outcome.rung]
-    )
-    return posterior, ended
+    posterior = make_posterior(prior, method.site_form, outcome.precision, outcome.weights, outcome.mean)
+    return posterior, method.convergence(outcome)
