@@ -1,5 +1,7 @@
 """Some rows of others, as those of one part of many, and rows with the first columns alone."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,16 +20,21 @@ class FirstColumns:
     rows : Rows
     n_inputs : int
         Number of columns to keep.
+    check : function
+        Function of inputs (B, d) with all columns, and the number of the first row. It raises a `RowError` for a row
+        that cannot be used. All inputs are given to it as they are read.
     """
 
-    def __init__(self, rows: Rows, n_inputs: int) -> None:
-        self._rows = rows
+    def __init__(self, rows: Rows, n_inputs: int, check: Callable[[Array, int], None]) -> None:
+        self._rows, self._check = rows, check
         self.n_inputs = n_inputs
         self.n_rows, self.chunk = rows.n_rows, rows.chunk
 
     def inputs(self, rows: slice) -> Array:
         """Inputs (B, n_inputs)."""
-        return self._rows.inputs(rows)[:, : self.n_inputs]
+        found = self._rows.inputs(rows)
+        self._check(found, rows.start + int(getattr(self._rows, "first", 0)))
+        return found[:, : self.n_inputs]
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
         """Observations there, (B,)."""

@@ -110,8 +110,8 @@ class InducingBlocks:
 
     @property
     def places(self) -> Rows:
-        """The same rows with the inputs of processes alone."""
-        return FirstColumns(self.rows, self._columns) if self.beside else self.rows
+        """The same rows with the inputs of processes alone, whose other data are checked as they are read."""
+        return FirstColumns(self.rows, self._columns, self.beside.check) if self.beside else self.rows
 
     @property
     def n_covariances(self) -> int:

@@ -19,7 +19,7 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import why_stopped
 from pymc_gpep.hyper.row_labels import checked_chunks
 from pymc_gpep.hyper.trace import Trace
-from pymc_gpep.rows.chunks import chunks, column_deviations
+from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.fingerprint import fingerprint
 from pymc_gpep.rows.rows import Rows
@@ -335,11 +335,8 @@ class _Stepping(Search):
         """What is fitted, where it begins, and the order of the rows."""
         given, plan = self._given, self._plan
         rows, places, c = self._blocks.rows, self._blocks.places, self._blocks.n_functions
-        if self._blocks.beside:
-            for chunk in chunks(rows):
-                self._blocks.beside.check(rows.inputs(chunk), chunk.start)
         batches = BatchOrder(rows, min(int(plan.batch_size or rows.n_rows), rows.n_rows), given.seed)
-        deviations = column_deviations(places)
+        deviations = column_deviations(places)  # which reads all rows, so that none is met first in a step
         units = np.where(deviations > 0.0, deviations, 1.0)
         prior = model_blocks(given.space, self._blocks) if self._blocks.n_covariances == 1 else None
         self._first = self._with_scales(prior)
