@@ -54,6 +54,7 @@ from pymc_gpep.variational.plans.plan import FitTask, Plan, Search
 
 __all__ = ["ByBatches"]
 
+_AVERAGES = 100  # that progress computes in an epoch: each costs as much as the epoch has steps
 _RATE = 0.03  # of Adam, which falls to 0
 _LEARNED = 10  # one in so many steps, at most, is of the warm-up
 _FEWEST, _MOST, _PART = 50, 150, 10  # inducing inputs, of one row in so many
@@ -254,6 +255,7 @@ class _Stepping(Search):
             return fit_of(found, found.steps)
 
         ended, interrupted, first = "Ended", False, steps.done
+        every = max(1, batches.per_epoch // _AVERAGES)
         steps_began = time.perf_counter()
         try:
             for i in range(first, first + n):
@@ -261,13 +263,14 @@ class _Stepping(Search):
                     _ = kept.values  # a callback has kept the fit, which does not change with the state
                 taken = steps.advance()
                 record[:, i] = -taken.log_posterior, taken.floored
-                epoch = record[0, max(steps.done - batches.per_epoch, 0) : steps.done]
+                if (i - first) % every == 0:
+                    shown_loss = average_loss(record[0, max(steps.done - batches.per_epoch, 0) : steps.done])
                 left = (time.perf_counter() - steps_began) / (i + 1 - first) * (first + n - i - 1)
                 held_back = f", {100 * taken.floored:.0f} % held back" if taken.floored else ""
                 run.iteration(
                     i + 1,
                     f"epoch {(i + 1) / batches.per_epoch:.2f}, {memory.objective} and log prior "
-                    f"{-average_loss(epoch):.5g}{held_back}, {_clock(left)} left",
+                    f"{-shown_loss:.5g}{held_back}, {_clock(left)} left",
                     so_far,
                     record[0, : steps.done],
                 )
