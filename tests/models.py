@@ -134,6 +134,22 @@ def bernoulli_complementary() -> tuple[pm.Model, pm.gp.Latent]:
     return _two_classes(lambda f, y: pm.Bernoulli("y", p=1 - pm.math.exp(-pm.math.exp(f)), observed=y, dims="flower"))
 
 
+def effects_beside() -> tuple[pm.Model, pm.gp.Latent]:
+    """A process with a mean, beside levels and a column, whose coefficients depend on hyperparameters."""
+    rows, levels = 40, 4
+    rng = np.random.default_rng(6)
+    x, c = rng.uniform(-2, 2, size=(rows, 1)), rng.normal(size=rows)
+    group = np.concatenate([np.arange(levels), rng.integers(0, levels, rows - levels)])
+    y = (rng.random(rows) < 1 / (1 + np.exp(-np.sin(2 * x[:, 0]) - c))).astype(int)
+    with pm.Model() as model:
+        cov = pm.HalfNormal("eta", 2) ** 2 * pm.gp.cov.ExpQuad(1, ls=pm.InverseGamma("ls", 3, 3))
+        gp = pm.gp.Latent(mean_func=pm.gp.mean.Linear(coeffs=[0.5]), cov_func=cov)
+        f = gp.prior("f", X=pm.Data("x", x))
+        a = pm.Normal("a", pm.Normal("centre", 0, 3), pm.HalfNormal("s", 1), shape=levels)
+        pm.Bernoulli("y", logit_p=a[pm.Data("group", group)] + pm.Normal("b", 0, 2) * pm.Data("c", c) + f, observed=y)
+    return model, gp
+
+
 def at_hyperparameters(fitted: Fitted, expression: Any) -> np.ndarray:
     """The value of an expression of the model's random variables at the hyperparameters of a fit."""
     values = fitted.fit.hyperparameters

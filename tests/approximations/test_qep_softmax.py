@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep import Laplace, QEPSoftmax
+from pymc_gpep import Laplace, QEPSoftmax, QIEPSoftmax
 from pymc_gpep.kernels.status import CONVERGED
 from tests.reference.data import iris, random_problem, squared_exponential
 from tests.reference.softmax_ep import coupled_precision, nearest_site, softmax_tilted
@@ -73,14 +73,26 @@ def test_four_classes_have_the_nearest_sites():
 
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize(
-    ("c", "variance", "nodes", "error"),
-    [(2, 10.0, 1, 1e-6), (3, 1.0, 2000, 1e-6), (3, 100.0, 2000, 1e-6), (4, 10.0, 500, 0.01), (5, 1.0, 1000, 0.01)],
+    ("approximation", "c", "variance", "error"),
+    [
+        (QEPSoftmax(tolerance=1e-11, nodes=1), 2, 10.0, 1e-6),
+        (QEPSoftmax(tolerance=1e-11, nodes=2000), 3, 1.0, 1e-6),
+        (QEPSoftmax(tolerance=1e-11, nodes=2000), 3, 100.0, 1e-6),
+        (QEPSoftmax(tolerance=1e-11, nodes=500), 4, 10.0, 0.01),
+        (QEPSoftmax(tolerance=1e-11, nodes=1000), 5, 1.0, 0.01),
+        (QIEPSoftmax(tolerance=1e-11), 2, 10.0, 1e-5),
+        (QIEPSoftmax(tolerance=1e-11), 3, 1.0, 1e-5),
+        (QIEPSoftmax(tolerance=1e-11), 3, 100.0, 1e-5),
+        (QIEPSoftmax(tolerance=1e-11), 4, 10.0, 1e-5),
+    ],
 )
-def test_gradients(c, variance, nodes, error, per_class):
-    """Exact where sites can match all moments; with four classes a part of a percent is left by the projection."""
+def test_gradients(approximation, c, variance, error, per_class):
+    """Exact where sites can match all moments; with four classes a part of a percent is left by the projection.
+
+    Class-independent sites match the means and variances of all classes.
+    """
     problem = random_problem(3, 6, c, variance=variance, per_class=per_class, with_mean=True)
     k = problem.K.reshape(-1, 6, 6) + 0.01 * variance * np.eye(6)
-    approximation = QEPSoftmax(tolerance=1e-11, nodes=nodes)
 
     def run(k, mean):
         outcome = approximation.run(k, mean, problem.y, np.zeros(12 * c), gradient=True)

@@ -5,7 +5,6 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep import QEPSoftmax, QIEPSoftmax
-from pymc_gpep.kernels.status import CONVERGED
 from tests.reference.active_rows import MATCHES
 from tests.reference.data import random_problem
 from tests.reference.softmax_ep import softmax_tilted
@@ -43,27 +42,6 @@ def test_is_the_fixed_point_of_dense_ep(per_class, variance):
         evidence += softmax_tilted(away @ cavity_mean, away @ np.diag(cavity) @ away.T).log_normaliser
         evidence -= 0.5 * (np.log(v / cavity) + m**2 / v - cavity_mean**2 / cavity).sum()
     assert solution.evidence == pytest.approx(evidence, abs=1e-6)
-
-
-@pytest.mark.parametrize("per_class", [False, True])
-@pytest.mark.parametrize(("c", "variance"), [(2, 10.0), (3, 1.0), (3, 100.0), (4, 10.0)])
-def test_gradients(c, variance, per_class):
-    problem = random_problem(3, 6, c, variance=variance, per_class=per_class, with_mean=True)
-    k = problem.K.reshape(-1, 6, 6) + 0.01 * variance * np.eye(6)
-
-    def run(k, mean):
-        outcome = QIEPSoftmax(tolerance=1e-11).run(k, mean, problem.y, np.zeros(12 * c), gradient=True)
-        assert outcome.status == CONVERGED
-        return outcome
-
-    found, step = run(k, problem.m), 1e-4
-    direction = np.random.default_rng(1).normal(size=problem.m.shape)
-    for own, dk, dm in (
-        (np.sum(found.gradient * k), k, 0.0),
-        (np.sum(found.gradient_mean * direction), 0.0, direction),
-    ):
-        up, down = (run(k + h * dk, problem.m + h * dm).evidence for h in (step, -step))
-        assert own == pytest.approx((up - down) / (2 * step), rel=1e-5, abs=1e-6)
 
 
 def test_means_respond_as_those_of_a_coupled_posterior():

@@ -17,20 +17,22 @@ pytest.importorskip("jax")
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("memory", "sites"),
+    ("build", "memory", "sites", "count"),
     [
-        (Stateless(local_iterations=2), "quadrature"),
-        (Stochastic(), "pairwise"),
-        (Variational(), "pairwise"),
-        (StoredMemory(), "pairwise"),
+        (models.shared, Stateless(local_iterations=2), "quadrature", 20),
+        (models.shared, Stochastic(), "pairwise", 20),
+        (models.shared, Variational(), "pairwise", 20),
+        (models.shared, StoredMemory(), "pairwise", 20),
+        (models.effects_beside, Stateless(local_iterations=2), None, 10),
+        (models.effects_beside, Variational(), None, 10),
     ],
-    ids=["stateless", "stochastic", "variational", "stored"],
+    ids=["stateless", "stochastic", "variational", "stored", "effects, stateless", "effects, variational"],
 )
-def test_steps_are_the_same(memory, sites):
+def test_steps_are_the_same(build, memory, sites, count):
     def taken(mode):
-        problem = small(models.shared, memory, sites, 10)
+        problem = small(build, memory, sites, 10)
         step, order = problem.step(mode=mode), problem.batches.after(0)
-        values = [float(step(*next(order), 0.5, True)[0]) for _ in range(20)]
+        values = [float(step(*next(order), 0.5, True)[0]) for _ in range(count)]
         return values, problem.state.values()
 
     (values, state), (others, other) = taken(INTERPRETED), taken("JAX")

@@ -71,11 +71,13 @@ def test_random_batches_scatter_about_what_all_rows_give():
         assert (np.abs(each.mean(axis=0) - one) <= 4.0 * error + 1e-10 * np.abs(one).max()).all()
 
 
-@pytest.mark.parametrize("build", [models.per_class, models.bernoulli_logit])
+@pytest.mark.parametrize(
+    ("build", "rows"), [(models.per_class, 30), (models.bernoulli_logit, 30), (models.effects_beside, 40)]
+)
 @pytest.mark.parametrize("memory", [*MEMORIES[1:], StoredMemory()], ids=lambda memory: memory.name)
-def test_gradients_are_those_of_the_objective(memory, build):
+def test_gradients_are_those_of_the_objective(memory, build, rows):
     """q is a constant, and so is all that a batch is taken with: nothing else changes with θ and Z."""
-    problem = small(build, memory, None, 30)
+    problem = small(build, memory, None, rows)
     batch, estimates = problem.all_rows(), problem.estimates()
     _, of_theta, of_inducing, *_ = estimates(*batch)
     for variable, slope in ((problem.state.theta, of_theta), (problem.state.inducing, of_inducing)):
