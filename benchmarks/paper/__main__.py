@@ -9,6 +9,7 @@ EXPERIMENTS = (
     "figures5_6",
     "figure7",
     "table2",
+    "nine_values",
     "figure8",
     "figures9_10",
     "long_chains",

@@ -14,7 +14,7 @@ from benchmarks.scalable_paper.methods import METHODS, PAPERS, Curve, run
 from benchmarks.scalable_paper.models import inducing_rows, sizes
 from pymc_gpep.plots.style import LINE_STYLES, colours
 
-SHOWN = ("waveform", "glass", "new-thyroid")
+SHOWN = ("waveform", "glass", "new-thyroid", "vowel")
 PERCENT = 10
 FOLDS = 5
 SCORED = (1, 2, 5, 10, 20, 30, 45, 70, 100, 150, 250, 500, 1000)
