@@ -10,7 +10,7 @@ import xarray as xr
 from benchmarks.binary_paper.covariances import Priors
 from benchmarks.binary_paper.data import load
 from benchmarks.binary_paper.methods import AUTHORS, LINKS
-from benchmarks.binary_paper.paths import Path, Regressions, Solves
+from benchmarks.binary_paper.paths import STEPPED, Path, Regressions, Solves, Steps
 from benchmarks.experiment import Arrays
 from benchmarks.paper.data import Split
 from pymc_gpep.comparison.evidence_grid import serpentine
@@ -62,6 +62,7 @@ def sweep_split(
     found = {measure: np.full((len(methods), len(points)), np.nan) for measure in MEASURES}
     paths: list[Path] = [
         Regressions(method in AUTHORS, split, link, priors) if method.startswith("LR")
+        else Steps(STEPPED[method], split, link) if method in STEPPED
         else Solves(method, split, link, rough)
         for method in methods
     ]  # fmt: skip

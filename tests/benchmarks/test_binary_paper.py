@@ -8,9 +8,9 @@ from scipy.special import erf
 from benchmarks.binary_paper.covariances import COVARIANCES, JITTER, Priors
 from benchmarks.binary_paper.figures2_5 import FOOTNOTE
 from benchmarks.binary_paper.methods import AUTHORS, EVERY, LINKS, printed_bound
-from benchmarks.binary_paper.paths import at_held_out
+from benchmarks.binary_paper.paths import STEPPED, Steps, at_held_out
 from benchmarks.binary_paper.regimes import LABELS, REGIMES, covariance, effective, exact
-from benchmarks.binary_paper.summary import below
+from benchmarks.binary_paper.summary import SWEPT, below
 from benchmarks.binary_paper.sweep import gathered, grid, log_density, nested, sweep_split
 from benchmarks.paper.data import Split
 from pymc_gpep.comparison.held_out_scores import information
@@ -126,6 +126,23 @@ def test_a_rough_path_has_the_digits_of_single_solves(likelihood, covariance):
             assert found["bound"][i, j] == pytest.approx(single.lower_bound, abs=5e-3)
 
 
+@pytest.mark.parametrize("name", STEPPED)
+@pytest.mark.parametrize("likelihood", LINKS)
+def test_steps_lead_to_the_method_itself_and_a_few_of_them_do_not(name, likelihood):
+    rng = np.random.default_rng(6)
+    X = rng.standard_normal((60, 2))
+    y = (np.sin(2.0 * X[:, 0]) + 0.5 * rng.standard_normal(60) > 0.0).astype(np.int64)
+    split, link, method = Split(X[:30], y[:30], X[30:], y[30:]), LINKS[likelihood], STEPPED[name]
+    prior = Priors(split, "squared exponential").at(0.0, 1.0)
+    single = EVERY[method].solve(prior.k, np.zeros((1, 30)), split.y, likelihood=link)
+    mean, variance = at_held_out(single, prior)
+    all_steps, few = (Steps(method, split, link, steps).at((0.0, 1.0), prior) for steps in (10_000, 3))
+    assert all_steps.iterations > few.iterations == 3
+    np.testing.assert_allclose(all_steps.mean, mean, atol=2e-3)
+    np.testing.assert_allclose(all_steps.variance, variance, atol=2e-3)
+    assert np.abs(few.mean - mean).max() > 0.05
+
+
 def test_a_nested_grid_has_every_point_once():
     coarse, rest = nested(5, 4)
     assert sorted(coarse + rest) == sorted(grid(5, 4))
@@ -151,8 +168,10 @@ def test_parts_of_a_grid_are_put_together():
 
 def test_counts_are_of_trials_below_the_middle_of_the_seven():
     names = ("LA", "EP", "KL", "VB", "FV", "LR", "TAPnaive")
-    best = [dict(zip(EVERY, (0.5, 0.7, 0.7, 0.69, 0.6, 0.1, 0.6999, 0.9, 0.9), strict=True))]
+    best = [dict(zip(SWEPT, (0.5, 0.7, 0.7, 0.69, 0.6, 0.1, 0.6999, 0.9, 0.9, 0.8, 0.2), strict=True))]
     assert dict(zip(names, below(best, "mean", "text").values(), strict=True))["LA"] == (1, 1)
     median = below(best, "median", "text")
     assert [median[name] for name in names] == [(1, 1), (0, 0), (0, 0), (0, 0), (1, 1), (1, 1), (0, 0)]
     assert below(best, "mean", "code")["LR"] == (0, 0)
+    few = below(best, "mean", "code, few steps")
+    assert [few[name] for name in ("FV", "LR", "TAPnaive")] == [(0, 0), (0, 0), (1, 1)]
