@@ -95,15 +95,16 @@ def active(
     classifier: GPClassifier, chosen: Selection, labels: NDArray[np.int64], inputs: Array, named: bool
 ) -> xr.Dataset:
     """Active rows in the order in which they were chosen; see `Fit.active`."""
-    rows = chosen.rows
+    rows, own, there = chosen.rows, classifier.function_dims, chosen.precision.T > 0.0
     found = xr.Dataset(
         {
             "row": ("inclusion", rows),
             "label": ("inclusion", labels[rows]),
             "score": ("inclusion", chosen.scores),
             "input": (("inclusion", "column"), inputs),
+            "site": (("inclusion", *own), there if own else there[:, 0]),
         },
-        coords={"inclusion": np.arange(len(rows))},
+        coords={"inclusion": np.arange(len(rows)), **dict.fromkeys(own, classifier.class_names)},
     )
     names = classifier.coords_of_points()
     if names is None or not named:

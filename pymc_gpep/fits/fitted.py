@@ -288,7 +288,8 @@ class Fitted(SingleGroupApproximation):
 
         `row` is the number of each in the data, from 0. `score` is that by which it was chosen, NaN for the first ones
         and for all that were chosen at random. `label` is the observation there, `input` (inclusion, column) its
-        inputs. Where the points of the model have coords, these are there as well.
+        inputs. `site` says whether there is a site, (inclusion, class) where classes have functions of their own: with
+        `sites="separate"` a row has some of them. Where the points of the model have coords, these are there as well.
         """
         chosen, solution = self.log_posterior.chosen(self.solution), self.solution
         inputs = self.inducing_inputs[0]

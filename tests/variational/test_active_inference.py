@@ -66,6 +66,7 @@ def test_active_rows_are_told(fitted):
     assert_array_equal(active.input, X[active.row])
     assert_array_equal(active.flower, active.row + 100)
     assert_array_equal(np.isnan(active.score), np.arange(10) < 3)
+    assert active.site.all()
 
 
 def test_a_fit_that_was_saved_is_the_same_again(fitted, tmp_path):
@@ -110,6 +111,7 @@ def test_functions_of_a_softmax_may_choose_rows_of_their_own():
     there = fit.solution.posterior.sites.precision > 0.0
     assert_array_equal(there.sum(axis=1), 5)
     assert 5 < len(fit.active.row) == there.shape[1]
+    assert_array_equal(fit.active.site, there.T)
     assert f"sites='separate', score='expected', {there.shape[1]} of 30 rows active" in str(fit)
     p = fit.predict(gp, X).p
     assert (p.values.argmax(axis=1) == Y).mean() > 0.8
@@ -127,6 +129,7 @@ def test_the_same_seed_is_the_same_fit():
         one, two = (pm.fit(random_seed=3, **options) for _ in range(2))
     assert_array_equal(one.active.row, two.active.row)
     assert one.lower_bound == two.lower_bound
+    assert one.active.site.dims == ("inclusion",)
     assert "score='probability'" in str(one)
 
 
