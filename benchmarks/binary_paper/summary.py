@@ -217,8 +217,8 @@ def _chosen(found: Mapping[str, Arrays]) -> tuple[dict[str, Any], list[str]]:
     for by_method in grids_of(found).values():
         for method, grid in by_method.items():
             where = grid.where(grid["converged"])
-            if not bool(grid["converged"].any()):
-                continue
+            if method in STEPPED or not bool(grid["converged"].any()):
+                continue  # a few steps have no evidence
             row = columns.setdefault(method, {"evidence": [], "bound": [], "best": []})
             row["best"].append(float(where["information"].max()))
             for of in ("evidence", "bound"):
