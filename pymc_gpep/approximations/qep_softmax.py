@@ -27,7 +27,8 @@ class QEPSoftmax(AcceleratedEP):
     the tilted covariances by constrained projection (Seeger and Jordan 2004, section 4.3). With two and three classes
     the match is whole, since any coupling is of this form unless its sign is wrong. With more classes it is as near as
     such sites can come. The derivatives that are reported take sites as constants. With two and three classes they are
-    those of the evidence; from four on they miss these by what the projection leaves out.
+    those of the evidence; from four on they miss these by what the projection leaves out. From eight on they also miss
+    the error of the quadrature, a percent or two with 2000 nodes and half a percent with 20 000.
 
     Parameters
     ----------

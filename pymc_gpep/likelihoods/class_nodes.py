@@ -27,7 +27,10 @@ def class_nodes(d: int, most: int) -> Nodes:
     distance of points and the radius.
 
     In more dimensions they are scrambled Sobol points, made normal, with all signs and cyclic orders of their
-    coordinates. They are scaled to the covariance that they are to have.
+    coordinates.
+
+    Both are scaled to the covariance that they are to have. Otherwise sites are off where evidences are not. Gradients
+    take sites as constants: with 2000 nodes for seven classes they would be off by five percent.
     """
     e = d - 1
     if e == 0:
@@ -44,8 +47,11 @@ def class_nodes(d: int, most: int) -> Nodes:
     points = edge * (integers - integers.mean(axis=1, keepdims=True))
     squares = (points**2).sum(axis=1)
     inside = squares <= radius**2
-    log_weights = -0.5 * squares[inside]
-    return Nodes(points[inside], log_weights - logsumexp(log_weights))
+    points, squares = points[inside], squares[inside]
+    log_weights = -0.5 * squares
+    log_weights -= logsumexp(log_weights)
+    points *= math.sqrt(e / (np.exp(log_weights) @ squares))
+    return Nodes(points, log_weights)
 
 
 @lru_cache(maxsize=8)
