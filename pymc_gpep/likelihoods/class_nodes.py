@@ -3,19 +3,29 @@
 import math
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gamma, logsumexp, ndtri
 from scipy.stats import qmc
 
-from pymc_gpep.solvers.softmax_qep import Nodes
+from pymc_gpep.array_types import Array
 
-__all__ = ["class_nodes", "edge_nodes"]
+__all__ = ["Nodes", "class_nodes", "edge_nodes"]
 
 _LATTICE = 5  # dimensions from which on a lattice needs too many points
 _WIDEST = 8.0  # radius, in standard deviations
 _FINEST = 0.1  # distance of points
 _SEED = 20_040_661
+
+
+class Nodes(NamedTuple):
+    """A rule for what differs among d classes, N(0, I − 11ᵀ/d)."""
+
+    points: Array
+    """(N, d), each with the sum 0."""
+    log_weights: Array
+    """(N,)."""
 
 
 @lru_cache(maxsize=8)
