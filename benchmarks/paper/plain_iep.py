@@ -50,7 +50,7 @@ def plain_iep(k: Array, y: Array, c: int, damping: float, max_inner: int) -> Ite
             likelihood=IEP.first_likelihood(),
             posterior=IndependentPosterior(DensePrior(k[None], np.zeros((c, n))), pi, weights, mean),
             start=sites.copy(),
-            convergence=Convergence(OUT_OF_ITERATIONS, 0, np.empty(0), np.empty(0), _TOLERANCE, "damped EP"),
+            convergence=Convergence(OUT_OF_ITERATIONS, np.empty((0, 2)), _TOLERANCE, "damped EP"),
         )
         if not np.isfinite(evidence):
             return

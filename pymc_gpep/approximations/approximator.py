@@ -218,9 +218,7 @@ class Approximator(ABC):
 
     def convergence(self, outcome: Outcome) -> Convergence:
         """Return how the iteration of a solver ended."""
-        evidences, residuals = outcome.history.T.copy()
-        scheme = self.schemes[outcome.rung]
-        return Convergence(outcome.status, outcome.iterations, evidences, residuals, self.tolerance, scheme)
+        return Convergence(outcome.status, outcome.history, self.tolerance, self.schemes[outcome.rung])
 
     def solve_near(
         self,

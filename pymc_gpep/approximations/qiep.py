@@ -49,5 +49,5 @@ class QIEP(AcceleratedEP):
         return tilted_response(solution)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """The tilted factors of nested EP."""
-        return nested_factors(solution)
+        """The tilted factors of nested EP, where a point has factors of single numbers."""
+        return super().tilted_factors(solution) if self.whole_factors else nested_factors(solution)

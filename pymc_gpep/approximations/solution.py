@@ -23,14 +23,8 @@ class Convergence:
     ----------
     status : int
         One of `pymc_gpep.kernels.status`.
-    iterations : int
-        Number of posteriors computed.
-    evidence : array (iterations,)
-        Evidence at each iteration.
-    residual : array (iterations,)
-        Distance from the solution at each iteration. For EP it is the largest change of a site, in units of the
-        marginal that it acts on. For Laplace and variational Bayes it is the largest slope of what is maximised, or the
-        largest step that remains.
+    history : array (iterations, 2)
+        Evidence and residual at each iteration.
     tolerance : float
         Threshold that the residual had to fall below, and for EP the relative change of the evidence.
     scheme : str
@@ -38,11 +32,28 @@ class Convergence:
     """
 
     status: int
-    iterations: int
-    evidence: Array
-    residual: Array
+    history: Array
     tolerance: float
     scheme: str
+
+    @property
+    def iterations(self) -> int:
+        """Number of posteriors computed."""
+        return len(self.history)
+
+    @property
+    def evidence(self) -> Array:
+        """Evidence at each iteration, (iterations,)."""
+        return self.history[:, 0]
+
+    @property
+    def residual(self) -> Array:
+        """Distance from the solution at each iteration, (iterations,).
+
+        For EP it is the largest change of a site, in units of the marginal that it acts on. For Laplace and variational
+        Bayes it is the largest slope of what is maximised, or the largest step that remains.
+        """
+        return self.history[:, 1]
 
     @property
     def converged(self) -> bool:
@@ -57,8 +68,8 @@ class Convergence:
     @classmethod
     def restored(cls, table: xr.Dataset, tolerance: float) -> Self:
         """Return what a table of a file has, with the tolerance that it was to fall below."""
-        evidence, residual = table["evidence"].values, table["residual"].values
-        return cls(int(table.attrs["status"]), len(evidence), evidence, residual, tolerance, table.attrs["scheme"])
+        history = np.stack([table["evidence"].values, table["residual"].values], axis=1)
+        return cls(int(table.attrs["status"]), history, tolerance, table.attrs["scheme"])
 
     def __str__(self) -> str:
         """One sentence."""

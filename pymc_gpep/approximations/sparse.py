@@ -323,7 +323,6 @@ class SparseApproximation(ABC):
                     pulls = found.status == CONVERGED or (pull_anyway and found.status == OUT_OF_ITERATIONS)
                     if pull is not None and pulls:
                         slope = sweeps.derivatives(sites, whitened, pull)
-        evidences, residuals = history.array.T.copy()
         return SparseSolution(
             evidence=found.evidence,
             number=self.number(likelihood, c, size),
@@ -331,7 +330,7 @@ class SparseApproximation(ABC):
             labels=observed,
             likelihood=likelihood,
             start=sites.ravel(),
-            convergence=Convergence(found.status, len(history), evidences, residuals, self.tolerance, found.scheme),
+            convergence=Convergence(found.status, history.array, self.tolerance, found.scheme),
             inducing_slope=slope,
             floored=found.floored,
         )

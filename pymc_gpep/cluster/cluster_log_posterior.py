@@ -148,7 +148,6 @@ class ClusterLogPosterior(SparseLogPosterior):
                 if slopes and status == CONVERGED:
                     of_theta, of_inducing, product = sites.slopes(whitened)
                     slope = white.pull_factor(product)
-        evidences, residuals = history.array.T.copy()
         solution = SparseSolution(
             evidence=evidence,
             number=self.approximator.number(likelihood, prior.n_functions, self._inducing.shape[1] + prior.n_effects),
@@ -156,9 +155,7 @@ class ClusterLogPosterior(SparseLogPosterior):
             labels=self.labels,
             likelihood=likelihood,
             start=np.array([float(self._solved)]),
-            convergence=Convergence(
-                status, len(history), evidences, residuals, self.approximator.tolerance, SCHEMES[rung]
-            ),
+            convergence=Convergence(status, history.array, self.approximator.tolerance, SCHEMES[rung]),
             inducing_slope=slope,
         )
         return solution, of_theta, of_inducing

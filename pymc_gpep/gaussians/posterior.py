@@ -106,10 +106,6 @@ class Posterior[P: Prior](ABC):
         """
         return np.asarray((self.weights * x).sum((-2, -1)) - 0.5 * self.sites.quadratic(x))
 
-    def site_log_density(self, f: Array) -> Array:
-        """νᵀf − ½ fᵀΠf, () or (count,), of f (c, n) or (count, c, n)."""
-        return self.sites.log_density(f)
-
     @abstractmethod
     def marginals(self) -> tuple[Array, Array]:
         """Mean (c, n) and covariance (n, c, c) of the latent values at each point of the data."""

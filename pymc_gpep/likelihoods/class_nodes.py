@@ -3,19 +3,29 @@
 import math
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gamma, logsumexp, ndtri
 from scipy.stats import qmc
 
-from pymc_gpep.solvers.softmax_qep import Nodes
+from pymc_gpep.array_types import Array
 
-__all__ = ["class_nodes", "edge_nodes"]
+__all__ = ["Nodes", "class_nodes", "edge_nodes"]
 
 _LATTICE = 5  # dimensions from which on a lattice needs too many points
 _WIDEST = 8.0  # radius, in standard deviations
 _FINEST = 0.1  # distance of points
 _SEED = 20_040_661
+
+
+class Nodes(NamedTuple):
+    """A rule for what differs among d classes, N(0, I − 11ᵀ/d)."""
+
+    points: Array
+    """(N, d), each with the sum 0."""
+    log_weights: Array
+    """(N,)."""
 
 
 @lru_cache(maxsize=8)
@@ -27,7 +37,10 @@ def class_nodes(d: int, most: int) -> Nodes:
     distance of points and the radius.
 
     In more dimensions they are scrambled Sobol points, made normal, with all signs and cyclic orders of their
-    coordinates. They are scaled to the covariance that they are to have.
+    coordinates.
+
+    Both are scaled to the covariance that they are to have. Otherwise sites are off where evidences are not. Gradients
+    take sites as constants: with 2000 nodes for seven classes they would be off by five percent.
     """
     e = d - 1
     if e == 0:
@@ -44,8 +57,11 @@ def class_nodes(d: int, most: int) -> Nodes:
     points = edge * (integers - integers.mean(axis=1, keepdims=True))
     squares = (points**2).sum(axis=1)
     inside = squares <= radius**2
-    log_weights = -0.5 * squares[inside]
-    return Nodes(points[inside], log_weights - logsumexp(log_weights))
+    points, squares = points[inside], squares[inside]
+    log_weights = -0.5 * squares
+    log_weights -= logsumexp(log_weights)
+    points *= math.sqrt(e / (np.exp(log_weights) @ squares))
+    return Nodes(points, log_weights)
 
 
 @lru_cache(maxsize=8)

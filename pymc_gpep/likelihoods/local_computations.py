@@ -90,7 +90,7 @@ class UtilityBound(NamedTuple):
     """Lower bound on the log density by utilities, latent values with unit noise."""
 
     terms: Kernel
-    """See `pymc_gpep.kernels.methods.variational_bayes.bound_terms`."""
+    """See `pymc_gpep.kernels.likelihoods.multinomial_probit.bound_terms`."""
 
 
 class DifferenceFactors(NamedTuple):

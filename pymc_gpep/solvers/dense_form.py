@@ -21,8 +21,7 @@ from pymc_gpep.kernels.gaussians.block_sites import (
     project,
     smooth_blocks,
 )
-from pymc_gpep.kernels.gaussians.coupled import latent_weights
-from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
+from pymc_gpep.kernels.gaussians.coupled import add_implicit_gradient, latent_weights
 from pymc_gpep.kernels.gaussians.independent import (
     add_function_gradient,
     decompose_function,

@@ -21,13 +21,14 @@ from pymc_gpep.kernels.sparse_step.loops import (
     feature_slopes,
     left_unsaid,
     mirror,
+    move,
     precisions,
     scaled_rows,
     variances,
 )
 from pymc_gpep.solvers.step_blocks import InducingMoments, RowMoments
 
-__all__ = ["Covered", "SharedFeatures", "SharedPosterior", "SharedWhitening", "average_sites"]
+__all__ = ["Covered", "SharedFeatures", "SharedPosterior", "SharedWhitening", "adam_step", "average_sites"]
 
 _RIDGE = 1e-10
 _SINGLE_RIDGE = 1e-6  # of a system whose numbers have 32 bits
@@ -163,11 +164,6 @@ class SharedPosterior:
         found: Array = 0.5 * self._share * (self.location * self.mean).sum(axis=1) - self._half_log_dets
         return found
 
-    @property
-    def half_log_dets(self) -> Array:
-        """½ log |I + β S|, (c,)."""
-        return self._half_log_dets
-
     def whole_log_normalisers(self) -> Array:
         """The same for β = 1, to first order in 1 − β, (c,), by Σ S = (I − Σ) / β."""
         traces = self.covariance.trace(axis1=1, axis2=2, dtype=np.float64)
@@ -255,3 +251,29 @@ def _symmetric_product(lower: Array, x: Array) -> Array:
     """S x, where the lower triangle of a matrix is that of S."""
     found: Array = dsymv(1.0, lower.T, x, lower=0)
     return found
+
+
+def adam_step(
+    values: Array,
+    slopes: Array,
+    first: Array,
+    second: Array,
+    rate: float,
+    of_first: float,
+    of_second: float,
+    least: float,
+) -> None:
+    """Take a step of Adam uphill (Kingma and Ba 2015), in place and in one loop.
+
+    Parameters
+    ----------
+    values, slopes, first, second : array (n,)
+        The numbers, their derivatives, and both moments that are remembered.
+    rate : float
+        With the correction of both moments in it.
+    of_first, of_second : float
+        Parts of the moments that stay.
+    least : float
+        Added to the root of the second one.
+    """
+    move(values, slopes, first, second, rate, of_first, of_second, least)

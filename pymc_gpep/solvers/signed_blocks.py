@@ -13,7 +13,7 @@ from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
+from pymc_gpep.kernels.gaussians.coupled import add_implicit_gradient
 from pymc_gpep.solvers.prior_form import SiteAlgebra
 from pymc_gpep.solvers.problem import own_matrix
 from pymc_gpep.solvers.signed_posterior import covariance_root

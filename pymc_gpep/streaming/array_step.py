@@ -20,9 +20,8 @@ from scipy.linalg import LinAlgError
 
 from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.adam import move
 from pymc_gpep.solvers.batch_sites import ArrayMarginals, ArrayMemory, PointKernel, at_sites, summed_by_function
-from pymc_gpep.solvers.shared_step import SharedPosterior, SharedWhitening, average_sites
+from pymc_gpep.solvers.shared_step import SharedPosterior, SharedWhitening, adam_step, average_sites
 from pymc_gpep.solvers.step_blocks import StepBlocks
 from pymc_gpep.streaming.falling import FallingAdam
 from pymc_gpep.streaming.state import State
@@ -102,7 +101,7 @@ class _Adam:
         rate *= np.sqrt(1.0 - self._second**steps) / (1.0 - self._first**steps)
         for (variable, first, second), slope in zip(self._learned, slopes, strict=True):
             values, m, v = (each.get_value(borrow=True).reshape(-1) for each in (variable, first, second))
-            move(values, np.ravel(slope), m, v, rate, self._first, self._second, self._least)
+            adam_step(values, np.ravel(slope), m, v, rate, self._first, self._second, self._least)
 
 
 _MANY = 100  # inducing inputs; with fewer of them products take little of the time

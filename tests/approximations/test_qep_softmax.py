@@ -84,12 +84,13 @@ def test_four_classes_have_the_nearest_sites():
         (QIEPSoftmax(tolerance=1e-11), 3, 1.0, 1e-5),
         (QIEPSoftmax(tolerance=1e-11), 3, 100.0, 1e-5),
         (QIEPSoftmax(tolerance=1e-11), 4, 10.0, 1e-5),
+        (QIEPSoftmax(tolerance=1e-11), 7, 1.0, 0.005),
     ],
 )
 def test_gradients(approximation, c, variance, error, per_class):
     """Exact where sites can match all moments; with four classes a part of a percent is left by the projection.
 
-    Class-independent sites match the means and variances of all classes.
+    Class-independent sites match the means and variances of all classes. Seven classes have few nodes a dimension.
     """
     problem = random_problem(3, 6, c, variance=variance, per_class=per_class, with_mean=True)
     k = problem.K.reshape(-1, 6, 6) + 0.01 * variance * np.eye(6)

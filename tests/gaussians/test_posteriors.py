@@ -118,7 +118,7 @@ def test_site_log_density_and_its_slope(setting):
     precision = setting.dense.precision
     expected = flat @ sites.location.ravel() - 0.5 * np.einsum("si,ij,sj->s", flat, precision, flat)
     assert_allclose(sites.log_density(f), expected, rtol=1e-12)
-    assert_allclose(setting.posterior.site_log_density(f), expected, rtol=1e-9, atol=1e-9)
+    assert_allclose(setting.posterior.sites.log_density(f), expected, rtol=1e-9, atol=1e-9)
     assert_allclose(sites.log_density(f[0]), expected[0], rtol=1e-12)
     slope = sites.location - (precision @ flat.T).T.reshape(f.shape)
     assert_allclose(sites.slope(f), slope, atol=1e-12)
@@ -128,8 +128,8 @@ def test_site_log_density_and_its_slope(setting):
 def test_sites_scaled_to_one_at_the_mean(setting):
     posterior = setting.posterior
     x = np.random.default_rng(5).normal(size=(5, C, N))
-    at_mean = posterior.site_log_density(posterior.mean)
-    relative = posterior.site_log_density(posterior.mean + x) - at_mean
+    at_mean = posterior.sites.log_density(posterior.mean)
+    relative = posterior.sites.log_density(posterior.mean + x) - at_mean
     assert_allclose(posterior.relative_site_log_density(x), relative, atol=1e-10)
     assert_allclose(posterior.relative_log_normaliser, posterior.log_normaliser - at_mean, atol=1e-10)
 
@@ -145,7 +145,7 @@ def test_prior_times_sites_is_the_posterior_times_the_normaliser(name, per_class
     q = multivariate_normal(posterior.mean.ravel(), covariance)
     f = posterior.draw(np.random.default_rng(6), 5)
     flat = f.reshape(5, -1)
-    normaliser = prior.logpdf(flat) + posterior.site_log_density(f) - q.logpdf(flat)
+    normaliser = prior.logpdf(flat) + posterior.sites.log_density(f) - q.logpdf(flat)
     assert_allclose(normaliser, posterior.log_normaliser, atol=1e-8)
 
 

@@ -1,4 +1,4 @@
-"""The logistic function averaged over a normal variable, by both ways, against quadrature with 25 digits."""
+"""The logistic function averaged over a normal variable, by both ways, against quadrature; and its logarithm."""
 
 import mpmath
 import numpy as np
@@ -6,7 +6,13 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import expit
 
-from pymc_gpep.kernels.special.logistic_mixture import MIXTURE_ERROR, logistic_of_normal, mixture_scales
+from pymc_gpep.kernels.special.logistic_average import ROOM, log_logistic_normal
+from pymc_gpep.kernels.special.logistic_mixture import (
+    MIXTURE_ERROR,
+    log_logistic_mixture,
+    logistic_of_normal,
+    mixture_scales,
+)
 from pymc_gpep.kernels.special.logistic_normal import logistic_normal
 from tests.reference.stored import stored
 
@@ -47,3 +53,14 @@ def test_the_mixture_is_a_logistic_function():
     scales = mixture_scales(0.0)
     found = [logistic_of_normal(value, scales)[0] for value in x]
     assert np.abs(found - expit(x)).max() < MIXTURE_ERROR
+
+
+@pytest.mark.parametrize("variance", [0.0, 0.1, 1.0, 4.0, 30.0, 300.0, 1e4])
+def test_the_logarithm_by_the_mixture_keeps_its_digits_in_both_tails(variance):
+    scales, room = mixture_scales(variance), np.empty(ROOM)
+    for mean in [-200.0, -40.0, -15.0, -5.0, -1.0, 0.0, 0.3, 2.0, 15.0, 40.0, 200.0]:
+        value, first, second = log_logistic_mixture(mean, variance, scales)
+        expected = log_logistic_normal(mean, variance, room)
+        assert_allclose(value, expected[0], rtol=2e-7)
+        assert_allclose(first, expected[1], rtol=2e-7)
+        assert_allclose(second, expected[2], rtol=5e-6, atol=1e-9)

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
 from pymc_gpep.likelihoods.class_nodes import class_nodes, edge_nodes
-from pymc_gpep.likelihoods.softmax.information import rough_information
+from pymc_gpep.likelihoods.softmax.quadrature import rough_information
 from tests.reference.softmax_ep import cavity, softmax_tilted
 
 

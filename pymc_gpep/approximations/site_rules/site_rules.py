@@ -1,9 +1,8 @@
 """The rules by name, and which of them fits a likelihood."""
 
-from pymc_gpep.approximations.site_rules.nested import Nested
 from pymc_gpep.approximations.site_rules.pairs import LatentPairs, Pairs
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
-from pymc_gpep.approximations.site_rules.whole_point import OneFunctionSite, WholePoint
+from pymc_gpep.approximations.site_rules.whole_point import Nested, OneFunctionSite, WholePoint
 from pymc_gpep.likelihoods.likelihood import Likelihood
 
 __all__ = ["RULES", "RULE_NAMES", "chosen_rule", "site_rule"]

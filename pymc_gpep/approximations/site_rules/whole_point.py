@@ -1,18 +1,24 @@
-"""The likelihood of a point as it is: one factor, with a site for each function that it has."""
+"""The likelihood of a point as it is: one factor, with a site for each function that it has, or one on all of them."""
 
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
+from pymc_gpep.approximations.site_rules.site_rule import ScalarSites, SiteRule
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.local_computations import GaussianAverage, PointFactor, TabulatedFactor
+from pymc_gpep.likelihoods.local_computations import (
+    GaussianAverage,
+    NoisyDifferenceFactors,
+    PointFactor,
+    TabulatedFactor,
+)
+from pymc_gpep.solvers.coupled_sparse_ep import CoupledFactors
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 from pymc_gpep.solvers.sparse_ep import Tilted
 
-__all__ = ["OneFunctionSite", "WholePoint"]
+__all__ = ["Nested", "OneFunctionSite", "WholePoint"]
 
 
 class WholePoint(ScalarSites):
@@ -58,3 +64,23 @@ class OneFunctionSite(ScalarSites):
         given = mean[:, 0].copy(), variance[:, 0].copy(), labels, NO_PARAMETERS
         likelihood.computation(GaussianAverage).terms(*given, terms)
         return Tilted(terms[0], terms[1][:, None], -terms[2][:, None])
+
+
+_LARGEST = 4000  # matrix to factorise in each sweep where nobody has asked for it
+_MOST = 6  # functions: products of matrices number c²
+
+
+class Nested(SiteRule):
+    """The sites of nested EP (Riihimäki, Jylänki and Vehtari 2013), of which a point has one, on all its functions."""
+
+    name: ClassVar[str] = "nested"
+    needs: ClassVar[tuple[type, ...]] = (NoisyDifferenceFactors,)
+    exact: ClassVar[bool] = True
+
+    @classmethod
+    def suits(cls, c: int, size: int) -> bool:
+        return 2 < c <= _MOST and c * size <= _LARGEST
+
+    def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> CoupledFactors:
+        local = likelihood.computation(NoisyDifferenceFactors)
+        return CoupledFactors(labels, c, local.update, local.site_parameters)

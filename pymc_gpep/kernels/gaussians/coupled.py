@@ -23,6 +23,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.gaussians.independent import site_roots
 from pymc_gpep.kernels.linalg.lapack import (
     add_outer_product,
     cholesky,
@@ -34,25 +35,15 @@ from pymc_gpep.kernels.linalg.lapack import (
 
 __all__ = [
     "add_gradient",
+    "add_implicit_gradient",
     "factorise_sum",
     "function_moments",
     "latent_weights",
     "mirror",
     "shared_moments",
-    "site_roots",
 ]
 
-_TINY = 1e-200  # a floor for π that changes no digit: A is graded, so a smaller π acts as this one
 _TILE = 64  # edge of the square tiles in which a triangle is mirrored
-
-
-@kernel
-def site_roots(pi):
-    """D^½ (n,) of one class, from a π of zero or more."""
-    root = np.empty(pi.shape[0])
-    for i in range(pi.shape[0]):
-        root[i] = math.sqrt(max(pi[i], _TINY))
-    return root
 
 
 @kernel
@@ -193,3 +184,18 @@ def mirror(matrix):
             for i in range(top, min(top + _TILE, n)):
                 for j in range(left, min(left + _TILE, i)):
                     matrix[j, i] = matrix[i, j]
+
+
+@kernel
+def add_implicit_gradient(b, v, gradient):
+    """Add ½ (v_k b_kᵀ + b_k v_kᵀ) to `gradient` (1 or c, n, n), summed over classes where it holds one matrix.
+
+    The mode moves by (I + K W)⁻¹ (dm + dK b) (Rasmussen and Williams 2006, equation 5.24, with a prior mean). Let s be
+    the derivative of −½ log|I + K W| with respect to the mode. Then v = (I + W K)⁻¹ s is that with respect to m.
+    """
+    c, n = b.shape
+    for a in range(c):
+        out = gradient[a if gradient.shape[0] > 1 else 0]
+        for i in range(n):
+            for j in range(n):
+                out[i, j] += 0.5 * (v[a, i] * b[a, j] + b[a, i] * v[a, j])

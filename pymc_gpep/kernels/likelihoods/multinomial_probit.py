@@ -15,6 +15,7 @@ from pymc_gpep.kernels.special.normal import LOG_2PI
 from pymc_gpep.kernels.special.probit_product import LOWEST_LOG_WEIGHT, log_integrand, near_mode, trapezoid_rule
 
 __all__ = [
+    "bound_terms",
     "log_probability_and_gradient",
     "log_probability_derivatives",
     "log_probability_hessian",
@@ -196,3 +197,25 @@ def log_probability_third(f, y, cov, third):
                 value += 2.0 * slope * spread * (hazards[k] - mean[k])
             third[j] -= weight * value
     third[y] = -np.sum(third)
+
+
+@kernel
+def bound_terms(y, f, b, prior_mean, r, w):
+    """The bound of variational Bayes, Σ log p(y | f) − ½ bᵀ(f − m), with what its ascent needs.
+
+    r = ∂ log p / ∂f − b is written into `r` (c, n), and W into `w` (n, c, c).
+    """
+    c, n = f.shape
+    point = np.empty(c)
+    gradient = np.empty(c)
+    total = 0.0
+    for i in range(n):
+        for a in range(c):
+            point[a] = f[a, i]
+            total -= 0.5 * b[a, i] * (f[a, i] - prior_mean[a, i])
+        total += log_probability_derivatives(point, y[i], gradient, w[i])
+        for a in range(c):
+            r[a, i] = gradient[a] - b[a, i]
+            for e in range(c):
+                w[i, a, e] = -w[i, a, e]
+    return total

@@ -2,7 +2,7 @@
 
 The softmax is p = 1 / (1 + Σ_j exp(−g_j)), g_j = f_y − f_j. With u the average of the g_j and q_j = u − g_j,
 p = σ(u − log Σ_j exp q_j). Given q, u is normal. The integral over it is one of
-`pymc_gpep.kernels.special.log_logistic_mixture`, H(m) with m = E[u | q] − log Σ exp q and v = Var(u | q). That leaves
+`pymc_gpep.kernels.special.logistic_mixture`, H(m) with m = E[u | q] − log Σ exp q and v = Var(u | q). That leaves
 c − 2 dimensions, q = q̄ + R z, z ~ N(0, I − 11ᵀ/d). In these N(z) exp H is log-concave, smooth, and nearly normal.
 Nodes z, which sum to zero, are centred and scaled twice: by mode and curvature, and by mean and covariance
 (Naylor and Smith 1982 do so with Gauss–Hermite rules). R and the scales are symmetric roots: where the set of nodes is
@@ -33,8 +33,7 @@ from pymc_gpep.kernels.moments.centred_nodes import (
     small_or_large,
 )
 from pymc_gpep.kernels.moments.weighted_moments import rescale
-from pymc_gpep.kernels.special.log_logistic_mixture import log_logistic_mixture
-from pymc_gpep.kernels.special.logistic_mixture import mixture_scales
+from pymc_gpep.kernels.special.logistic_mixture import log_logistic_mixture, mixture_scales
 
 __all__ = ["softmax_moments"]
 

@@ -1,10 +1,16 @@
-"""The normal distribution of variance 1, truncated on one side."""
+"""The normal distribution of variance 1, truncated on one side, and utilities of the probit of one latent value.
+
+Given labels these utilities are independent normals whose signs are known (Albert and Chib 1993).
+"""
 
 import math
 
-from pymc_gpep.kernels.compile import kernel
+import numpy as np
 
-__all__ = ["draw_below"]
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.scalar.probit import class_sign
+
+__all__ = ["draw_below", "draw_by_sign"]
 
 _NAIVE_ABOVE = -0.4  # bound above which trying normals is the fastest way to a truncated one
 
@@ -26,3 +32,23 @@ def draw_below(rng, mean, top):
         distance = rng.standard_exponential() / (least + excess)
         if 0.5 * (distance - excess) ** 2 <= rng.standard_exponential():
             return top - distance
+
+
+@kernel
+def draw_by_sign(rng, f, labels, v):
+    """Draw utilities v ~ N(f, 1), positive where the label is 1 and negative where it is 0, exactly.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    f : ndarray, shape (1, n)
+        Latent values.
+    labels : ndarray of int64, shape (n,)
+        0 or 1.
+    v : ndarray, shape (1, n)
+        The draw is put here; NaN for points whose latent value is not finite.
+    """
+    for i in range(f.shape[1]):
+        sign = class_sign(labels[i])
+        mean = -sign * f[0, i]
+        v[0, i] = -sign * draw_below(rng, mean, 0.0) if math.isfinite(mean) else np.nan

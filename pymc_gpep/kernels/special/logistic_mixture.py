@@ -1,4 +1,12 @@
-"""A logistic function as a mixture of ten normal distribution functions, so that normal averages of it cost little."""
+"""A logistic function as a mixture of ten normal distribution functions, so that normal averages of it cost little.
+
+The mixture has an absolute error, and the tails of a normal. For logarithms, with H(m) = log E σ(d), d ~ N(m, v),
+
+    H(m) = m + v/2 + H(−m − v)  and  H(m) = log(1 − exp H(−m))
+
+bring every mean to where H is largest for it, |m| ≤ v/2 or beyond one half. Neither H nor its derivatives then lose
+digits in a tail.
+"""
 
 import math
 
@@ -7,7 +15,7 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
-__all__ = ["MIXTURE_ERROR", "MIXTURE_WEIGHTS", "logistic_of_normal", "mixture_scales"]
+__all__ = ["MIXTURE_ERROR", "log_logistic_mixture", "logistic_of_normal", "mixture_scales"]
 
 MIXTURE_ERROR = 1.5e-10
 """Largest difference between the logistic function and the mixture."""
@@ -28,7 +36,7 @@ _SCALES = np.array(
         1.5014079018194169,
     ]
 )
-MIXTURE_WEIGHTS = np.array(
+_WEIGHTS = np.array(
     [
         2.5131186879369990e-04,
         6.9906903494965462e-03,
@@ -62,9 +70,45 @@ def logistic_of_normal(mean, scales):
     for i in range(len(_SCALES)):
         s = scales[i] * mean
         if s > _REACH:
-            value += MIXTURE_WEIGHTS[i]
+            value += _WEIGHTS[i]
         elif s > -_REACH:
             cdf, density = cdf_and_density(s)
-            value += MIXTURE_WEIGHTS[i] * cdf
-            slope += MIXTURE_WEIGHTS[i] * scales[i] * density
+            value += _WEIGHTS[i] * cdf
+            slope += _WEIGHTS[i] * scales[i] * density
     return value, slope
+
+
+@kernel
+def _average(mean, scales):
+    """E σ(d) and two derivatives in the mean."""
+    tail = 0.0
+    slope = 0.0
+    curvature = 0.0
+    for i in range(len(scales)):
+        s = abs(scales[i] * mean)
+        if s < _REACH:
+            p, density = cdf_and_density(-s)
+            weight = _WEIGHTS[i]
+            tail += weight * p
+            slope += weight * scales[i] * density
+            curvature -= weight * scales[i] ** 3 * density
+    return 1.0 - tail if mean > 0.0 else tail, slope, curvature * mean
+
+
+@kernel
+def log_logistic_mixture(mean, variance, scales):
+    """H(m), H′ and H″, with the `mixture_scales` of the variance."""
+    if mean < -0.5 * variance:
+        value, slope, curvature = _average(-mean - variance, scales)
+        ratio = slope / value
+        return mean + 0.5 * variance + math.log(value), 1.0 - ratio, curvature / value - ratio * ratio
+    if mean > 0.5 * variance:
+        value, slope, curvature = _average(mean - variance, scales)
+        rest = math.exp(0.5 * variance - mean)  # σ(−d) on average is rest · value
+        kept = 1.0 - rest * value
+        first = rest * (value - slope) / kept
+        second = -rest * (value - 2.0 * slope + curvature) / kept
+        return math.log1p(-rest * value), first, second - first * first
+    value, slope, curvature = _average(mean, scales)
+    ratio = slope / value
+    return math.log(value), ratio, curvature / value - ratio * ratio

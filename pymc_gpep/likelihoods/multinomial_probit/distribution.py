@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.distribution import Discrete
-from pymc.distributions.shape_utils import rv_size_is_none
 from pytensor.graph.basic import Apply, Variable
 from pytensor.link.numba.dispatch.basic import numba_njit
 from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
@@ -15,7 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.likelihoods.label_noise.epsilon import as_epsilon
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import multinomial_probit_log_probability
-from pymc_gpep.likelihoods.multinomial_probit.noisy_distribution import NoisyMultinomialProbit
+from pymc_gpep.likelihoods.multinomial_probit.noisy_distribution import NoisyMultinomialProbit, largest_label
 from pymc_gpep.likelihoods.observed_classes import known_shape, observed_classes, shape_text
 
 __all__ = ["MultinomialProbit", "MultinomialProbitRV", "as_labels", "as_latent", "multinomial_probit"]
@@ -120,10 +119,7 @@ class MultinomialProbit(Discrete):
         noisy = _may_be_noise(epsilon)
         return NoisyMultinomialProbit.dist(f, epsilon, **kwargs) if noisy else super().dist([f], **kwargs)
 
-    def support_point(rv: TensorVariable, size: Variable | None, f: TensorVariable) -> TensorVariable:
-        """The label of the largest latent value."""
-        largest = pt.argmax(f, axis=-1)
-        return largest if rv_size_is_none(size) else pt.full(size, largest)
+    support_point = largest_label
 
     def logp(value: TensorVariable, f: TensorVariable) -> TensorVariable:
         """log p(value | f)."""

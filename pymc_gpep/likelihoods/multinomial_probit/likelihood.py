@@ -11,13 +11,13 @@ from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.likelihoods.multinomial_probit import bound_terms
 from pymc_gpep.kernels.likelihoods.probit_points import curvature, curvature_slope, log_likelihood, rough_log_likelihood
 from pymc_gpep.kernels.methods.expected_log import utility_average
 from pymc_gpep.kernels.methods.factor_derivatives import pair_derivatives, point_derivatives, rough_log_normalisers
 from pymc_gpep.kernels.methods.iep import iep_update
 from pymc_gpep.kernels.methods.qep import full_qep_update, qep_update
 from pymc_gpep.kernels.methods.qiep import qiep_update
-from pymc_gpep.kernels.methods.variational_bayes import bound_terms
 from pymc_gpep.kernels.moments.inner_ep import inner_ep_update, tilted_log_normaliser
 from pymc_gpep.kernels.moments.noisy_inner_ep import noisy_inner_ep_update, noisy_site_parameters
 from pymc_gpep.kernels.moments.site_information import probit_information

@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.likelihoods.label_noise.epsilon import with_label_noise, with_random_labels
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import multinomial_probit_log_probability
 
-__all__ = ["NoisyMultinomialProbit", "NoisyMultinomialProbitRV", "noisy_multinomial_probit"]
+__all__ = ["NoisyMultinomialProbit", "NoisyMultinomialProbitRV", "largest_label", "noisy_multinomial_probit"]
 
 
 class NoisyMultinomialProbitRV(RandomVariable):
@@ -51,6 +51,14 @@ def _numba_noisy_multinomial_probit(op: NoisyMultinomialProbitRV, node: Apply) -
 noisy_multinomial_probit = NoisyMultinomialProbitRV()
 
 
+def largest_label(
+    rv: TensorVariable, size: Variable | None, f: TensorVariable, *others: TensorVariable
+) -> TensorVariable:
+    """Return the label of the largest latent value, which is where variables of such distributions begin."""
+    largest = pt.argmax(f, axis=-1)
+    return largest if rv_size_is_none(size) else pt.full(size, largest)
+
+
 class NoisyMultinomialProbit(Discrete):
     """Class labels of a multinomial probit, but for a part ε of them, which are drawn from all classes.
 
@@ -64,12 +72,7 @@ class NoisyMultinomialProbit(Discrete):
         """A random variable outside any model."""
         return super().dist([f, epsilon], **kwargs)
 
-    def support_point(
-        rv: TensorVariable, size: Variable | None, f: TensorVariable, epsilon: TensorVariable
-    ) -> TensorVariable:
-        """The label of the largest latent value."""
-        largest = pt.argmax(f, axis=-1)
-        return largest if rv_size_is_none(size) else pt.full(size, largest)
+    support_point = largest_label
 
     def logp(value: TensorVariable, f: TensorVariable, epsilon: TensorVariable) -> TensorVariable:
         """log p(value | f)."""

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.distribution import Discrete
-from pymc.distributions.shape_utils import rv_size_is_none
 from pytensor.gradient import DisconnectedType, disconnected_type, grad_not_implemented
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
@@ -18,6 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.kernels.compile import kernel, source_key
 from pymc_gpep.kernels.methods.factor_derivatives import point_derivatives
+from pymc_gpep.likelihoods.multinomial_probit.noisy_distribution import largest_label
 
 __all__ = ["UnequalNoiseProbit", "log_averages_and_gradients"]
 
@@ -196,12 +196,7 @@ class UnequalNoiseProbit(Discrete):
         """A random variable outside any model; arguments as for the class."""
         return super().dist([pt.as_tensor_variable(each).astype("float64") for each in (mean, variance)], **kwargs)
 
-    def support_point(
-        rv: TensorVariable, size: Variable | None, mean: TensorVariable, variance: TensorVariable
-    ) -> TensorVariable:
-        """The label of the largest mean."""
-        largest = pt.argmax(mean, axis=-1)
-        return largest if rv_size_is_none(size) else pt.full(size, largest)
+    support_point = largest_label
 
     def logp(value: TensorVariable, mean: TensorVariable, variance: TensorVariable) -> TensorVariable:
         """log p(value | mean, variance)."""

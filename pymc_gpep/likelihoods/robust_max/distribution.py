@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.distribution import Discrete
-from pymc.distributions.shape_utils import rv_size_is_none
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply
 from pytensor.link.numba.dispatch.basic import numba_njit
 from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
@@ -15,6 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.likelihoods.label_noise.epsilon import as_epsilon, with_random_labels
 from pymc_gpep.likelihoods.multinomial_probit.distribution import as_labels, as_latent
+from pymc_gpep.likelihoods.multinomial_probit.noisy_distribution import largest_label
 
 __all__ = ["RobustMax", "RobustMaxRV", "robust_max"]
 
@@ -115,12 +115,7 @@ class RobustMax(Discrete):
         """A random variable outside any model; arguments as for the class."""
         return super().dist([as_latent(f, "RobustMax"), as_epsilon(epsilon, "RobustMax")], **kwargs)
 
-    def support_point(
-        rv: TensorVariable, size: Variable | None, f: TensorVariable, epsilon: TensorVariable
-    ) -> TensorVariable:
-        """The label of the largest latent value."""
-        largest = pt.argmax(f, axis=-1)
-        return largest if rv_size_is_none(size) else pt.full(size, largest)
+    support_point = largest_label
 
     def logp(value: TensorVariable, f: TensorVariable, epsilon: TensorVariable) -> TensorVariable:
         """log p(value | f)."""

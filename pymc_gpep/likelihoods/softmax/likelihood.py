@@ -26,9 +26,8 @@ from pymc_gpep.likelihoods.local_computations import (
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
 from pymc_gpep.likelihoods.ordered.cutpoints import has_cutpoints
 from pymc_gpep.likelihoods.softmax.argument import softmax_argument
-from pymc_gpep.likelihoods.softmax.independent import independent_update, rough_sites
-from pymc_gpep.likelihoods.softmax.information import rough_information
 from pymc_gpep.likelihoods.softmax.predictive import log_tail, softmax_probabilities
+from pymc_gpep.likelihoods.softmax.quadrature import independent_update, rough_information, rough_sites
 
 __all__ = ["SoftmaxLikelihood"]
 

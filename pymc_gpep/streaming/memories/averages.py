@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.streaming.common_shift import common_terms, shifted
-from pymc_gpep.streaming.gaussian import Gaussian
+from pymc_gpep.streaming.gaussian import Gaussian, gaussian
 from pymc_gpep.streaming.memories.memory import AveragingSchedule, BatchGraph, Effect, Marginals, Memory, Schedule
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.state import State
@@ -46,9 +46,9 @@ class AveragesMemory(Memory):
         """Return the part of S and h in the Gaussian that a batch is taken with, (c,), from numbers of sites (c,)."""
         return pt.ones_like(counts)
 
-    @abstractmethod
     def seen(self, precision: TensorVariable, location: TensorVariable, counts: TensorVariable) -> Gaussian:
         """The Gaussian that a batch is taken with, from S (c, M, M), h (c, M) and the number of sites (c,)."""
+        return gaussian(precision, location)
 
     @abstractmethod
     def sites(self, rule: Rule, marginals: Marginals, labels: TensorVariable) -> BatchSites:

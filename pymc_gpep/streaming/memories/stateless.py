@@ -8,7 +8,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.solvers.batch_sites import StatelessSites
-from pymc_gpep.streaming.gaussian import Gaussian, gaussian
+from pymc_gpep.streaming.gaussian import Gaussian
 from pymc_gpep.streaming.graph_functions import repeat
 from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites
 from pymc_gpep.streaming.memories.memory import Marginals, log_site_normalisers, site_of
@@ -34,9 +34,6 @@ class Stateless(AveragesMemory):
     name: ClassVar[str] = "stateless"
     functional: ClassVar[str] = "log normaliser"
     objective: ClassVar[str] = "log normaliser of EP"
-
-    def seen(self, precision: TensorVariable, location: TensorVariable, counts: TensorVariable) -> Gaussian:
-        return gaussian(precision, location)
 
     def sites(self, rule: Rule, marginals: Marginals, labels: TensorVariable) -> BatchSites:
         def update(t: TensorVariable, nu: TensorVariable, *values: TensorVariable) -> list[TensorVariable]:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.streaming.gaussian import Gaussian, gaussian
+from pymc_gpep.streaming.gaussian import Gaussian
 from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites
 from pymc_gpep.streaming.memories.memory import BatchGraph, Marginals
 from pymc_gpep.streaming.rules.rule import Rule
@@ -30,9 +30,6 @@ class Variational(AveragesMemory):
     name: ClassVar[str] = "variational"
     functional: ClassVar[str] = "expected log"
     objective: ClassVar[str] = "lower bound"
-
-    def seen(self, precision: TensorVariable, location: TensorVariable, counts: TensorVariable) -> Gaussian:
-        return gaussian(precision, location)
 
     def sites(self, rule: Rule, marginals: Marginals, labels: TensorVariable) -> BatchSites:
         of_point = rule.terms(marginals.prior_mean + marginals.mean, marginals.rest + marginals.variance, labels)

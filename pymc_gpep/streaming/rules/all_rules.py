@@ -1,6 +1,5 @@
 """The rules, and which of them is meant."""
 
-from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.streaming.rules.one_function import (
     ExpectedLogLogit,
@@ -38,7 +37,7 @@ def rule_for(functional: str, sites: str | None, likelihood: Likelihood) -> Rule
         If there is no such rule.
     """
     fitting = {
-        _name(rule.expresses): rule
+        rule.expresses.name: rule
         for rule in reversed(RULES)
         if rule.functional == functional and rule.fits(likelihood) and rule.expresses.fits(likelihood)
     }
@@ -54,7 +53,3 @@ def rule_for(functional: str, sites: str | None, likelihood: Likelihood) -> Rule
             f"likelihood by {_TITLES[functional]}."
         )
     return fitting[sites or names[0]].of(likelihood)
-
-
-def _name(factors: type[SiteRule]) -> str:
-    return factors.name
