@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from step_peers import PEERS, clock_of, gpflow_shared_steps, gpytorch_shared_steps
+from step_peers import PEERS, SHARED_PEERS, clock_of
 
 ROOT = Path(__file__).parents[1]
 STEPS = {  # columns, classes, inducing inputs, rows of a batch
@@ -113,13 +113,16 @@ def theirs(peer: str, case: str, count: int, threads: int) -> dict[str, float]:
 
 
 def shared_ours(
-    m: int, b: int, d: int, c: int, count: int, threads: int, sites: str, backend: str = ""
+    m: int, b: int, d: int, c: int, count: int, threads: int, sites: str, backend: str = "", bits: int = 0
 ) -> dict[str, float]:
-    """Steps of `"sparse_ep"` as it comes, with the drawing of their rows."""
+    """Steps of `"sparse_ep"` as it comes, or with 64 bits throughout, with the drawing of their rows."""
     import pymc as pm
 
+    from pymc_gpep.streaming import array_step
     from pymc_gpep.streaming.run import Run
 
+    if bits == 64:
+        array_step._MANY = np.inf  # type: ignore[assignment]  # for this process, whose only purpose it is
     clock, plain = clock_of(threads), Run.advance
 
     def timed(self: Any) -> Any:
@@ -127,7 +130,7 @@ def shared_ours(
         times.append(clock())
         return taken
 
-    Run.advance = timed  # type: ignore[method-assign]  # for this process, whose only purpose it is
+    Run.advance = timed  # type: ignore[method-assign]
     X, y = data(10 * b, d, c)
     with model_of(d, c, shared=True):
         times = [clock()]
@@ -138,16 +141,9 @@ def shared_ours(
     return _of_steps(times)
 
 
-def shared_gpytorch(
-    m: int, b: int, d: int, c: int, count: int, threads: int, bits: int, device: str
-) -> dict[str, float]:
-    """The same of GPyTorch."""
-    return _of_steps(gpytorch_shared_steps(*data(10 * b, d, c), c, m, b, count, threads, bits, device))
-
-
-def shared_theirs(m: int, b: int, d: int, c: int, count: int, threads: int) -> dict[str, float]:
-    """The same of GPflow."""
-    return _of_steps(gpflow_shared_steps(*data(10 * b, d, c), c, m, b, count, threads))
+def shared_theirs(peer: str, m: int, b: int, d: int, c: int, count: int, *more: Any) -> dict[str, float]:
+    """The same of another package, from the number of threads, and from bits a number and a device for GPyTorch."""
+    return _of_steps(SHARED_PEERS[peer](*data(10 * b, d, c), c, m, b, count, *more))
 
 
 def all_rows(n: int, m: int, method: str) -> dict[str, float]:
@@ -318,7 +314,7 @@ def _megabytes() -> float:
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
     each.__name__: each for each in (
-        ours, theirs, shared_ours, shared_theirs, shared_gpytorch, all_rows, by_batches, from_files, active_rows,
+        ours, theirs, shared_ours, shared_theirs, all_rows, by_batches, from_files, active_rows,
         predictions, by_way, volume,
     )
 }  # fmt: skip
@@ -358,6 +354,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=list(STEPS), choices=list(STEPS))
     parser.add_argument("--backends", nargs="*", default=["", "jax"], choices=BACKENDS, help="'' is none")
     parser.add_argument("--count", type=int, default=20, help="steps")
+    parser.add_argument("--bits", type=int, default=0, choices=(0, 64), help="of `shared`; 0 is as it comes")
     parser.add_argument("--rounds", type=int, default=3, help="of `shared`, in which packages take turns")
     parser.add_argument("--shapes", type=int, nargs="*", default=list(range(len(SHAPES))), help="of `shared`: which")
     parser.add_argument("--sizes", type=int, nargs="*", default=ROWS)
@@ -398,9 +395,9 @@ def main() -> None:
             for _ in range(arguments.rounds):
                 problem = m, b, d, c, arguments.count, arguments.threads
                 for kind in KINDS:
-                    _lower(least, kind, measured(*here, "shared_ours", *problem, kind))
+                    _lower(least, kind, measured(*here, "shared_ours", *problem, kind, "", arguments.bits))
                 if arguments.gpflow:
-                    _lower(least, "GPflow", measured(arguments.gpflow, *here[1:], "shared_theirs", *problem))
+                    _lower(least, "GPflow", measured(arguments.gpflow, *here[1:], "shared_theirs", "GPflow", *problem))
             figures = {name: 1e3 * seconds for name, seconds in least.items()}
             if "GPflow" in least:
                 figures |= {f"{kind} to it": least[kind] / least["GPflow"] for kind in KINDS}
@@ -413,7 +410,7 @@ def main() -> None:
                 found = measured(*here, "shared_ours", *problem, kind, backend)
                 report(f"{m}, {b}, {d}, {c}: {kind}, {backend or 'nothing compiled'}", found)
             for bits in (64, 32):
-                found = measured(gpytorch, *here[1:], "shared_gpytorch", *problem, bits, arguments.device)
+                found = measured(gpytorch, *here[1:], "shared_theirs", "GPyTorch", *problem, bits, arguments.device)
                 report(f"{m}, {b}, {d}, {c}: GPyTorch, {bits} bits", found)
     elif arguments.what == "rows":
         for n in arguments.sizes:

@@ -154,3 +154,5 @@ def _gpytorch(
 
 PEERS = {"GPflow": gpflow_steps, "GPyTorch": gpytorch_steps}
 """By name."""
+SHARED_PEERS: dict[str, Callable[..., list[float]]] = {"GPflow": gpflow_shared_steps, "GPyTorch": gpytorch_shared_steps}
+"""The same with one covariance for all classes."""
