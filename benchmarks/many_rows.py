@@ -1,7 +1,8 @@
 """Fits with inducing inputs: seconds of a step beside other packages, and what the number of rows costs.
 
-`shared`: processor time of a step where classes share covariance and inducing inputs, over its ratio to GPflow's, for
-sixteen shapes; the least of several runs that take turns.
+`shared`: a step where classes share covariance and inducing inputs, and its ratio to GPflow's, for sixteen shapes; the
+least of several runs that take turns. One thread is timed by its processor, several by the clock on the wall. `gpu`:
+the same with several threads, by JAX on a GPU and without it, and of GPyTorch with 64 and 32 bits a number.
 
 `steps`: a step by batches of stochastic EP, with as many processes, inducing inputs (each process its own, all
 learned), rows and columns as a step of the variational bound of others, with Adam in double precision. `rows`: a
@@ -21,12 +22,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from step_peers import PEERS, gpflow_shared_steps
+from step_peers import PEERS, SHARED_PEERS, clock_of
 
 ROOT = Path(__file__).parents[1]
 STEPS = {  # columns, classes, inducing inputs, rows of a batch
@@ -36,6 +37,10 @@ STEPS = {  # columns, classes, inducing inputs, rows of a batch
 }
 SHAPES = [(m, b, d, c) for m in (150, 500) for b in (200, 1000) for d in (10, 784) for c in (3, 10)]
 """Inducing inputs, rows of a batch, columns and classes."""
+ON_GPU = (150, 200, 784, 10), (500, 1000, 784, 10), (500, 10_000, 784, 10)
+"""The same, for a GPU."""
+KINDS = "quadrature", "pairwise"
+"""Sites of steps with shared inducing inputs."""
 ROWS = (10_000, 100_000, 1_000_000)
 WAYS: dict[str, dict[str, Any]] = {
     "all rows": {"method": "nested_ep"},
@@ -107,33 +112,38 @@ def theirs(peer: str, case: str, count: int, threads: int) -> dict[str, float]:
     return _of_steps(PEERS[peer](*data(10 * b, d, c), c, m, b, count, threads))
 
 
-def shared_ours(m: int, b: int, d: int, c: int, count: int, sites: str) -> dict[str, float]:
-    """Steps of `"sparse_ep"` as it comes, with the drawing of their rows: processor time."""
+def shared_ours(
+    m: int, b: int, d: int, c: int, count: int, threads: int, sites: str, backend: str = "", bits: int = 0
+) -> dict[str, float]:
+    """Steps of `"sparse_ep"` as it comes, or with 64 bits throughout, with the drawing of their rows."""
     import pymc as pm
 
+    from pymc_gpep.streaming import array_step
     from pymc_gpep.streaming.run import Run
 
-    plain, times = Run.advance, []
+    if bits == 64:
+        array_step._MANY = np.inf  # type: ignore[assignment]  # for this process, whose only purpose it is
+    clock, plain = clock_of(threads), Run.advance
 
     def timed(self: Any) -> Any:
         taken = plain(self)
-        times.append(time.process_time())
+        times.append(clock())
         return taken
 
-    Run.advance = timed  # type: ignore[method-assign]  # for this process, whose only purpose it is
+    Run.advance = timed  # type: ignore[method-assign]
     X, y = data(10 * b, d, c)
     with model_of(d, c, shared=True):
-        times.append(time.process_time())
+        times = [clock()]
         pm.fit(
             count, method="sparse_ep", inducing=X[:m] + 0.01, batch_size=b, sites=sites, data=(X, y), warmup=0,
-            progressbar=False, random_seed=1,
+            progressbar=False, random_seed=1, backend=backend or None,
         )  # fmt: skip
     return _of_steps(times)
 
 
-def shared_theirs(m: int, b: int, d: int, c: int, count: int) -> dict[str, float]:
-    """The same of GPflow."""
-    return _of_steps(gpflow_shared_steps(*data(10 * b, d, c), c, m, b, count, 1))
+def shared_theirs(peer: str, m: int, b: int, d: int, c: int, count: int, *more: Any) -> dict[str, float]:
+    """The same of another package, from the number of threads, and from bits a number and a device for GPyTorch."""
+    return _of_steps(SHARED_PEERS[peer](*data(10 * b, d, c), c, m, b, count, *more))
 
 
 def all_rows(n: int, m: int, method: str) -> dict[str, float]:
@@ -304,8 +314,8 @@ def _megabytes() -> float:
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
     each.__name__: each for each in (
-        ours, theirs, shared_ours, shared_theirs, all_rows, by_batches, from_files, active_rows, predictions, by_way,
-        volume,
+        ours, theirs, shared_ours, shared_theirs, all_rows, by_batches, from_files, active_rows,
+        predictions, by_way, volume,
     )
 }  # fmt: skip
 
@@ -314,7 +324,8 @@ def measured(python: str, seconds: float, threads: int, name: str, *values: Any)
     """A measurement in a process of its own; or why there is none."""
     command = [python, __file__, "one", json.dumps([name, *values])]
     count = str(threads)
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": count, "OMP_NUM_THREADS": count, "PYTHONPATH": str(ROOT)}
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": count, "OMP_NUM_THREADS": count, "PYTHONPATH": paths}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment, check=False)
     except subprocess.TimeoutExpired:
@@ -326,20 +337,24 @@ def measured(python: str, seconds: float, threads: int, name: str, *values: Any)
 
 
 def _lower(least: dict[str, float], name: str, found: dict[str, float] | str) -> None:
-    """Keep the least time of a step."""
+    """Keep the least times of a step, and of the first one."""
     if isinstance(found, str):
         raise RuntimeError(f"{name}: {found}")
-    least[name] = min(least.get(name, np.inf), found["step"])
+    for each, seconds in ((name, found["step"]), (f"first {name}", found["first"])):
+        least[each] = min(least.get(each, np.inf), seconds)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("steps", "shared", "rows", "active", "predict", "ways", "volume", "one"))
+    parser.add_argument(
+        "what", choices=("steps", "shared", "gpu", "rows", "active", "predict", "ways", "volume", "one")
+    )
     parser.add_argument("one", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("--cases", nargs="*", default=list(STEPS), choices=list(STEPS))
     parser.add_argument("--backends", nargs="*", default=["", "jax"], choices=BACKENDS, help="'' is none")
     parser.add_argument("--count", type=int, default=20, help="steps")
+    parser.add_argument("--bits", type=int, default=0, choices=(0, 64), help="of `shared`; 0 is as it comes")
     parser.add_argument("--rounds", type=int, default=3, help="of `shared`, in which packages take turns")
     parser.add_argument("--shapes", type=int, nargs="*", default=list(range(len(SHAPES))), help="of `shared`: which")
     parser.add_argument("--sizes", type=int, nargs="*", default=ROWS)
@@ -348,6 +363,7 @@ def main() -> None:
     parser.add_argument("--active", type=int, default=200, help="active rows")
     parser.add_argument("--gpflow", metavar="PYTHON", help="the Python of an environment that has GPflow")
     parser.add_argument("--gpytorch", metavar="PYTHON", help="the same of GPyTorch")
+    parser.add_argument("--device", default="cuda", help="of `gpu`: where GPyTorch computes; JAX takes what it finds")
     parser.add_argument("--python", default=sys.executable, help="that ours are measured with")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=600.0, help="that one measurement may take")
@@ -377,16 +393,25 @@ def main() -> None:
         for m, b, d, c in (SHAPES[i] for i in arguments.shapes):
             least: dict[str, float] = {}
             for _ in range(arguments.rounds):
-                runs = {s: ("shared_ours", m, b, d, c, arguments.count, s) for s in ("pairwise", "quadrature")}
-                for kind, run in runs.items():
-                    _lower(least, kind, measured(arguments.python, arguments.seconds, 1, *run))
+                problem = m, b, d, c, arguments.count, arguments.threads
+                for kind in KINDS:
+                    _lower(least, kind, measured(*here, "shared_ours", *problem, kind, "", arguments.bits))
                 if arguments.gpflow:
-                    theirs_run = "shared_theirs", m, b, d, c, arguments.count
-                    _lower(least, "GPflow", measured(arguments.gpflow, arguments.seconds, 1, *theirs_run))
+                    _lower(least, "GPflow", measured(arguments.gpflow, *here[1:], "shared_theirs", "GPflow", *problem))
             figures = {name: 1e3 * seconds for name, seconds in least.items()}
             if "GPflow" in least:
-                figures |= {f"{kind} to it": least[kind] / least["GPflow"] for kind in runs}
+                figures |= {f"{kind} to it": least[kind] / least["GPflow"] for kind in KINDS}
             report(f"M {m}, batches of {b}, {d} columns, {c} classes, ms", figures)
+    elif arguments.what == "gpu":
+        gpytorch = arguments.gpytorch or arguments.python
+        for m, b, d, c in ON_GPU:
+            problem = m, b, d, c, arguments.count, arguments.threads
+            for kind, backend in product(KINDS, ("jax", "")):
+                found = measured(*here, "shared_ours", *problem, kind, backend)
+                report(f"{m}, {b}, {d}, {c}: {kind}, {backend or 'nothing compiled'}", found)
+            for bits in (64, 32):
+                found = measured(gpytorch, *here[1:], "shared_theirs", "GPyTorch", *problem, bits, arguments.device)
+                report(f"{m}, {b}, {d}, {c}: GPyTorch, {bits} bits", found)
     elif arguments.what == "rows":
         for n in arguments.sizes:
             for memory in MEMORIES:

@@ -7,11 +7,17 @@ squared exponentials with a magnitude and a length scale for each class, the opt
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray
+
+
+def clock_of(threads: int) -> Callable[[], float]:
+    """The processor's time of one thread; of several, which also spend it as they wait, the time on the wall."""
+    return time.process_time if threads == 1 else time.perf_counter
 
 
 def gpflow_svgp(
@@ -73,32 +79,48 @@ def gpflow_steps(X: Array, y: Array, c: int, m: int, b: int, count: int, threads
 
 
 def gpflow_shared_steps(X: Array, y: Array, c: int, m: int, b: int, count: int, threads: int) -> list[float]:
-    """The same with one covariance and one set of inducing inputs for all classes; processor time."""
+    """The same with one covariance and one set of inducing inputs for all classes, by `clock_of`."""
     _, step = gpflow_svgp([X[:m] + 0.01] * c, 1.0, np.sqrt(X.shape[1]), len(X), 1e-3, threads, shared=True)
     import tensorflow as tf
 
     rng = np.random.default_rng(1)
-    times = [time.process_time()]
+    clock = clock_of(threads)
+    times = [clock()]
     for _ in range(count):
         rows = rng.choice(len(X), b, replace=False)
         step(tf.constant(X[rows]), tf.constant(y[rows, None].astype(np.float64))).numpy()
-        times.append(time.process_time())
+        times.append(clock())
     return times
 
 
 def gpytorch_steps(X: Array, y: Array, c: int, m: int, b: int, count: int, threads: int) -> list[float]:
     """GPyTorch's `ApproximateGP` of a softmax, whose average is over ten draws."""
+    return _gpytorch(X, y, c, m, b, count, threads, own=True, bits=64, device="cpu")
+
+
+def gpytorch_shared_steps(
+    X: Array, y: Array, c: int, m: int, b: int, count: int, threads: int, bits: int, device: str
+) -> list[float]:
+    """The same with one covariance and one set of inducing inputs for all classes; all rows are on the device."""
+    return _gpytorch(X, y, c, m, b, count, threads, own=False, bits=bits, device=device)
+
+
+def _gpytorch(
+    X: Array, y: Array, c: int, m: int, b: int, count: int, threads: int, *, own: bool, bits: int, device: str
+) -> list[float]:
     import gpytorch
     import torch
 
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype({32: torch.float32, 64: torch.float64}[bits])
+    torch.set_default_device(device)
     torch.set_num_threads(threads)
     torch.manual_seed(1)
-    batch = torch.Size([c])
+    of_classes = torch.Size([c])
+    batch = of_classes if own else torch.Size([])
 
     class Model(gpytorch.models.ApproximateGP):
         def __init__(self, inducing: Any) -> None:
-            values = gpytorch.variational.CholeskyVariationalDistribution(m, batch_shape=batch)
+            values = gpytorch.variational.CholeskyVariationalDistribution(m, batch_shape=of_classes)
             strategy = gpytorch.variational.VariationalStrategy(self, inducing, values)
             super().__init__(gpytorch.variational.IndependentMultitaskVariationalStrategy(strategy, num_tasks=c))
             self.mean_module = gpytorch.means.ZeroMean(batch_shape=batch)
@@ -110,7 +132,8 @@ def gpytorch_steps(X: Array, y: Array, c: int, m: int, b: int, count: int, threa
         def forward(self, inputs: Any) -> Any:
             return gpytorch.distributions.MultivariateNormal(self.mean_module(inputs), self.covar_module(inputs))
 
-    model = Model(torch.tensor(X[:m] + 0.01).repeat(c, 1, 1))
+    rows, labels = torch.tensor(X, dtype=torch.get_default_dtype()), torch.tensor(y)
+    model = Model((rows[:m] + 0.01).repeat(c, 1, 1) if own else rows[:m] + 0.01)
     likelihood = gpytorch.likelihoods.SoftmaxLikelihood(num_classes=c, mixing_weights=False)
     model.train()
     likelihood.train()
@@ -119,14 +142,17 @@ def gpytorch_steps(X: Array, y: Array, c: int, m: int, b: int, count: int, threa
     rng = np.random.default_rng(1)
     times = [time.perf_counter()]
     for _ in range(count):
-        rows = rng.choice(len(X), b, replace=False)
+        chosen = torch.tensor(rng.choice(len(X), b, replace=False))
         optimiser.zero_grad()
-        loss = -bound(model(torch.tensor(X[rows])), torch.tensor(y[rows]))
+        loss = -bound(model(rows[chosen]), labels[chosen])
         loss.backward()
         optimiser.step()
+        loss.item()  # so that the step has ended
         times.append(time.perf_counter())
     return times
 
 
 PEERS = {"GPflow": gpflow_steps, "GPyTorch": gpytorch_steps}
 """By name."""
+SHARED_PEERS: dict[str, Callable[..., list[float]]] = {"GPflow": gpflow_shared_steps, "GPyTorch": gpytorch_shared_steps}
+"""The same with one covariance for all classes."""

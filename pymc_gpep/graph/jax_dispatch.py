@@ -15,6 +15,7 @@ from pytensor.graph.basic import Apply
 from pytensor.link.jax.dispatch.basic import jax_funcify
 
 from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.graph.repeated import Repeated
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import (
     LogProbability,
     LogProbabilityHessian,
@@ -92,3 +93,15 @@ def _jax_evidence(op: Evidence, node: Apply, **kwargs: Any) -> Callable[..., Any
 
     evidence.defvjp(forward, backward, symbolic_zeros=True)
     return evidence
+
+
+@jax_funcify.register(Repeated)
+def _jax_repeated(op: Repeated, node: Apply, **kwargs: Any) -> Callable[..., Any]:
+    step = jax_funcify(op.piece())
+
+    def repeated(*inputs: jax.Array) -> Any:
+        start, given = inputs[: op.changing], inputs[op.changing :]
+        found = jax.lax.fori_loop(0, op.times, lambda _, values: tuple(step(*values, *given)), start)
+        return found if len(found) > 1 else found[0]
+
+    return repeated

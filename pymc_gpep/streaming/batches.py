@@ -20,7 +20,7 @@ class Batch(NamedTuple):
     """B rows, of which the last ones may be there to make up the number."""
 
     inputs: Array
-    """(B, d)."""
+    """(B, d), or (B, 0) where nobody asked for them."""
     labels: NDArray[np.int64]
     """(B,)."""
     weights: Array
@@ -41,11 +41,14 @@ class Batches:
     batch_size : int
         Most rows of a batch. As few batches as there can be of it share the rows.
     seed : int
+    gathers : bool
+        Whether batches have inputs.
     """
 
-    def __init__(self, rows: Rows, batch_size: int, seed: int) -> None:
+    def __init__(self, rows: Rows, batch_size: int, seed: int, gathers: bool = True) -> None:
         self._rows = rows
         self._seed = seed
+        self._gathers = gathers
         self.per_epoch = -(-rows.n_rows // batch_size)
         self.size = -(-rows.n_rows // self.per_epoch)
 
@@ -86,6 +89,9 @@ class Batches:
         return place * self._rows.n_rows // self.per_epoch
 
     def _read(self, buffer: list[slice]) -> tuple[Array, NDArray[np.int64]]:
+        if not self._gathers:
+            labels = np.concatenate([self._rows.labels(chunk) for chunk in buffer])
+            return np.empty((len(labels), 0)), labels
         if len(buffer) == 1:
             return self._rows.inputs(buffer[0]), self._rows.labels(buffer[0])
         ends = np.cumsum([chunk.stop - chunk.start for chunk in buffer])
@@ -96,7 +102,8 @@ class Batches:
         return inputs, labels
 
     def _joined(self, held: list[tuple[Array, NDArray[np.int64], NDArray[np.int64]]]) -> Batch:
-        inputs, labels, rows = (np.concatenate(each) for each in zip(*held, strict=True))
+        # A part that is the whole batch is not copied once more.
+        inputs, labels, rows = held[0] if len(held) == 1 else map(np.concatenate, zip(*held, strict=True))
         missing = self.size - len(labels)
         weights = np.r_[np.ones(len(labels)), np.zeros(missing)]
         if missing:

@@ -50,6 +50,8 @@ class BatchProblem(NamedTuple):
     """Prior moments on arrays, where all functions share their covariance."""
     beside: RowsBeside | None = None
     """Effects beside the process. Rows are then those of a table."""
+    held: Array | None = None
+    """Inputs of all rows, which steps then take from there instead of from their batches."""
 
 
 class StepGraph(NamedTuple):
@@ -141,11 +143,17 @@ def make_step(problem: BatchProblem, state: State, optimiser: Optimiser, compile
     moves = pt.and_(well, learns)
     updates = {shared: pt.switch(moves, new, shared) for shared, new in of_optimiser.items()}
     updates |= {shared: pt.switch(well, new, shared) for shared, new in effect.changes}
+    options = {"on_unused_input": "ignore"} | compile_kwargs  # nothing may be there to learn
+    held, places = problem.held, pt.lvector("rows")
+    of_batch, given = graph.inputs, {}
+    if held is not None:
+        of_batch, given = places, {graph.inputs: _kept(held, compile_kwargs)[places]}
     compiled = compile_graph(
-        [graph.inputs, graph.labels, graph.weights, *effect.former, graph.beta, learns],
+        [of_batch, graph.labels, graph.weights, *effect.former, graph.beta, learns],
         [graph.log_posterior, graph.floored, well, *effect.latter],
         updates={shared: new.astype(shared.type.dtype) for shared, new in updates.items()},
-        **({"on_unused_input": "ignore"} | compile_kwargs),  # nothing may be there to learn
+        givens=given,
+        **options,
     )
     refuse_draws(compiled)
 
@@ -155,7 +163,8 @@ def make_step(problem: BatchProblem, state: State, optimiser: Optimiser, compile
         sites = state.sites
         former = sites.of(rows) if sites else ()
         try:
-            value, floored, went_well, *latter = compiled(inputs, labels, weights, *former, beta, learns)
+            first = inputs if held is None else rows
+            value, floored, went_well, *latter = compiled(first, labels, weights, *former, beta, learns)
             if sites and went_well:
                 real = weights > 0.0
                 sites.put(rows[real], *(each[real] for each in latter))
@@ -165,3 +174,13 @@ def make_step(problem: BatchProblem, state: State, optimiser: Optimiser, compile
         return Taken(float(value), float(floored), bool(went_well))
 
     return step
+
+
+def _kept(values: Array, compile_kwargs: dict[str, Any]) -> SharedVariable:
+    """A variable with these values, where the backend computes: a function that it compiled has put them there."""
+    variable = pytensor.shared(np.empty((0, values.shape[1])), "inputs of all rows", shape=(None, values.shape[1]))
+    whole = pt.matrix("inputs", dtype="float64")
+    compile_graph([whole], [], updates={variable: pt.specify_shape(whole, (None, values.shape[1]))}, **compile_kwargs)(
+        values
+    )
+    return variable

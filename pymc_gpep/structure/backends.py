@@ -1,5 +1,6 @@
 """Backends that compile graphs, checked before any work: PyTensor itself checks when it compiles."""
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -7,7 +8,7 @@ from pymc.pytensorf import resolve_backend_compile_kwargs
 from pytensor.compile.mode import get_mode, predefined_modes
 from pytensor.link.jax import JAXLinker
 
-__all__ = ["check_installed", "compile_options"]
+__all__ = ["check_installed", "compile_options", "runs_in_jax"]
 
 
 def compile_options(backend: str | None, compile_kwargs: dict[str, Any] | None) -> dict[str, Any]:
@@ -41,8 +42,13 @@ def check_installed(compile_kwargs: dict[str, Any]) -> None:
     ModuleNotFoundError
         If the mode is one of JAX, and JAX is not installed.
     """
-    if isinstance(get_mode(compile_kwargs.get("mode")).linker, JAXLinker) and find_spec("jax") is None:
+    if runs_in_jax(compile_kwargs) and find_spec("jax") is None:
         raise ModuleNotFoundError(
             'The backend "jax" needs JAX, which is not installed: pip install jax. Or leave it out: then graphs are '
             "interpreted."
         )
+
+
+def runs_in_jax(compile_kwargs: Mapping[str, Any]) -> bool:
+    """Whether JAX runs what is compiled with these arguments of `pytensor.function`."""
+    return isinstance(get_mode(compile_kwargs.get("mode")).linker, JAXLinker)

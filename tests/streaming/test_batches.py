@@ -56,6 +56,13 @@ def test_from_the_middle_the_order_is_the_same(kind):
             assert np.array_equal(one.weights, other.weights)
 
 
+def test_inputs_may_be_left_out():
+    batches = [Batches(numbered(Chunked), 10, 3, gathers=gathers) for gathers in (True, False)]
+    for one, other in zip(*(taken(each, 0, 25) for each in batches), strict=True):
+        assert other.inputs.shape == (batches[0].size, 0)
+        assert all(map(np.array_equal, one[1:], other[1:]))
+
+
 def test_what_was_done_is_not_read_again():
     rows = numbered(Chunked, 7 * 300)
     batches = Batches(rows, 7, 0)

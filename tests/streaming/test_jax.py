@@ -1,6 +1,7 @@
 """One graph for the step: JAX runs it as the interpreter does, for as long as steps build on each other."""
 
 import numpy as np
+import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
 
@@ -39,3 +40,18 @@ def test_steps_are_the_same(build, memory, sites, count):
     assert_allclose(others, values, rtol=1e-8)
     for name, each in state.items():
         assert_allclose(np.asarray(other[name]), each, rtol=1e-8, atol=1e-8 * np.abs(each).max(), err_msg=name)
+
+
+@pytest.mark.slow
+def test_fits_are_the_same():
+    """Their rows are on the device from the beginning."""
+    model, _ = models.shared()
+    fits = [
+        pm.fit(
+            12, model=model, method="sparse_ep", inducing=5, batch_size=10, learn_inducing=True, progressbar=False,
+            random_seed=1, backend=backend, shared_inducing=False,
+        )
+        for backend in ("jax", None)
+    ]  # fmt: skip
+    assert_allclose(*(fit.hist for fit in fits), rtol=1e-7)
+    assert_allclose(*(fit.inducing_inputs for fit in fits), rtol=1e-7)

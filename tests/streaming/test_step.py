@@ -57,6 +57,24 @@ def keep_sites(problem):
         )
 
 
+@pytest.mark.parametrize("build", [models.shared, models.effects_beside])
+def test_steps_take_inputs_that_are_held(build):
+    """Their places are all that they are given then."""
+
+    def taken(held):
+        parts = small(build, Stochastic(), None, 10)
+        inputs = parts.rows.inputs(slice(0, parts.rows.n_rows)) if held else None
+        step, order = parts._replace(problem=parts.problem._replace(held=inputs)).step(), parts.batches.after(0)
+        for _ in range(3):
+            batch = next(order)
+            step(*(batch._replace(inputs=np.empty((len(batch.labels), 0))) if held else batch), 0.5, True)
+        return parts.state.values()
+
+    values, others = taken(False), taken(True)
+    for name, each in values.items():
+        assert_allclose(others[name], each, rtol=1e-12, err_msg=name)
+
+
 @pytest.mark.slow
 def test_random_batches_scatter_about_what_all_rows_give():
     """Of each epoch one, at a random place: two of an epoch are not independent, and the last one has fewer rows."""

@@ -38,6 +38,7 @@ from pymc_gpep.streaming.run import Run, step_of
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.backends import runs_in_jax
 from pymc_gpep.structure.cross_covariance import functions_of
 from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
@@ -58,6 +59,7 @@ _AVERAGES = 100  # that progress computes in an epoch: each costs as much as the
 _RATE = 0.03  # of Adam, which falls to 0
 _LEARNED = 10  # one in so many steps, at most, is of the warm-up
 _FEWEST, _MOST, _PART = 50, 150, 10  # inducing inputs, of one row in so many
+_MOST_HELD = 2**28  # numbers, 2 GB
 _SETS = 3  # dimensions of an array of inducing inputs of each function
 
 
@@ -338,7 +340,9 @@ class _Stepping(Search):
         """What is fitted, where it begins, and the order of the rows."""
         given, plan = self._given, self._plan
         rows, places, c = self._blocks.rows, self._blocks.places, self._blocks.n_functions
-        batches = BatchOrder(rows, min(int(plan.batch_size or rows.n_rows), rows.n_rows), given.seed)
+        held = _held(rows, self._kwargs)
+        size = min(int(plan.batch_size or rows.n_rows), rows.n_rows)
+        batches = BatchOrder(rows, size, given.seed, gathers=held is None)
         deviations = column_deviations(places)  # which reads all rows, so that none is met first in a step
         units = np.where(deviations > 0.0, deviations, 1.0)
         prior = model_blocks(given.space, self._blocks) if self._blocks.n_covariances == 1 else None
@@ -363,8 +367,15 @@ class _Stepping(Search):
             rows.n_rows,
             prior,
             self._blocks.beside,
+            held,
         )
         return problem, state, batches
+
+
+def _held(rows: Rows, compile_kwargs: Mapping[str, Any]) -> Array | None:
+    """All inputs where a device may compute and has room for them; rows are then sent there once, not in each step."""
+    fit = rows.chunk >= rows.n_rows and rows.n_rows * rows.n_inputs <= _MOST_HELD
+    return rows.inputs(slice(0, rows.n_rows)) if fit and runs_in_jax(compile_kwargs) else None
 
 
 def _inducing(rows: int) -> int:
