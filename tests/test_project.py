@@ -344,11 +344,20 @@ def test_kernels_import_neither_pymc_nor_pytensor():
     assert not {"pymc", "pytensor"} & set(imported)
 
 
+@cache
+def imported_and_named() -> list[str]:
+    """Return two lines: modules that the package adds to those of PyMC, and public names after imports of modules."""
+    return run_python(
+        "import sys, pymc\nbefore = set(sys.modules)\nimport pymc_gpep\nprint(*sorted(set(sys.modules) - before))\n"
+        "import pymc_gpep.fits.prediction, pymc_gpep.variational.inference\n"
+        "print(*(getattr(pymc_gpep, name).__name__ for name in pymc_gpep.__all__))\n"
+        "assert set(pymc_gpep.__all__) <= set(dir(pymc_gpep)) and set(pymc_gpep._HOME) == set(pymc_gpep.__all__)"
+    ).splitlines()
+
+
 def test_import_brings_no_optional_or_heavy_library():
     # These are for those who plot or compare; `import pymc` may bring them, `import pymc_gpep` should not.
-    added = run_python(
-        "import sys, pymc\nbefore = set(sys.modules)\nimport pymc_gpep\nprint(*sorted(set(sys.modules) - before))"
-    ).split()
+    added = imported_and_named()[0].split()
     assert "pymc_gpep" in added
     assert not {"arviz", "jax", "matplotlib", "numba", "nutpie", "sklearn"} & set(added)
 
@@ -423,9 +432,4 @@ def test_make_says_that_there_is_no_python(machine):
 
 
 def test_public_names_are_there_whatever_was_imported_first():
-    names = run_python(
-        "import pymc_gpep, pymc_gpep.fits.prediction, pymc_gpep.variational.inference\n"
-        "print(*(getattr(pymc_gpep, name).__name__ for name in pymc_gpep.__all__))\n"
-        "assert set(pymc_gpep.__all__) <= set(dir(pymc_gpep)) and set(pymc_gpep._HOME) == set(pymc_gpep.__all__)"
-    ).split()
-    assert {"class_probabilities", "marginalize", "NestedEP"} < set(names)
+    assert {"class_probabilities", "marginalize", "NestedEP"} < set(imported_and_named()[1].split())

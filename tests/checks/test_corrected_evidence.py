@@ -123,7 +123,7 @@ def test_of_one_latent_function(likelihood):
     mean, method = np.array([[0.4, -0.3, 0.1]]), EP(tolerance=1e-11)
     solution = method.solve(problem.K, mean, problem.y, likelihood=likelihood)
     result = corrected_evidence(method, solution)
-    axis = np.linspace(-8.0, 8.0, 97)
+    axis = np.linspace(-8.0, 8.0, 65)
     z = np.stack(np.meshgrid(axis, axis, axis), axis=-1).reshape(-1, 3)
     f = mean + z @ np.linalg.cholesky(problem.K).T
     log_p = likelihood.log_density(f[:, None, :], problem.y)

@@ -20,6 +20,7 @@ from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from tests.likelihoods.with_parameters import COUNTS, CUTS, EXPOSURE, ORDERED, model_of
 from tests.models import interpreted_sampler
 from tests.reference.elliptical_slices import slices
+from tests.reference.stored import stored
 
 # One likelihood of each standard density is enough.
 LEFT_OUT = {"binomial", "normal", "log_normal", "logistic", "gamma"}
@@ -57,18 +58,40 @@ def drawn(name, n, d, variance, lengthscale):
 SHAPES = {"sonar": (60, 60, 4.0, 8.0), "usps": (80, 256, 8.0, 25.0), "line": (40, 1, 2.0, 0.7)}
 
 
+def solved(method, name, shape):
+    """Observations of some shape, and what a method finds at them."""
+    k, y, parameters = drawn(name, *SHAPES[shape])
+    likelihood = ONE_FUNCTION[name].given(parameters)
+    found = approximator(method, likelihood, {}).solve(k, np.zeros((1, len(y))), y, likelihood=likelihood)
+    return found, likelihood, y
+
+
+@stored
+def annealed_from_ep(name, shape):
+    """Log evidence, its error, and the effective number of runs; by sums of importance weights, whatever EP finds."""
+    ep, likelihood, y = solved("ep", name, shape)
+    base, path = posterior_base(ep.posterior), np.linspace(0.0, 1.0, 48)
+    u, _ = anneal(base, lambda f: float(likelihood.log_density(f, y)), path, 120, 2, np.random.default_rng(1))
+    estimate, effective = importance_estimate(base.log_normaliser + importance_weights(u, path))
+    return [*estimate, effective]
+
+
+@stored
+def by_long_sampling(name, shape):
+    """Posterior means, standard deviations, and errors of the means, each (n,)."""
+    ep, likelihood, y = solved("ep", name, shape)
+    f = slices(ep.posterior, likelihood, y, chains=100, steps=400)[:, 0].reshape(-1, 100, len(y))
+    return [f.mean(axis=(0, 1)), f.std(axis=(0, 1)), f.mean(axis=0).std(axis=0, ddof=1) / np.sqrt(100)]
+
+
 @pytest.mark.parametrize(
     ("name", "shape"),
     [(name, list(SHAPES)[i % 3]) for i, name in enumerate(ONE_FUNCTION)],
 )
 def test_evidence_of_ep_is_that_of_annealing(name, shape):
-    k, y, parameters = drawn(name, *SHAPES[shape])
-    likelihood = ONE_FUNCTION[name].given(parameters)
-    ep = approximator("ep", likelihood, {}).solve(k, np.zeros((1, len(y))), y, likelihood=likelihood)
+    ep, *_ = solved("ep", name, shape)
     assert ep.convergence.converged
-    base, path = posterior_base(ep.posterior), np.linspace(0.0, 1.0, 48)
-    u, _ = anneal(base, lambda f: float(likelihood.log_density(f, y)), path, 120, 2, np.random.default_rng(1))
-    (annealed, error), effective = importance_estimate(base.log_normaliser + importance_weights(u, path))
+    annealed, error, effective = annealed_from_ep(name, shape)
     assert effective > 60
     assert error < 0.1
     assert abs(ep.evidence - annealed) < 3.0 * error + 0.03
@@ -80,16 +103,9 @@ KNOWN = {"ep": 0.005, "kl": 0.005, "laplace": 0.3}
 
 @pytest.mark.parametrize("name", ONE_FUNCTION)
 def test_means_are_those_of_long_sampling(name):
-    k, y, parameters = drawn(name, *SHAPES["line"])
-    likelihood = ONE_FUNCTION[name].given(parameters)
-    found = {
-        method: approximator(method, likelihood, {}).solve(k, np.zeros((1, len(y))), y, likelihood=likelihood)
-        for method in KNOWN
-        if method != "laplace" or likelihood.offers(ScalarDensity)
-    }
-    f = slices(found["ep"].posterior, likelihood, y, chains=100, steps=400)[:, 0].reshape(-1, 100, len(y))
-    mean, sd = f.mean(axis=(0, 1)), f.std(axis=(0, 1))
-    error = f.mean(axis=0).std(axis=0, ddof=1) / np.sqrt(100)
+    methods = [each for each in KNOWN if each != "laplace" or ONE_FUNCTION[name].offers(ScalarDensity)]
+    found = {method: solved(method, name, "line")[0] for method in methods}
+    mean, sd, error = by_long_sampling(name, "line")
     assert (error < 0.02 * sd).all()
     for method in found:
         off = np.abs(found[method].mean[0] - mean)

@@ -15,7 +15,7 @@ XNEW = np.array([[-1.2, -1.0], [-0.4, 0.1], [0.5, 0.6], [2.5, -2.0]])
 @pytest.mark.parametrize(
     ("name", "n"),
     [
-        *((name, 400) for name in ("shared", "centred", "per_class", "fixed")),
+        *((name, 200) for name in ("shared", "centred", "per_class", "fixed")),
         *(pytest.param(name, 3000, marks=pytest.mark.slow) for name in ("shared", "per_class")),
     ],
 )

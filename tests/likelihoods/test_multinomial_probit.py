@@ -30,14 +30,20 @@ def log_probabilities(f, y):
 
 
 @pytest.mark.parametrize(
-    ("f", "size", "expected"),
-    [(F[0], None, ()), (F[0], (), ()), (F[0], 4, (4,)), (F[0], (2, 3), (2, 3)), (F, None, (N,)), (F, (5, N), (5, N))],
+    ("f", "size", "expected", "mode"),
+    [
+        (F[0], None, (), "NUMBA"),
+        (F[0], (), (), "CVM"),
+        (F[0], 4, (4,), "CVM"),
+        (F[0], (2, 3), (2, 3), "CVM"),
+        (F, None, (N,), "CVM"),
+        (F, (5, N), (5, N), "NUMBA"),
+    ],
 )
-def test_size_of_draws(f, size, expected):
+def test_size_of_draws(f, size, expected, mode):
     rv = MultinomialProbit.dist(f, size=size)
     assert rv.type.shape == expected
-    for mode in ("NUMBA", "CVM"):
-        assert pm.draw(rv, random_seed=SEED, mode=mode).shape == expected
+    assert pm.draw(rv, random_seed=SEED, mode=mode).shape == expected
 
 
 @pytest.mark.parametrize("mode", ["NUMBA", "CVM"])
@@ -87,7 +93,7 @@ def test_gradient_by_differences():
     )
 
 
-@pytest.mark.parametrize("mode", ["NUMBA", "CVM"])
+@pytest.mark.parametrize("mode", [pytest.param("NUMBA", marks=pytest.mark.slow), "CVM"])
 def test_second_derivative(mode):
     f = pt.matrix("f", shape=(N, C))
     direction = RNG.standard_normal((N, C))
@@ -132,6 +138,7 @@ def test_prior_and_posterior_predictive_in_numba():
     assert posterior["posterior_predictive"]["y"].shape == (1, 20, N)
 
 
+@pytest.mark.slow
 def test_stock_nuts():
     """By nutpie, which compiles the gradient of the log probability; PyMC's own sampler is used elsewhere."""
     # With a flat enough prior and one label each, the mean of the observed class's latent value is the larger.

@@ -44,7 +44,7 @@ def test_against_averaging(c, scale):
 def test_against_longer_averaging(c):
     mean, cov = posterior(1, c, 2.0, seed=2)
     p, error = class_probabilities(mean, cov, tolerance=2e-5)
-    expected, standard_error = by_averaging(mean[0], cov[0], log2_points=17)
+    expected, standard_error = by_averaging(mean[0], cov[0], 17)
     assert np.all(np.abs(p[0] - expected) < error[0] + 5 * standard_error)
     assert standard_error.max() < 2e-4
     assert error[0] < 1e-4

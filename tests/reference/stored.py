@@ -1,6 +1,6 @@
 """Slow references whose values never change: numbers in `numbers.json`, and the command that makes them.
 
-    STORE_NUMBERS=1 .venv/bin/python -m pytest -m "" tests/{approximations,kernels,likelihoods,reference}
+    STORE_NUMBERS=1 .venv/bin/python -m pytest -m "" tests/{approximations,checks,kernels,likelihoods,reference}
 
 computes the values that tests ask for and the file does not hold, and adds them. To make the file anew, delete it
 first. Without the variable a value that is missing is computed each time.

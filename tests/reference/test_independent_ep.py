@@ -21,6 +21,8 @@ EXTREME = [
 ]
 
 
+# What compares the reference with a slower one takes seconds, and breaks with nothing in the package.
+@pytest.mark.slow
 @pytest.mark.parametrize(("mean", "variance", "y"), CAVITIES)
 def test_tilted_moments_by_a_sum_over_all_latent_values(mean, variance, y):
     points = 121 if mean.size == 2 else 61
@@ -88,6 +90,7 @@ def test_one_point_is_exact(c):
     assert_allclose(found.covariance.ravel(), exact.covariance.diagonal(), atol=1e-7)
 
 
+@pytest.mark.slow
 @kinds
 @pytest.mark.parametrize("per_class", [False, True])
 def test_gradients(moments, per_class):
@@ -109,6 +112,7 @@ def test_gradients(moments, per_class):
     assert (found.weights * shift).sum() == pytest.approx(slope_m, rel=1e-6)
 
 
+@pytest.mark.slow
 @kinds
 def test_fixed_point_matches_the_tilted_moments(moments):
     problem = random_problem(4, 5, 4, variance=20.0, with_mean=True)

@@ -58,7 +58,7 @@ def covariance(eta: float) -> np.ndarray:
 
 def integrate(likelihood: Callable[[np.ndarray], np.ndarray], mean: np.ndarray, K: np.ndarray) -> np.ndarray:
     """∫ likelihood(f) N(f; mean, K) df for f of a few dimensions: likelihood takes (p, d) and returns (p, ...)."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss({2: 80, 6: 10}[len(mean)])
+    nodes, weights = np.polynomial.hermite_e.hermegauss({2: 80, 6: 8}[len(mean)])
     grid = np.stack(np.meshgrid(*[nodes] * len(mean), indexing="ij"), axis=-1).reshape(-1, len(mean))
     weight = np.prod(np.stack(np.meshgrid(*[weights / weights.sum()] * len(mean), indexing="ij")), axis=0).ravel()
     return np.tensordot(weight, likelihood(mean + grid @ np.linalg.cholesky(K).T), axes=1)

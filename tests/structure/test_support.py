@@ -45,7 +45,7 @@ def declared(name, prior=(1, 0.5)):
 @pytest.mark.parametrize("name", DECLARED)
 def test_a_log_posterior_is_a_number_where_the_density_of_the_model_is(name):
     model = declared(name)
-    density = model.compile_logp()
+    density = model.compile_logp(mode="FAST_COMPILE")
     log_posterior = DenseLogPosterior(read_classifier(model), gpep.EP())
     for s in (0.5, -0.7):
         expected = np.isfinite(density(model.initial_point() | {"s": np.array(s)}))

@@ -9,6 +9,7 @@ from pymc_gpep.approximations import METHODS
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.streaming.methods import STREAMING_METHODS
+from pymc_gpep.structure import read_classifier
 from pymc_gpep.variational.inference import GPInference
 from pymc_gpep.variational.plans.active_rows import ACTIVE_METHODS
 from pymc_gpep.variational.plans.inducing_inputs import SPARSE_METHODS
@@ -17,6 +18,13 @@ from tests.structure.test_refused_labels import declared, labels
 made = cache(lambda likelihood: declared(likelihood, labels(likelihood)))
 """A model of each likelihood, which nobody changes."""
 WAYS = (*METHODS, *SPARSE_METHODS, *ACTIVE_METHODS)
+read = cache(read_classifier)
+
+
+@pytest.fixture(autouse=True)
+def read_once(monkeypatch):
+    """A model is read once for all methods."""
+    monkeypatch.setattr("pymc_gpep.variational.inference.read_classifier", read)
 
 
 @pytest.mark.parametrize("likelihood", [each.name for each in LIKELIHOODS])

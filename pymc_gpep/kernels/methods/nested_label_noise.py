@@ -116,7 +116,7 @@ def _inner(noise, m, s, alpha, beta, work):
     return log_z
 
 
-@inlined_kernel
+@kernel
 def _update(step, mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, target, scale, slopes):
     """New sites of all points into `target` (2, n, D) from the posterior's `mean` (c, n) and `cov` (n, c, c).
 
