@@ -14,7 +14,6 @@ import pytest
 from pymc_gpep.structure.interpreted import INTERPRETED
 from tests import graphs, models
 from tests.compile_once import compile_once
-from tests.faster_pytensor import made_faster
 from tests.processor_time import (  # noqa: F401  # pytest looks for hooks here
     pytest_addoption,
     pytest_runtest_logreport,
@@ -32,7 +31,6 @@ _CXX = pytensor.config.cxx
 pytensor.config.cxx = ""
 # Nor does a variable keep the lines that made it, which takes a seventh of the time of a graph.
 pytensor.config.traceback__limit = 0
-made_faster()
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     compile_once()
