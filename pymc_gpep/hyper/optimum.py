@@ -224,6 +224,8 @@ def maximise(
     near = Neighbours((theta,), (best.start,))
     evaluated = {theta.tobytes(): best}
     roughly = set() if rough is evaluate else {theta.tobytes()}  # points evaluated so
+    if roughly:
+        flat = max(flat, _NOISE)
     said: list[str] = []
 
     def highest() -> Evaluation:
@@ -270,8 +272,8 @@ def maximise(
             options = {"maxiter": max_iterations - len(history) + 1, "maxfun": 20 * max_iterations, "ftol": flat}
             result = _minimised(negative, begin, record, units, {**options, "gtol": _SLOPE})
             best = highest()
-            unsure = not result.success or history[-1].theta.tobytes() in roughly
-            if unsure and not said and rough is not evaluate and len(history) <= max_iterations:
+            unsure = not roughly.isdisjoint({history[-1].theta.tobytes(), *evaluated})
+            if unsure and not said and len(history) <= max_iterations:
                 rough, begin = evaluate, history[-1].theta
                 history[-1] = evaluated[begin.tobytes()] = evaluate(begin, history[-1].start)
                 roughly.discard(begin.tobytes())
@@ -393,6 +395,7 @@ _NO_SLOPE = 1e-7
 _NOTHING = "There is nothing to optimise."
 _WALL = 10.0
 _GAIN = 0.1  # log posterior that an iteration gains, above which the next one is evaluated roughly
+_NOISE = 1e-7  # relative error of a log posterior of many rows in a search
 _TRIALS = 2  # points of a line search that are evaluated roughly at most
 # Steps and curvatures along them that say nothing: slopes have an error at the end of a search.
 _FAR, _CURVED = 1e-2, 1e-6
