@@ -61,6 +61,7 @@ CLASSIFIERS: Mapping[str, Callable[[], Any]] = {
 }
 SMALLEST = 1e-15  # probability that a label is given at the least: forests give some none
 FOLDS = 10
+NOT_RUN = "–"
 
 
 def read_labelled(file: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -154,24 +155,32 @@ class Classifiers(Experiment):
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         """Log losses, with standard errors of their paired differences from ours, and processor seconds."""
-        record: dict[str, Any] = {}
         names = (*CLASSIFIERS, *self.peers)
-        lines = [f"| set | rows | {' | '.join(names)} |", "| --- " * (2 + len(names)) + "|"]
-        for name in (*FOLDED, *SPLIT):
-            results = {which: found.get(f"{name}, {which}") for which in names}
-            there = {which: result for which, result in results.items() if result is not None}
-            if not there:
-                lines.append(f"| {name} | | not run |" + " |" * (len(names) - 1))
-                continue
-            rows = next(iter(there.values()))["log_p"].size
-            cells = [cell(result, results[OURS], which == OURS) for which, result in results.items()]
-            lines.append(f"| {name} | {rows} | {' | '.join(cells)} |")
-            record[name] = {which: summary(result, results[OURS]) for which, result in there.items()}
+        sets = {
+            name: {which: result for which in names if (result := found.get(f"{name}, {which}")) is not None}
+            for name in (*FOLDED, *SPLIT)
+        }
+        record = {
+            name: {which: summary(result, there.get(OURS)) for which, result in there.items()}
+            for name, there in sets.items()
+        }
+        rows = {name: next(iter(there.values()))["log_p"].size if there else NOT_RUN for name, there in sets.items()}
+        heading = [f"| set | rows | {' | '.join(names)} |", "| --- " * (2 + len(names)) + "|"]
+
+        def table(cells: Callable[[Mapping[str, Mapping[str, float]]], Mapping[str, str]]) -> str:
+            lines = [*heading]
+            for name, there in record.items():
+                written = cells(there)
+                lines.append(
+                    f"| {name} | {rows[name]} | {' | '.join(written.get(which, NOT_RUN) for which in names)} |"
+                )
+            return "\n".join(lines)
+
         text = (
-            "Log loss of test labels ± the standard error of its paired difference from ours; processor seconds of a "
-            "fit and its predictions, the median over folds.\n\n"
+            f"Log loss of test labels ± the standard error of its paired difference from ours:\n\n{table(losses)}\n\n"
+            f"Processor seconds of a fit with its predictions, the median over folds:\n\n{table(seconds)}"
         )
-        return record, text + "\n".join(lines)
+        return record, text
 
 
 def summary(result: Arrays, ours: Arrays | None) -> dict[str, float]:
@@ -189,13 +198,21 @@ def summary(result: Arrays, ours: Arrays | None) -> dict[str, float]:
     return found
 
 
-def cell(result: Arrays | None, ours: Arrays | None, own: bool) -> str:
-    """A cell of the table."""
-    if result is None:
-        return "not run"
-    numbers = summary(result, ours)
-    error = "" if own or "standard_error" not in numbers else f" ± {numbers['standard_error']:.3f}"
-    return f"{numbers['loss']:.3f}{error}, {numbers['seconds']:.2g} s"
+def losses(there: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
+    """Cells of one set in the table of log losses; the lowest is in bold type where ours is among them."""
+    lowest = min((numbers["loss"] for numbers in there.values()), default=0.0)
+    cells = {}
+    for which, numbers in there.items():
+        loss = f"{numbers['loss']:.3f}"
+        bold = OURS in there and loss == f"{lowest:.3f}"
+        error = "" if which == OURS or "standard_error" not in numbers else f" ± {numbers['standard_error']:.3f}"
+        cells[which] = f"**{loss}**{error}" if bold else loss + error
+    return cells
+
+
+def seconds(there: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
+    """Cells of one set in the table of seconds."""
+    return {which: f"{numbers['seconds']:.2g}" for which, numbers in there.items()}
 
 
 EXPERIMENT = Classifiers()

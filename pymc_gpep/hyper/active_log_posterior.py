@@ -317,6 +317,8 @@ class HeldActive:
         """The same: nothing is iterated."""
         return self
 
+    roughly = loosely
+
     def point(self, theta: Array) -> PointType:
         """The values of the model's value variables that a flat vector stands for."""
         return self._whole.point(theta)

@@ -39,6 +39,7 @@ from pymc_gpep.structure.prior_functions import Moments, check_moments, prior_ar
 
 __all__ = ["DenseLogPosterior"]
 
+_FEW, _ROUGHER = 200, 20.0  # rows below which a wider tolerance saves little; times the tolerance of a search
 _SOME = 2000  # rows whose prior says what hyperparameters do to that of all
 _CLEARLY = 1e-3  # by which one printed number is above another, and not by rounding
 
@@ -175,11 +176,18 @@ class DenseLogPosterior(LogPosterior):
 
         It is enough to search for a maximum, and without accurate `gradients` to weigh points against each other.
         """
+        return self._loosened(self.approximator.looseness ** (1 if gradients else 2))
+
+    def roughly(self) -> Self:
+        """See `LogPosterior`: with a tolerance that is wider again where an evaluation takes long."""
+        return self if self.classifier.n_points < _FEW else self._loosened(_ROUGHER * self._looseness)
+
+    def _loosened(self, looseness: float) -> Self:
         if self.approximator.looseness == 1.0:
             return self
         self.prepare()
         other = copy(self)
-        other._looseness = self.approximator.looseness ** (1 if gradients else 2)
+        other._looseness = looseness
         return other
 
     @cached_property

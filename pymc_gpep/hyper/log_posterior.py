@@ -101,6 +101,10 @@ class LogPosterior(ABC):
         """Return the same, as accurate as a search needs; without `gradients` as weights of points need."""
         return self
 
+    def roughly(self) -> Self:
+        """Return the same, which searches, as accurate as it needs to be while it rises."""
+        return self
+
     def weighing(self) -> Self:
         """Return the same, as accurate as nodes of an integral need; gradients may be left out."""
         return self.loosely()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
@@ -46,6 +47,9 @@ class Searched(Protocol):
     def loosely(self) -> Self:
         """The same, evaluated as accurately as a search needs."""
 
+    def roughly(self) -> Self:
+        """The same, which searches, evaluated as accurately as it needs to be while it rises."""
+
     def point(self, theta: Array, /) -> PointType:
         """Values that a flat vector stands for, by name."""
 
@@ -84,6 +88,25 @@ class Optimum:
     def slopes(self) -> Array:
         """See `Trace`."""
         return np.array([np.abs(each.gradient).max(initial=0.0) for each in self.history])
+
+    @property
+    def units(self) -> Array | None:
+        """Matrix (d, d) of units in which the log posterior curves alike in all directions, as far as BFGS knows.
+
+        None where no iteration tells it.
+        """
+        steps = [(b.theta - a.theta, a.gradient - b.gradient) for a, b in pairwise(self.history)]
+        far = [(step, fall) for step, fall in steps if np.abs(step).max(initial=0.0) > _FAR]
+        curved = [(step, fall) for step, fall in far if step @ fall > _CURVED * (step @ step)]
+        if not curved:
+            return None
+        curvature = min(step @ fall / (step @ step) for step, fall in curved) * np.eye(curved[0][0].size)
+        for step, fall in curved:
+            image = curvature @ step
+            curvature += np.outer(fall, fall) / (step @ fall) - np.outer(image, image) / (step @ image)
+        curvatures, directions = np.linalg.eigh(curvature)
+        found: Array = directions / np.sqrt(np.maximum(curvatures, _CURVED))
+        return found
 
     def stored(self) -> xr.Dataset:
         """See `Trace`."""
@@ -153,6 +176,7 @@ def maximise(
     start: Array | None = None,
     search: Searched | None = None,
     flat: float = FLAT,
+    units: Array | None = None,
 ) -> Optimum:
     """Find the maximum of the log posterior by L-BFGS, with exact gradients (type-II maximum a posteriori).
 
@@ -174,6 +198,8 @@ def maximise(
         What is evaluated on the way; the log posterior, loosely, if not given.
     flat : float
         Relative change of the log posterior in an iteration that counts as none.
+    units : array (d, d), optional
+        Units in which L-BFGS takes its steps, such as `Optimum.units`.
 
     Raises
     ------
@@ -182,11 +208,12 @@ def maximise(
     """
     searching = theta.size > 0 and max_iterations > 0
     evaluate = search or (log_posterior.loosely() if searching else log_posterior)
-    best = evaluate(theta, start)
+    rough = evaluate.roughly() if searching and not search else evaluate
+    best = rough(theta, start)
     if not theta.size and best.status in (OUT_OF_ITERATIONS, OUT_OF_DIGITS):
         return Optimum(best, True, _NOTHING, (best,))  # and the solution says how far it got
     if searching and best.status == OUT_OF_ITERATIONS:
-        best = evaluate(theta, best.start)  # a first solve has the longest way
+        best = rough(theta, best.start)  # a first solve has the longest way
     size, remark = how_many(log_posterior, theta), ""
     if searching and not np.isfinite(best.log_posterior):
         best, remark = off_start(evaluate, best, size)
@@ -196,11 +223,28 @@ def maximise(
     history = [best]
     near = Neighbours((theta,), (best.start,))
     evaluated = {theta.tobytes(): best}
+    roughly = set() if rough is evaluate else {theta.tobytes()}  # points evaluated so
+    if roughly:
+        flat = max(flat, _NOISE)
     said: list[str] = []
+
+    def highest() -> Evaluation:
+        # One that was evaluated roughly may be higher than what is near it.
+        finely = [each for each in history if each.theta.tobytes() not in roughly]
+        return max(finely or history, key=lambda evaluation: evaluation.log_posterior)
+
+    def rises() -> bool:
+        # Two points of one line search that differ by little are told apart by what is accurate alone.
+        gain = history[-1].log_posterior - history[-2].log_posterior if len(history) > 1 else np.inf
+        return gain > _GAIN and len(evaluated) < _TRIALS
 
     def negative(x: Array) -> tuple[float, Array]:
         nonlocal near
-        result = evaluated.get(x.tobytes()) or evaluate(x, near)
+        result = evaluated.get(x.tobytes())
+        if result is None:
+            how = rough if rises() else evaluate
+            result = how(x, near)
+            (roughly.discard if how is evaluate else roughly.add)(x.tobytes())
         if result.status == CONVERGED and x.tobytes() not in evaluated:
             near = near.joined(x.copy(), result.start, _NEIGHBOURS)
         evaluated[x.tobytes()] = result
@@ -211,8 +255,8 @@ def maximise(
 
     def record(x: Array) -> None:
         history.append(evaluated.get(x.tobytes()) or evaluate(x, near))
-        highest = _highest(history)  # starts can be long: that of the last one is kept, and of the highest
-        history[:-1] = [each if each is highest else each._replace(start=_NO_START) for each in history[:-1]]
+        top = highest()  # starts can be long: that of the last one is kept, and of the highest
+        history[:-1] = [each if each is top else each._replace(start=_NO_START) for each in history[:-1]]
         evaluated.clear()
         try:
             callback(tuple(history))
@@ -225,14 +269,15 @@ def maximise(
     try:
         begin = theta
         for _ in range(_SADDLES):
-            result = minimize(
-                negative, begin, jac=True, method="L-BFGS-B", callback=record,
-                options={
-                    "maxiter": max_iterations - len(history) + 1, "maxfun": 20 * max_iterations, "ftol": flat,
-                    "gtol": _SLOPE,
-                },
-            )  # fmt: skip
-            best = _highest(history)
+            options = {"maxiter": max_iterations - len(history) + 1, "maxfun": 20 * max_iterations, "ftol": flat}
+            result = _minimised(negative, begin, record, units, {**options, "gtol": _SLOPE})
+            best = highest()
+            unsure = not roughly.isdisjoint({history[-1].theta.tobytes(), *evaluated})
+            if unsure and not said and len(history) <= max_iterations:
+                rough, begin = evaluate, history[-1].theta
+                history[-1] = evaluated[begin.tobytes()] = evaluate(begin, history[-1].start)
+                roughly.discard(begin.tobytes())
+                continue
             if said or not result.success:
                 break
             higher = higher_beside(evaluate, history, size)
@@ -248,12 +293,37 @@ def maximise(
         exact = best if evaluate is log_posterior else log_posterior(best.theta, best.start)
         if exact.status == NOT_POSITIVE_DEFINITE and search is None and not said:
             # On the way nobody looked whether the covariances were any.
-            return maximise(log_posterior, theta, max_iterations, callback, start, log_posterior, flat)
+            return maximise(log_posterior, theta, max_iterations, callback, start, log_posterior, flat, units)
     except (KeyboardInterrupt, StopIteration) as stopped:
         converged, message = False, why_stopped(stopped)
         interrupted = isinstance(stopped, KeyboardInterrupt)
-        best = exact = _highest(history)  # the solution is found to the tolerance when somebody asks for it
+        best = exact = highest()  # the solution is found to the tolerance when somebody asks for it
     return Optimum(exact if exact.usable else best, converged, message, tuple(history), interrupted, remark=remark)
+
+
+def _minimised(
+    function: Callable[[Array], tuple[float, Array]],
+    begin: Array,
+    callback: Callable[[Array], None],
+    units: Array | None,
+    options: dict[str, Any],
+) -> Any:
+    """The result of L-BFGS, which steps in these units."""
+    if units is None:
+        return minimize(function, begin, jac=True, method="L-BFGS-B", callback=callback, options=options)
+
+    def there(steps: Array) -> Array:
+        moved: Array = begin + units @ steps
+        return moved
+
+    def in_units(steps: Array) -> tuple[float, Array]:
+        value, slope = function(there(steps))
+        return value, slope @ units
+
+    return minimize(
+        in_units, np.zeros(begin.size), jac=True, method="L-BFGS-B", callback=lambda steps: callback(there(steps)),
+        options=options,
+    )  # fmt: skip
 
 
 def how_many(log_posterior: Searched, theta: Array) -> int:
@@ -316,10 +386,6 @@ def refuse(log_posterior: Searched, best: Evaluation) -> NoReturn:
     )
 
 
-def _highest(history: list[Evaluation]) -> Evaluation:
-    return max(history, key=lambda evaluation: evaluation.log_posterior)
-
-
 _NO_START = np.empty(0)
 _SADDLES = 5  # stationary points that are left, at most
 _SADDLE = "having left a point that is stationary and no maximum"
@@ -328,5 +394,10 @@ _BESIDE = 0.1
 _NO_SLOPE = 1e-7
 _NOTHING = "There is nothing to optimise."
 _WALL = 10.0
+_GAIN = 0.1  # log posterior that an iteration gains, above which the next one is evaluated roughly
+_NOISE = 1e-7  # relative error of a log posterior of many rows in a search
+_TRIALS = 2  # points of a line search that are evaluated roughly at most
+# Steps and curvatures along them that say nothing: slopes have an error at the end of a search.
+_FAR, _CURVED = 1e-2, 1e-6
 _NEIGHBOURS = 3  # that a start is predicted from
 _SLOPE = 1e-3  # largest slope, per unit of the unconstrained space, that counts as none

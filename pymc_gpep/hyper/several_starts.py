@@ -136,6 +136,7 @@ def maximise_from(
     callback: Callback = lambda history, which: None,
     start: Array | None = None,
     flat: float = FLAT,
+    units: Array | None = None,
 ) -> Optimum:
     """Find the maximum from each of several points; the best is kept, and where all of them ended.
 
@@ -158,13 +159,15 @@ def maximise_from(
         `Evaluation.start` of a point near the first of `points`.
     flat : float
         Relative change of the log posterior in an iteration that counts as none.
+    units : array (d, d), optional
+        Units in which the first search takes its steps.
 
     Raises
     ------
     ValueError
         If the approximation fails at the first point. Others at which it does count as failed searches.
     """
-    first, ended_by = _first(log_posterior, points[0], max_iterations, callback, start, flat)
+    first, ended_by = _first(log_posterior, points[0], max_iterations, callback, start, flat, units)
     searches = [first]
     for batch in range(1, len(points), _TOGETHER):
         if ended_by is not None:
@@ -235,6 +238,7 @@ def _first(
     callback: Callback,
     start: Array | None,
     flat: float,
+    units: Array | None,
 ) -> tuple[_Search, BaseException | None]:
     """The search from the first point, and what ended it before its end."""
     ended_by: BaseException | None = None
@@ -247,7 +251,7 @@ def _first(
             ended_by = stopped
             raise
 
-    found = maximise(log_posterior, theta, max_iterations, follow, start, flat=flat)
+    found = maximise(log_posterior, theta, max_iterations, follow, start, flat=flat, units=units)
     return _Search(found, found.best), KeyboardInterrupt() if found.interrupted else ended_by
 
 

@@ -1,7 +1,9 @@
 """The base of the estimators: tables, the model that is made of them, and the fit."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +20,7 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.sklearn.fitted import Fitted, Recipe
 from pymc_gpep.sklearn.response import Response
 from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.interpreted import without_traces
 from pymc_gpep.tables.columns import KERNELS, read_columns
 from pymc_gpep.tables.table import Values, is_frame, read_table
 from pymc_gpep.variational.method_choice import AUTO, MethodChoice, choose_method
@@ -26,6 +29,7 @@ __all__ = ["GaussianProcessEstimator", "check_level", "quantile_levels"]
 
 _LARGEST_SEED = 2**31 - 1
 _FEWEST = 2  # rows
+_SOME = 200  # rows whose fit says where the search among many more begins
 _AGAIN = 300  # most rows for which the maximum is looked for from two starts: few rows leave several maxima
 
 
@@ -74,11 +78,15 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         self._check_parameters()
         columns = read_columns(table, self.missing, self.unseen)
         recipe = Recipe(columns, y, response, self.kernel, self.ard, self.linear, classes)
-        model, given = recipe.build(), dict(self.fit_options or {})
-        choice = self._choice(model, given, len(y))
-        seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
-        options = {"hyper": self.hyper, **choice.options} | ({} if choice.n is None else {"n": choice.n}) | given
-        fit = pm.fit(model=model, method=choice.method, random_seed=seed, progressbar=False, **options)
+        with without_traces():
+            model, given = recipe.build(), dict(self.fit_options or {})
+            choice = self._choice(model, given, len(y))
+            seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
+            options = {"hyper": self.hyper, **choice.options} | ({} if choice.n is None else {"n": choice.n}) | given
+            long = choice.method in METHODS and len(y) >= 2 * _SOME
+            if long and not callable(self.kernel) and "start" not in options:
+                options["start"] = _fit_of_some(recipe, choice.method, seed)
+            fit = pm.fit(model=model, method=choice.method, random_seed=seed, progressbar=False, **options)
         self._fitted = Fitted(recipe, fit)
         self.fit_method_ = str(choice._replace(options={**choice.options, **given}, n=options.get("n")))
         return self
@@ -141,7 +149,8 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
 
     def _predicted(self, X: Any, **options: Any) -> Any:
         inputs = self._inputs(X)
-        return self.fit_.predict(inputs, progressbar=False, **options)
+        with without_traces():
+            return self.fit_.predict(inputs, progressbar=False, **options)
 
     @property
     def fit_(self) -> Fit:
@@ -175,6 +184,17 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         """
         columns = self.columns_
         return pd.Series(1.0 / columns.length_scales(self.fit_.hyperparameters), columns.names, name="relevance")
+
+
+def _fit_of_some(recipe: Recipe, method: str, seed: int) -> Fit:
+    """Fit few of the rows, of all classes alike: a search among all rows that begins there is short."""
+    some = np.argsort(recipe.y, kind="stable")[np.linspace(0, len(recipe.y) - 1, _SOME).astype(int)]
+    columns = replace(recipe.columns, X=recipe.columns.X[some])
+    model = replace(recipe, columns=columns, y=recipe.y[some]).build()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is all rows that a user is warned of
+        fit: Fit = pm.fit(model=model, method=method, hyper="map", random_seed=seed, progressbar=False)
+    return fit
 
 
 def check_level(level: Any) -> float:

@@ -34,6 +34,7 @@ __all__ = [
     "interpreted",
     "refuse_draws",
     "without_c_compiler",
+    "without_traces",
 ]
 
 
@@ -62,6 +63,14 @@ def without_c_compiler() -> Any:
     each operation.
     """
     return pytensor.config.change_flags(cxx="")
+
+
+def without_traces() -> Any:
+    """Make variables without a note of the code that made them, which takes as long as a third of all else.
+
+    Messages of PyTensor do not name a line then: this is for graphs that no user has written.
+    """
+    return pytensor.config.change_flags(traceback__limit=0)
 
 
 class GraphFunction:

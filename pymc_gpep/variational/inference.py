@@ -57,8 +57,9 @@ class GPInference(Inference):
         For the initial point, rows that are chosen or inducing inputs, their order, and for draws that are given no
         seed of their own. Fits with the same seed are the same.
     start : dict, Fit or path, optional
-        Initial values of hyperparameters, by name; or a fit to go on from. By batches that is one with the same
-        arguments, or a file of it, as `gpep.Checkpoint` writes.
+        Initial values of hyperparameters, by name; or a fit to go on from, such as one of some of the rows. Its search
+        says what the first steps are. By batches that is one with the same arguments, or a file of it, as
+        `gpep.Checkpoint` writes.
     starts : int
         Number of points from which the maximum of the hyperparameters is searched; the best is kept. The first is the
         model's initial point, or `start`. Others have length scales and magnitudes that the covariances of the data
@@ -143,7 +144,9 @@ class GPInference(Inference):
         left_off, values, self._plan = _begun(start, self._plan, kind.by_steps)
         seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
         first = space.initial_point(values, seed)
-        self._given = FitTask(method, space, approximator, gps, rows, seed, first, left_off, starts)
+        units = start.trace.units if isinstance(start, Fit) and isinstance(start.trace, Optimum) else None
+        units = None if units is None or len(units) != first.size else units
+        self._given = FitTask(method, space, approximator, gps, rows, seed, first, left_off, starts, units)
         self._plan.check(self._given)
         self._search: Search | None = None
         self._fit: Fit | None = None

@@ -35,6 +35,9 @@ class Hill:
     def loosely(self):
         return self
 
+    def roughly(self):
+        return self
+
     def point(self, theta):
         return {"theta": theta}
 

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import ScalarLaplace
+from pymc_gpep.hyper import dense_log_posterior
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import maximise
@@ -175,6 +176,18 @@ def test_a_wider_tolerance_saves_sweeps_and_not_digits_that_a_search_needs():
     assert_allclose(searched.gradient, exact.gradient, atol=1e-3)
     assert weighed.log_posterior == pytest.approx(exact.log_posterior, abs=1e-2)
     assert posterior(theta).iterations == exact.iterations  # it is another one that has it
+
+
+def test_a_search_that_rises_has_a_wider_tolerance_where_rows_are_many(monkeypatch):
+    model, _ = models.shared()
+    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    theta = posterior.space.initial_point()
+    search = posterior.loosely()
+    assert search.roughly() is search
+    monkeypatch.setattr(dense_log_posterior, "_FEW", 1)
+    searched, rough = search(theta), search.roughly()(theta)
+    assert rough.iterations < searched.iterations
+    assert rough.log_posterior == pytest.approx(searched.log_posterior, abs=1e-3)
 
 
 def test_an_evaluation_on_the_way_to_the_maximum_takes_few_sweeps():

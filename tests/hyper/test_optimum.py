@@ -19,6 +19,9 @@ class Parabola:
     def loosely(self):
         return self
 
+    def roughly(self):
+        return self
+
     def point(self, theta):
         return {"theta": theta}
 
@@ -96,3 +99,67 @@ def test_a_search_that_was_stopped_does_not_begin_again():
 
     optimum = maximise(Indefinite(0), np.zeros(2), 20, stop)
     assert (seen, optimum.message) == ([2], "enough")
+
+
+class Valley:
+    """A long quadratic valley, −½ xᵀHx; what is evaluated roughly is too high by `error`."""
+
+    name = "valley"
+    curvature = np.array([[400.0, 30.0], [30.0, 4.0]])
+
+    def __init__(self, error=0.0):
+        self.error = error
+        self.seen = []
+
+    def loosely(self):
+        return self
+
+    def roughly(self):
+        return Rough(self)
+
+    def point(self, theta):
+        return {"theta": theta}
+
+    def check_moments(self, theta):
+        pass
+
+    def evaluated(self, theta, rough):
+        self.seen.append(rough)
+        slope = -self.curvature @ theta
+        value = 0.5 * theta @ slope + (self.error if rough else 0.0)
+        return Evaluation(theta, value, slope, value, 1, CONVERGED, np.zeros(1))
+
+    def __call__(self, theta, start=None):
+        return self.evaluated(theta, False)
+
+
+class Rough(Valley):
+    """The same by an evaluation that saves time."""
+
+    def __init__(self, whole):
+        self.whole = whole
+
+    def __call__(self, theta, start=None):
+        return self.whole.evaluated(theta, True)
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-3, 0.3])
+def test_a_search_is_rough_while_it_rises_and_ends_at_the_maximum(error):
+    valley = Valley(error)
+    found = maximise(valley, np.array([3.0, -2.0]), 100)
+    assert found.converged
+    assert valley.seen[0]
+    assert not valley.seen[-1]
+    np.testing.assert_allclose(found.best.theta, 0.0, atol=1e-3)
+    assert found.best.log_posterior == pytest.approx(0.0, abs=1e-6)
+
+
+def test_units_of_a_search_are_those_of_its_curvature_and_make_another_one_short():
+    valley = Valley()
+    found = maximise(valley, np.array([3.0, -2.0]), 100)
+    np.testing.assert_allclose(found.units.T @ valley.curvature @ found.units, np.eye(2), atol=0.2)
+    again = maximise(valley, np.array([1.0, 1.0]), 100, units=found.units)
+    assert again.converged
+    assert len(again.history) < len(maximise(valley, np.array([1.0, 1.0]), 100).history)
+    np.testing.assert_allclose(again.best.theta, 0.0, atol=1e-3)
+    assert maximise(valley, np.zeros(2), 100).units is None

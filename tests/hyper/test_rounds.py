@@ -34,6 +34,9 @@ class Parabola:
     def loosely(self):
         return self
 
+    def roughly(self):
+        return self
+
     def point(self, theta):
         return {"theta": theta}
 

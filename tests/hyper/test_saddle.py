@@ -25,6 +25,9 @@ class MadeUp:
     def loosely(self):
         return self
 
+    def roughly(self):
+        return self
+
     def point(self, theta):
         return {"theta": theta}
 

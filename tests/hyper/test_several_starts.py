@@ -39,6 +39,9 @@ class TwoHills:
     def loosely(self):
         return self
 
+    def roughly(self):
+        return self
+
     def point(self, theta):
         return {"theta": theta}
 

@@ -224,6 +224,25 @@ def test_few_rows_have_two_starts(monkeypatch):
     assert [arguments.get("starts", 1) for arguments in given] == [2, 1]
 
 
+def test_a_search_among_many_rows_begins_where_that_of_some_ended(monkeypatch):
+    X, y, _ = frame()
+    alone = GaussianProcessClassifier(fit_options={"starts": 1}).fit(X, y)
+    monkeypatch.setattr(estimator, "_SOME", 20)
+    begun = []
+    fit = pm.fit
+    monkeypatch.setattr(pm, "fit", lambda **given: begun.append(given) or fit(**given))
+    both = GaussianProcessClassifier(fit_options={"starts": 1}).fit(X, y)
+    some, all_rows = (given.get("model").initial_point() for given in begun)
+    assert some.keys() == all_rows.keys()
+    assert begun[1]["start"].latent.sizes["row"] == 20
+    np.testing.assert_allclose(both.fit_.trace.first.theta, begun[1]["start"].trace.best.theta, rtol=1e-9)
+    assert both.fit_.trace.best.log_posterior == pytest.approx(alone.fit_.trace.best.log_posterior, abs=1e-5)
+    np.testing.assert_allclose(both.predict_proba(X), alone.predict_proba(X), atol=1e-3)
+    own = GaussianProcessClassifier(ratio).fit(X, y)
+    assert "start" not in begun[-1]
+    assert own.fit_.trace.converged
+
+
 def test_more_numbers_than_fit_together_are_refused():
     X, _, f = frame()
     with pytest.raises(ValueError, match=r"There are 40 rows, and max_dense_rows is 30\."):

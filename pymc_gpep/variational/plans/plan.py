@@ -38,6 +38,8 @@ class FitTask:
         State in which steps over batches left off.
     starts : int
         Number of points from which the maximum is searched.
+    units : array (d, d), optional
+        Units in which the first search takes its steps.
     """
 
     method: str
@@ -49,6 +51,7 @@ class FitTask:
     first: Array
     left_off: LeftOff | None
     starts: int
+    units: Array | None = None
 
     @property
     def classifier(self) -> GPClassifier:
