@@ -91,10 +91,7 @@ class Optimum:
 
     @property
     def units(self) -> Array | None:
-        """Matrix (d, d) of units in which the log posterior curves alike in all directions, as far as BFGS knows.
-
-        None where no iteration tells it.
-        """
+        """See `Trace`: as far as the steps of BFGS know; None where no iteration tells it."""
         steps = [(b.theta - a.theta, a.gradient - b.gradient) for a, b in pairwise(self.history)]
         far = [(step, fall) for step, fall in steps if np.abs(step).max(initial=0.0) > _FAR]
         curved = [(step, fall) for step, fall in far if step @ fall > _CURVED * (step @ step)]

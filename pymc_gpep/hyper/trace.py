@@ -62,6 +62,10 @@ class Trace(Protocol):
     def ends(self) -> tuple[Evaluation, ...]:
         """Where searches from several points ended."""
 
+    @property
+    def units(self) -> Array | None:
+        """Matrix (d, d) of units in which the log posterior curves alike in all directions, where the search knows."""
+
     def stored(self) -> xr.Dataset:
         """Return what a file has of each iteration."""
 

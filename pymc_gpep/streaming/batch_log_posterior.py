@@ -75,6 +75,7 @@ class StepTrace:
     unit: ClassVar[str] = "step"
     agreement: ClassVar[str] = ""
     ends: ClassVar[tuple[Evaluation, ...]] = ()
+    units: ClassVar[None] = None
 
     @property
     def first(self) -> Evaluation:

@@ -144,8 +144,7 @@ class GPInference(Inference):
         left_off, values, self._plan = _begun(start, self._plan, kind.by_steps)
         seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
         first = space.initial_point(values, seed)
-        units = start.trace.units if isinstance(start, Fit) and isinstance(start.trace, Optimum) else None
-        units = None if units is None or len(units) != first.size else units
+        units = start.trace.units if isinstance(start, Fit) and _same_parameters(start, space) else None
         self._given = FitTask(method, space, approximator, gps, rows, seed, first, left_off, starts, units)
         self._plan.check(self._given)
         self._search: Search | None = None
@@ -324,6 +323,10 @@ def taken() -> list[str]:
     of_plans = [field.name for plan in PLANS for field in fields(plan)]
     names = [*signature(GPInference).parameters, *signature(GPInference.fit).parameters, *of_plans]
     return [name for name in dict.fromkeys(names) if name not in {"self", "method", "options"}]
+
+
+def _same_parameters(fit: Fit, space: Hyperparameters) -> bool:
+    return fit.log_posterior.space.parameters == space.parameters
 
 
 def _evaluated(log_posterior: LogPosterior, trace: Trace) -> Optimum:
