@@ -22,7 +22,7 @@ RULES = {
     "a headless who": lambda sentence: re.match(r"(Who|Whoever)\b", sentence),
     "too many words": lambda sentence: len(sentence.split()) > MOST_WORDS,
 }
-STILL_THERE = {("pages", "too many words"): 45}
+STILL_THERE = {("pages", "too many words"): 24}
 """Sentences that break a rule yet. A number may fall, and never rises."""
 
 
