@@ -68,15 +68,11 @@ gc.disable()
 
 
 def pytest_collection_finish():
-    """Modules and tests stay to the end: collections of garbage need not go over them, while they come or later.
-
-    Old garbage is collected between files alone. Python would look for it every other second, among all graphs that
-    are alive, which took a twelfth of the time of the tests.
-    """
+    """Modules and tests stay to the end: collections of garbage need not go over them, while they come or later."""
     gc.enable()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 10, 1_000)
+    gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -109,7 +109,8 @@ def active(
     names = classifier.coords_of_points()
     if names is None or not named:
         return found
-    return found.assign_coords({str(classifier.point_dim): ("inclusion", names[rows])})
+    dim = str(classifier.point_dim)
+    return found.assign_coords({f"{dim}_name" if dim in found else dim: ("inclusion", names[rows])})
 
 
 def _coords(classifier: GPClassifier, dims: Iterable[str]) -> dict[str, Any]:

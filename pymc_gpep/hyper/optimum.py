@@ -102,7 +102,7 @@ class Optimum:
             image = curvature @ step
             curvature += np.outer(fall, fall) / (step @ fall) - np.outer(image, image) / (step @ image)
         curvatures, directions = np.linalg.eigh(curvature)
-        found: Array = directions / np.sqrt(np.maximum(curvatures, _CURVED))
+        found: Array = directions / np.sqrt(np.maximum(curvatures, curvatures.max() / _UNLIKE))
         return found
 
     def stored(self) -> xr.Dataset:
@@ -226,9 +226,15 @@ def maximise(
     said: list[str] = []
 
     def highest() -> Evaluation:
+        return max(history, key=lambda evaluation: evaluation.log_posterior)
+
+    def highest_of_fine() -> Evaluation:
         # One that was evaluated roughly may be higher than what is near it.
-        finely = [each for each in history if each.theta.tobytes() not in roughly]
-        return max(finely or history, key=lambda evaluation: evaluation.log_posterior)
+        while (top := highest()).theta.tobytes() in roughly:
+            at = next(i for i, each in enumerate(history) if each is top)
+            history[at] = evaluated[top.theta.tobytes()] = evaluate(top.theta, near)
+            roughly.discard(top.theta.tobytes())
+        return top
 
     def rises() -> bool:
         # Two points of one line search that differ by little are told apart by what is accurate alone.
@@ -264,16 +270,19 @@ def maximise(
     if not searching:
         return Optimum(best, not theta.size, "No iteration was allowed" if theta.size else _NOTHING, (best,))
     try:
-        begin = theta
+        begin, began = theta, best.log_posterior
         for _ in range(_SADDLES):
             options = {"maxiter": max_iterations - len(history) + 1, "maxfun": 20 * max_iterations, "ftol": flat}
             result = _minimised(negative, begin, record, units, {**options, "gtol": _SLOPE})
-            best = highest()
             unsure = not roughly.isdisjoint({history[-1].theta.tobytes(), *evaluated})
-            if unsure and not said and len(history) <= max_iterations:
-                rough, begin = evaluate, history[-1].theta
-                history[-1] = evaluated[begin.tobytes()] = evaluate(begin, history[-1].start)
-                roughly.discard(begin.tobytes())
+            best = highest_of_fine()
+            # L-BFGS may stop on a slope: in units that are not those of this search, or after a step in vain.
+            slope, gained = float(np.abs(best.gradient).max()), best.log_posterior - began
+            steep = slope > _STEEP if units is not None else slope > _STEEPER and gained > 0.0
+            if (unsure or steep) and not said and len(history) <= max_iterations:
+                rough, units, begin, began = evaluate, None if steep else units, best.theta, best.log_posterior
+                evaluated.clear()
+                evaluated[begin.tobytes()] = best
                 continue
             if said or not result.success:
                 break
@@ -308,6 +317,8 @@ def _minimised(
     """The result of L-BFGS, which steps in these units."""
     if units is None:
         return minimize(function, begin, jac=True, method="L-BFGS-B", callback=callback, options=options)
+
+    options = options | {"gtol": options["gtol"] * float(np.linalg.svd(units, compute_uv=False).min(initial=1.0))}
 
     def there(steps: Array) -> Array:
         moved: Array = begin + units @ steps
@@ -396,5 +407,7 @@ _NOISE = 1e-7  # relative error of a log posterior of many rows in a search
 _TRIALS = 2  # points of a line search that are evaluated roughly at most
 # Steps and curvatures along them that say nothing: slopes have an error at the end of a search.
 _FAR, _CURVED = 1e-2, 1e-6
+_UNLIKE = 1e4  # times that curvatures of one search may differ to say what the units of another are
+_STEEP, _STEEPER = 0.1, 1.0  # slope on which a search does not end, in the units of another one and without
 _NEIGHBOURS = 3  # that a start is predicted from
 _SLOPE = 1e-3  # largest slope, per unit of the unconstrained space, that counts as none

@@ -60,7 +60,8 @@ def class_nodes(d: int, most: int) -> Nodes:
     points, squares = points[inside], squares[inside]
     log_weights = -0.5 * squares
     log_weights -= logsumexp(log_weights)
-    points *= math.sqrt(e / (np.exp(log_weights) @ squares))
+    if spread := float(np.exp(log_weights) @ squares):  # 0 where the origin is the only point
+        points *= math.sqrt(e / spread)
     return Nodes(points, log_weights)
 
 

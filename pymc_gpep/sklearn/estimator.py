@@ -186,14 +186,20 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         return pd.Series(1.0 / columns.length_scales(self.fit_.hyperparameters), columns.names, name="relevance")
 
 
-def _fit_of_some(recipe: Recipe, method: str, seed: int) -> Fit:
-    """Fit few of the rows, of all classes alike: a search among all rows that begins there is short."""
+def _fit_of_some(recipe: Recipe, method: str, seed: int) -> Fit | None:
+    """Fit few of the rows, of all classes alike: a search among all rows that begins there is short.
+
+    None where so few rows cannot be fitted. All of them may.
+    """
     some = np.argsort(recipe.y, kind="stable")[np.linspace(0, len(recipe.y) - 1, _SOME).astype(int)]
     columns = replace(recipe.columns, X=recipe.columns.X[some])
     model = replace(recipe, columns=columns, y=recipe.y[some]).build()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is all rows that a user is warned of
-        fit: Fit = pm.fit(model=model, method=method, hyper="map", random_seed=seed, progressbar=False)
+        try:
+            fit: Fit = pm.fit(model=model, method=method, hyper="map", random_seed=seed, progressbar=False)
+        except (ArithmeticError, ValueError):
+            return None
     return fit
 
 

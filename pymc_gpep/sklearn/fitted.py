@@ -49,7 +49,7 @@ class Recipe:
         coords = dict(self.columns.coords) | {"row": np.arange(len(self.y))}
         if self.classes:
             coords["class"] = self.classes
-        with pm.Model(coords=coords) as model:
+        with pm.Model(coords=coords, model=None) as model:  # not part of a model around it
             if callable(self.kernel):
                 covariance = self.kernel(self.columns)
             else:

@@ -40,7 +40,7 @@ def test_sites_take_the_prior_off():
     f = POSTERIOR.draw(np.random.default_rng(0), 5)
     prior = multivariate_normal(PRIOR.mean[0], K).logpdf(f[:, 0])
     q = multivariate_normal(POSTERIOR.mean[0], np.diag(V[0])).logpdf(f[:, 0])
-    assert_allclose(prior + POSTERIOR.site_log_density(f) - q, POSTERIOR.log_normaliser, atol=1e-8)
+    assert_allclose(prior + POSTERIOR.sites.log_density(f) - q, POSTERIOR.log_normaliser, atol=1e-8)
     again = posterior_of(PRIOR, POSTERIOR.sites)
     assert_allclose(again.weights, B, atol=1e-9)
     assert_allclose(again.mean, POSTERIOR.mean, atol=1e-9)
@@ -114,7 +114,7 @@ def test_sites_and_divergence_are_those_of_the_others_alone():
     f = np.random.default_rng(0).normal(size=(5, 1, N))
     prior = multivariate_normal(PRIOR.mean[0], K).logpdf(f[:, 0])
     q = multivariate_normal(mean, cov).logpdf(f[:, 0])
-    assert_allclose(prior + PART.site_log_density(f) - q, PART.log_normaliser, atol=1e-7)
+    assert_allclose(prior + PART.sites.log_density(f) - q, PART.log_normaliser, atol=1e-7)
     shift = mean - PRIOR.mean[0]
     ratio = np.linalg.solve(K, cov)
     expected = 0.5 * (np.trace(ratio) - N + shift @ np.linalg.solve(K, shift) - np.linalg.slogdet(ratio)[1])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import OptimizeResult, minimize
 
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.optimum import maximise
@@ -163,3 +164,37 @@ def test_units_of_a_search_are_those_of_its_curvature_and_make_another_one_short
     assert len(again.history) < len(maximise(valley, np.array([1.0, 1.0]), 100).history)
     np.testing.assert_allclose(again.best.theta, 0.0, atol=1e-3)
     assert maximise(valley, np.zeros(2), 100).units is None
+
+
+@pytest.mark.parametrize("units", [np.diag([1e-4, 1e-4]), np.diag([1e3, 1e-3]), np.array([[0.0, 1e-3], [1.0, 0.0]])])
+def test_units_that_are_those_of_another_search_do_not_end_one(units):
+    found = maximise(Valley(), np.array([3.0, -2.0]), 200, units=units)
+    assert found.converged
+    np.testing.assert_allclose(found.best.theta, 0.0, atol=1e-2)
+
+
+@pytest.mark.parametrize("limit", range(1, 7))
+def test_a_search_that_is_ended_early_keeps_the_highest_point_accurately(limit):
+    valley = Valley(1e-4)
+    found = maximise(valley, np.array([3.0, -2.0]), limit)
+    exact = Valley()
+    highest = max(exact(each.theta).log_posterior for each in found.history)
+    assert found.best.log_posterior == pytest.approx(highest, abs=1e-9)
+
+
+def test_a_search_that_stops_on_a_slope_begins_once_more(monkeypatch):
+    stopped = []
+
+    def lazy(function, begin, callback, **options):
+        if stopped:
+            return minimize(function, begin, callback=callback, **options)
+        stopped.append(0.9 * begin)
+        function(stopped[0])
+        callback(stopped[0])
+        return OptimizeResult(success=True, message="")
+
+    monkeypatch.setattr("pymc_gpep.hyper.optimum.minimize", lazy)
+    found = maximise(Parabola(0), np.full(2, 6.0), 50)
+    assert found.converged
+    assert stopped
+    np.testing.assert_allclose(found.best.theta, 2.0, atol=1e-3)

@@ -107,7 +107,10 @@ def test_what_was_dumped_predicts_the_same(two_classes, dump):
         file = io.BytesIO()
         joblib.dump(two_classes, file)
         again = joblib.load(file)
-    np.testing.assert_allclose(again.predict_proba(X), two_classes.predict_proba(X), atol=1e-8)
+    with pm.Model() as around:
+        pm.Normal("ls")
+        np.testing.assert_allclose(again.predict_proba(X), two_classes.predict_proba(X), atol=1e-8)
+    assert list(around.named_vars) == ["ls"]
     assert again.fit_.log_evidence == pytest.approx(two_classes.fit_.log_evidence)
     assert [rv.name for rv in again.model_.free_RVs] == [rv.name for rv in two_classes.model_.free_RVs]
 

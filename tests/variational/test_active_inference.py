@@ -1,5 +1,7 @@
 """`pm.fit(method="ivm")`: what it returns, what it predicts, what it stores, and what it refuses."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -7,6 +9,7 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
+from pymc_gpep.fits import datasets
 from pymc_gpep.variational.inference import GPInference
 from tests import models
 
@@ -130,7 +133,17 @@ def test_the_same_seed_is_the_same_fit():
     assert_array_equal(one.active.row, two.active.row)
     assert one.lower_bound == two.lower_bound
     assert one.active.site.dims == ("inclusion",)
-    assert "score='probability'" in str(one)
+
+
+def test_positions_of_active_rows_stay_where_the_model_calls_its_rows_so(fitted):
+    _, _, fit = fitted
+    named = SimpleNamespace(
+        function_dims=(), class_names=[], point_dim="row", coords_of_points=lambda: np.arange(len(Y)) + 1000
+    )
+    chosen = fit.solution.selection
+    found = datasets.active(named, chosen, fit.solution.labels, X[chosen.rows], True)
+    assert_array_equal(found.row, chosen.rows)
+    assert_array_equal(found.row_name, chosen.rows + 1000)
 
 
 def test_a_score_is_that_of_one_fit():
