@@ -64,12 +64,9 @@ _GARBAGE = 150e6  # bytes
 _process = psutil.Process()
 _kept = _process.memory_info().rss
 
-gc.disable()
-
 
 def pytest_collection_finish():
-    """Modules and tests stay to the end: collections of garbage need not go over them, while they come or later."""
-    gc.enable()
+    """What is imported stays to the end: collections of garbage need not go over it, again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
