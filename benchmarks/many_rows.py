@@ -130,7 +130,7 @@ def shared_ours(
         times.append(clock())
         return taken
 
-    Run.advance = timed  # type: ignore[method-assign]
+    Run.advance = timed  # type: ignore[method-assign]  # for this process too
     X, y = data(10 * b, d, c)
     with model_of(d, c, shared=True):
         times = [clock()]

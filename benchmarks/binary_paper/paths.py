@@ -122,9 +122,8 @@ class Steps:
             return prior.variance - (weights * prior.cross).sum(axis=1) + weights**2 @ factors
         root = np.sqrt(np.maximum(precision, 0.0))
         factor = cho_factor(np.eye(len(root)) + root[:, None] * prior.k * root)
-        return prior.variance - (
-            cho_solve(factor, root[:, None] * prior.cross.T) * (root[:, None] * prior.cross.T)
-        ).sum(0)
+        seen = root[:, None] * prior.cross.T
+        return prior.variance - (seen * cho_solve(factor, seen)).sum(axis=0)
 
 
 class Regressions:

@@ -1,4 +1,4 @@
-"""A graph that is taken several times, each time of what it returned the last time.
+"""A graph that is taken several times, each time of its last result.
 
 For most backends it is as many copies of one graph. JAX has a loop in their place (`pymc_gpep.graph.jax_dispatch`):
 its compiler takes as long for each copy as for the first one.
@@ -50,7 +50,7 @@ def repeat(
     given: Sequence[TensorVariable],
     times: int,
 ) -> list[TensorVariable]:
-    """What is made of `start` by `step(*values, *given)`, so many times, each of what the last one returned."""
+    """Return what `step(*values, *given)` makes of `start`, taken so many times, each time of its last result."""
     inputs: list[Any] = [each.type() for each in (*start, *given)]
     piece = _Piece(inputs, list(step(*inputs)))
     values, constant = inputs[: len(start)], inputs[len(start) :]

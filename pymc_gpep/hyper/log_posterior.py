@@ -102,7 +102,7 @@ class LogPosterior(ABC):
         return self
 
     def roughly(self) -> Self:
-        """Return the same, which searches, as accurate as it needs to be while it rises."""
+        """Return the same, as accurate as a search needs while it rises."""
         return self
 
     def weighing(self) -> Self:

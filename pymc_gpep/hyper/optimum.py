@@ -48,7 +48,7 @@ class Searched(Protocol):
         """The same, evaluated as accurately as a search needs."""
 
     def roughly(self) -> Self:
-        """The same, which searches, evaluated as accurately as it needs to be while it rises."""
+        """The same, evaluated as accurately as a search needs while it rises."""
 
     def point(self, theta: Array, /) -> PointType:
         """Values that a flat vector stands for, by name."""

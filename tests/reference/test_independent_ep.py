@@ -21,7 +21,7 @@ EXTREME = [
 ]
 
 
-# What compares the reference with a slower one takes seconds, and breaks with nothing in the package.
+# Tests that compare the reference with a slower one take seconds, and no change of the package breaks them.
 @pytest.mark.slow
 @pytest.mark.parametrize(("mean", "variance", "y"), CAVITIES)
 def test_tilted_moments_by_a_sum_over_all_latent_values(mean, variance, y):
