@@ -24,6 +24,9 @@ from scipy.stats import multivariate_normal
 from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
+from pymc_gpep.approximations import NestedEP
+from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
+
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the references of the tests
 
 import pymc_gpep as gpep
@@ -35,7 +38,7 @@ from tests.reference.gibbs import gibbs
 
 Array = np.ndarray
 JITTER = 1e-8
-TIGHT = gpep.NestedEP(tolerance=1e-11)
+TIGHT = NestedEP(tolerance=1e-11)
 
 # log magnitude squared, log length scale, and the evidence that the tests expect the references to have.
 SETTINGS = (
@@ -55,11 +58,11 @@ def known_evidences(quick: bool) -> Table:
     rows = []
     for name, data, log_variance, log_lengthscale, recorded in SETTINGS:
         problem = standardised(data, log_variance, log_lengthscale)
-        solution = gpep.NestedEP().solve(problem.K, problem.m, problem.y)
+        solution = NestedEP().solve(problem.K, problem.m, problem.y)
         reference = recorded if quick else dense_nested_ep(problem.K, problem.y).evidence
         difference = abs(solution.evidence - reference)
         sweeps = solution.convergence.iterations
-        seconds = best_time(lambda p=problem: gpep.NestedEP().solve(p.K, p.m, p.y), 5)
+        seconds = best_time(lambda p=problem: NestedEP().solve(p.K, p.m, p.y), 5)
         rows.append(
             (name, log_variance, log_lengthscale, solution.evidence, reference, difference, sweeps, 1e3 * seconds)
         )
@@ -124,7 +127,7 @@ def against_gibbs(quick: bool) -> Table:
     rows = []
     for name, data, log_variance, log_lengthscale, _ in SETTINGS[: 1 if quick else 2]:
         problem = standardised(data, log_variance, log_lengthscale)
-        solution = gpep.NestedEP().solve(problem.K, problem.m, problem.y)
+        solution = NestedEP().solve(problem.K, problem.m, problem.y)
         approximate = about_class_mean(solution.mean, solution.cov)
         runs = []
         for seed in (1, 2):
@@ -165,7 +168,7 @@ def predicted(c: int, points: int, seed: int, log_lengthscale: float = 1.0) -> t
     new = slice(n, min(n + points, y.size))
     kernel = {"variance": np.exp(4.0), "lengthscale": np.exp(log_lengthscale)}
     K = squared_exponential(X[:n], **kernel) + JITTER * np.eye(n)
-    posterior = gpep.NestedEP().solve(K, np.zeros((c, n)), y[:n]).posterior
+    posterior = NestedEP().solve(K, np.zeros((c, n)), y[:n]).posterior
     cross = squared_exponential(X[new], X[:n], **kernel)
     m = len(cross)
     mean, cov = posterior.predict(cross[None], np.full((1, m), kernel["variance"]), np.zeros((c, m)))
@@ -218,8 +221,8 @@ def probabilities(quick: bool) -> tuple[Table, Table]:
         seconds = []
         for name, make in KINDS:
             mean, cov = make(c, points, 0)
-            p, error = gpep.class_probabilities(mean, cov)
-            inner, lacking = gpep.class_probabilities(mean, cov, method="inner_ep")
+            p, error = class_probabilities(mean, cov)
+            inner, lacking = class_probabilities(mean, cov, method="inner_ep")
             # Points where the classes compete tell more than those where the answer is near 0 or 1.
             hardest = np.argsort(p.max(axis=1))[:checked]
             exact = np.array([genz(mean[i], cov[i]) for i in hardest])
@@ -231,7 +234,7 @@ def probabilities(quick: bool) -> tuple[Table, Table]:
                 )
             )  # fmt: skip
             for method in ("orthant", "inner_ep"):
-                run = best_time(lambda m=mean, v=cov, how=method: gpep.class_probabilities(m, v, method=how), repeats)
+                run = best_time(lambda m=mean, v=cov, how=method: class_probabilities(m, v, method=how), repeats)
                 seconds.append(run * 1000 / len(mean))
         times.append((c, *seconds[::2], seconds[1]))
     return (

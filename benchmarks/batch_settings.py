@@ -23,6 +23,7 @@ from benchmarks.classifiers import log_probability, splits
 from benchmarks.command import run
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.scalable_paper.large_data import flights
+from pymc_gpep.streaming.falling import FallingAdam
 
 JUDGED = "usps", "flights", "segmentation", "dna"
 """Sets that no default was chosen on."""
@@ -76,7 +77,7 @@ def work(folder: str, name: str, setting: str, seconds: float, kept_back: bool) 
             eta = pm.HalfNormal("eta", 5.0)
             gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(columns, ls=ls))
             gpep.MultinomialProbit("y", gp.prior("f", X=X[first], n_outputs=c).T, observed=y[first])
-            more = {} if rate is None else {"obj_optimizer": gpep.falling_adam(steps, rate)}
+            more = {} if rate is None else {"obj_optimizer": FallingAdam(steps, rate)}
             times = [time.process_time()]
             fit = pm.fit(
                 steps, method="sparse_ep", gp=gp, data=(X, y), progressbar=False, random_seed=1,

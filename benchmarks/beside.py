@@ -53,7 +53,7 @@ def draws(n: int, c: int, labels: np.ndarray) -> Callable[[], Any]:
         gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(16, ls=np.exp(2.0)))
         f = gp.prior("f", X=X, n_outputs=c)
         gpep.MultinomialProbit("y", f.T, observed=labels)
-        step = gpep.GuidedHMC(rng=1)
+        step = gpep.samplers.GuidedHMC(rng=1)
     start = model.initial_point()
 
     def once() -> None:

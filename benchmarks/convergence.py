@@ -14,9 +14,10 @@ import numpy as np
 from common import Table, read_csv
 from threadpoolctl import threadpool_limits
 
+from pymc_gpep.approximations import NestedEP
+
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the data sets of the tests
 
-from pymc_gpep import NestedEP
 from pymc_gpep.approximations import Solution
 from tests.reference.data import iris, squared_exponential, wine
 

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the references of the tests
 
-import pymc_gpep as gpep
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.checks.annealing import Base, anneal, importance_weights
 from pymc_gpep.checks.corrected_evidence import corrected_evidence
 from pymc_gpep.hyper.weights import Estimate, importance_estimate
@@ -77,7 +77,7 @@ def row(name: str, log_variance: float, log_lengthscale: float, runs: int, tempe
     X, y = iris() if name == "iris" else whole(name, data)
     K = squared_exponential(X, variance=np.exp(log_variance), lengthscale=np.exp(log_lengthscale))
     K += JITTER * np.eye(y.size)
-    method = gpep.NestedEP(tolerance=1e-9)
+    method = NestedEP(tolerance=1e-9)
     solution = method.solve(K, np.zeros((y.max() + 1, y.size)), y)
     began = time.perf_counter()
     corrected = corrected_evidence(method, solution)

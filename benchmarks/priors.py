@@ -19,11 +19,13 @@ from benchmarks.command import run
 from benchmarks.common import read_csv
 from benchmarks.experiment import Arrays, Cell, Experiment, returned
 from benchmarks.paper.data import folds
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import hyper_method
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.hyper.starts import starting_points
+from pymc_gpep.structure import read_classifier
 
 LENGTH_SCALES: dict[str, Callable[[int], Callable[..., Any]]] = {
     "LogNormal(½ log d, 1.5)": lambda d: lambda shape: pm.LogNormal("ls", math.log(d) / 2, 1.5, shape=shape),
@@ -70,7 +72,7 @@ def work(
             gp = pm.gp.Latent(cov_func=MAGNITUDES[magnitude]() ** 2 * pm.gp.cov.ExpQuad(d, ls=ls))
             f = gp.prior("f", X=X[~held_out], n_outputs=classes)
             gpep.MultinomialProbit("y", f.T, observed=y[~held_out])
-        log_posterior = DenseLogPosterior(gpep.read_classifier(model), gpep.NestedEP())
+        log_posterior = DenseLogPosterior(read_classifier(model), NestedEP())
         points = starting_points(log_posterior, log_posterior.space.initial_point(), starts)
         optima = [maximise(log_posterior, point, 1000) for point in points]
         best = max(optima, key=lambda optimum: optimum.best.log_posterior)

@@ -46,13 +46,13 @@ class Sampler(NamedTuple):
 
 
 SAMPLERS = {
-    "GuidedHMC": Sampler(lambda: gpep.GuidedHMC(), draws=2000),
-    "EllipticalSlice": Sampler(lambda: gpep.EllipticalSlice(), draws=1000),
-    "EllipticalSlice, prior": Sampler(lambda: gpep.EllipticalSlice(guide="prior"), draws=1000),
-    "ProbitGibbs, whitened": Sampler(lambda: gpep.ProbitGibbs(hyper="whitened"), draws=1000),
-    "ProbitGibbs, collapsed": Sampler(lambda: gpep.ProbitGibbs(hyper="collapsed"), draws=1000),
-    "ProbitGibbs, centred": Sampler(lambda: gpep.ProbitGibbs(hyper="centred"), draws=1000),
-    "PseudoMarginal": Sampler(lambda: gpep.PseudoMarginal(), draws=1000),
+    "GuidedHMC": Sampler(lambda: gpep.samplers.GuidedHMC(), draws=2000),
+    "EllipticalSlice": Sampler(lambda: gpep.samplers.EllipticalSlice(), draws=1000),
+    "EllipticalSlice, prior": Sampler(lambda: gpep.samplers.EllipticalSlice(guide="prior"), draws=1000),
+    "ProbitGibbs, whitened": Sampler(lambda: gpep.samplers.ProbitGibbs(hyper="whitened"), draws=1000),
+    "ProbitGibbs, collapsed": Sampler(lambda: gpep.samplers.ProbitGibbs(hyper="collapsed"), draws=1000),
+    "ProbitGibbs, centred": Sampler(lambda: gpep.samplers.ProbitGibbs(hyper="centred"), draws=1000),
+    "PseudoMarginal": Sampler(lambda: gpep.samplers.PseudoMarginal(), draws=1000),
     "NUTS, PyMC": Sampler(),
     "NUTS, nutpie": Sampler(nuts_sampler="nutpie"),
     "marginal NUTS, PyMC": Sampler(marginal=True),
@@ -96,7 +96,7 @@ def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         result = {"make_s": made, "cpu_s": cpu_time() - begun} | summarise(idata)
         if sampler.marginal:
             begun = time.perf_counter()
-            gpep.recover(idata, model, random_seed=arguments.seed, progressbar=False)
+            gpep.recover_latent(idata, model, random_seed=arguments.seed, progressbar=False)
             result["recover_s"] = time.perf_counter() - begun
     return result
 

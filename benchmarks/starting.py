@@ -89,7 +89,7 @@ def sampler() -> dict[str, float]:
 
     model, _, _ = declare(100)
     with model:
-        making, step = cpu(gpep.GuidedHMC)
+        making, step = cpu(gpep.samplers.GuidedHMC)
         point = model.initial_point()
         first, _ = cpu(step.step, point)
     return {"making a GuidedHMC": making, "its first draw": first}

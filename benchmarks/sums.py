@@ -24,6 +24,7 @@ import pymc as pm
 import xarray as xr
 
 import pymc_gpep as gpep
+from pymc_gpep.structure import read_classifier
 
 
 def binary() -> None:
@@ -199,7 +200,7 @@ def run(name: str, draws: int) -> tuple[dict[str, dict[str, float]], Moments]:
             target_accept=0.95, idata_kwargs={"include_transformed": True},
         )  # fmt: skip
     rows = {"nuts": {"seconds": time.perf_counter() - began}}
-    names = [rv.name for rv in gpep.read_classifier(model).integrated]
+    names = [rv.name for rv in read_classifier(model).integrated]
     summary = az.summary(chains, var_names=names, round_to="none")
     rows["nuts"] |= {"r_hat": float(summary["r_hat"].max()), "ess": float(summary["ess_bulk"].min())}
     for method in methods(name):
@@ -218,7 +219,7 @@ def beside_stored(name: str, chains: Moments) -> dict[str, dict[str, str]]:
     """Return a row for each method, whose fits are held against stored moments of value variables."""
     with pm.Model() as model:
         MODELS[name]()
-    integrated = {rv.name for rv in gpep.read_classifier(model).integrated}
+    integrated = {rv.name for rv in read_classifier(model).integrated}
     rows = {}
     of_one = {"ep": {}, "kl": {}, "laplace": {}, "laplace with smoothed_mean": {"smoothed_mean": True}}
     every: dict[str, dict[str, bool]] = {"nested_ep": {}, "qep": {}, "laplace": {}} if name == "classes" else of_one

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-import pymc_gpep as gpep
 from benchmarks.sums import MODELS, methods
+from pymc_gpep.structure import read_classifier
 
 _DRAWS = 4000
 
@@ -162,7 +162,7 @@ def main() -> None:
     for model in given.only:
         with pm.Model() as declared:
             MODELS[model]()
-        names = [rv.name for rv in gpep.read_classifier(declared).integrated]
+        names = [rv.name for rv in read_classifier(declared).integrated]
         extras = [] if given.extras is None else [each for each in EXTRAS if each != "INLA" or model == "binary"]
         for method in [*METHODS, *extras]:
             python = given.extras if method in EXTRAS else sys.executable

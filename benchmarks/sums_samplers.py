@@ -22,6 +22,7 @@ import xarray as xr
 
 import pymc_gpep as gpep
 from benchmarks.sums import MODELS, Moments
+from pymc_gpep.structure import read_classifier
 
 
 def _by_step(make: Callable[[], Any]) -> Callable[[int, int], xr.DataTree]:
@@ -37,14 +38,14 @@ def _marginal(draws: int, seed: int) -> xr.DataTree:
         chains = pm.sample(
             draws, tune=draws // 2, chains=2, cores=1, random_seed=seed, progressbar=False, nuts_sampler="pymc"
         )
-    return gpep.recover(chains, marginal, random_seed=seed, progressbar=False)
+    return gpep.recover_latent(chains, marginal, random_seed=seed, progressbar=False)
 
 
 SAMPLERS: dict[str, Callable[[int, int], xr.DataTree]] = {
-    "GuidedHMC": _by_step(gpep.GuidedHMC),
-    "EllipticalSlice": _by_step(gpep.EllipticalSlice),
-    "PseudoMarginal": _by_step(gpep.PseudoMarginal),
-    "ProbitGibbs": _by_step(gpep.ProbitGibbs),
+    "GuidedHMC": _by_step(gpep.samplers.GuidedHMC),
+    "EllipticalSlice": _by_step(gpep.samplers.EllipticalSlice),
+    "PseudoMarginal": _by_step(gpep.samplers.PseudoMarginal),
+    "ProbitGibbs": _by_step(gpep.samplers.ProbitGibbs),
     "marginal NUTS": _marginal,
     "NUTS": _by_step(lambda: None),
 }
@@ -66,7 +67,7 @@ def run(model: str, sampler: str, draws: int, chains: Moments, seed: int = 1) ->
     with pm.Model() as declared, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         MODELS[model]()
-        classifier = gpep.read_classifier(declared)
+        classifier = read_classifier(declared)
         began = time.process_time()
         posterior = SAMPLERS[sampler](draws, seed)["posterior"].to_dataset()
         seconds = time.process_time() - began

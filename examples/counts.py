@@ -40,7 +40,14 @@ with pm.Model(coords={"year": counts.index}) as model:
 
     fits = {method: pm.fit(method=method, hyper="map", progressbar=False) for method in ("ep", "kl", "laplace")}
     mcmc = pm.sample(
-        draws=300, tune=150, chains=2, cores=1, step=gpep.GuidedHMC(), random_seed=1, progressbar=False, quiet=True
+        draws=300,
+        tune=150,
+        chains=2,
+        cores=1,
+        step=gpep.samplers.GuidedHMC(),
+        random_seed=1,
+        progressbar=False,
+        quiet=True,
     )
     integrated = pm.fit(method="ep", hyper="ccd", progressbar=False)
 

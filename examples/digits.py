@@ -18,6 +18,7 @@ import pymc as pm
 from sklearn.datasets import load_digits
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import NestedEP
 
 digits = load_digits()
 order = np.random.default_rng(1).permutation(len(digits.target))
@@ -66,7 +67,7 @@ cost = {}
 for c in (2, 4, 6, 8, 10):
     some = np.flatnonzero(digits.target < c)[:200]
     k = (magnitude**2 * pm.gp.cov.ExpQuad(64, ls=length))(digits.data[some] / 16).eval()
-    solve = partial(gpep.NestedEP().solve, k, np.zeros((c, len(some))), digits.target[some])
+    solve = partial(NestedEP().solve, k, np.zeros((c, len(some))), digits.target[some])
     cost[c] = {"seconds": min(timeit.repeat(solve, number=1, repeat=2)), "sweeps": solve().convergence.iterations}
 cost = pd.DataFrame.from_dict(cost, orient="index").rename_axis("classes")
 print(cost.round(3).to_string())

@@ -64,7 +64,7 @@ gpep.plots.plot_latent_pair(fits, least, ("versicolor", "virginica"), masses=(0.
 middle.set_title(f"Latent values of flower {least}, the least certain")
 
 values = {"ls": np.geomspace(0.3, 10, 15), "eta": np.geomspace(0.5, 50, 15)}
-grid = gpep.evidence_grid(model, values, progressbar=False)
+grid = gpep.diagnostics.evidence_grid(model, values, progressbar=False)
 gpep.plots.plot_evidence_grid(grid, ["evidence"], axes=right)
 right.set(title="Log evidence by nested EP", xlabel="length scale ls (cm)", ylabel="magnitude eta")
 

@@ -3,7 +3,7 @@
 #
 # Nested EP integrates the latent values out, with exact gradients of the evidence. So NUTS, PyMC's own sampler, can
 # walk over the hyperparameters alone: two numbers here, instead of two and a hundred and fifty latent values that
-# depend on them. `gpep.marginalize` makes the model to sample, `gpep.recover` adds the latent values to its draws.
+# depend on them. `gpep.marginalize` makes the model to sample. `gpep.recover_latent` adds latent values to its draws.
 
 # %%
 from pathlib import Path
@@ -38,7 +38,7 @@ with pm.Model(coords={"species": iris.target_names, "flower": petals.index[train
 # %%
 marginal = gpep.marginalize(model)
 idata = pm.sample(model=marginal, draws=150, tune=100, chains=2, cores=1, random_seed=1, progressbar=False, quiet=True)
-idata = gpep.recover(idata, marginal, random_seed=1, progressbar=False)
+idata = gpep.recover_latent(idata, marginal, random_seed=1, progressbar=False)
 print("draws:", ", ".join(f"{name} {idata.posterior[name].shape}" for name in ("ls", "eta", "f")))
 print(az.summary(idata, var_names=["ls", "eta"]).to_string())
 
@@ -52,7 +52,7 @@ print(az.summary(idata, var_names=["ls", "eta"]).to_string())
 ep = pm.fit(method="nested_ep", model=model, hyper="ccd", progressbar=False)
 
 values = {"ls": np.geomspace(0.3, 10, 24), "eta": np.geomspace(0.5, 50, 24)}
-grid = gpep.evidence_grid(model, values, progressbar=False)
+grid = gpep.diagnostics.evidence_grid(model, values, progressbar=False)
 of_ls = stats.invgamma(3, scale=3).logpdf(grid["ls"]) + np.log(grid["ls"])
 of_eta = stats.halfnorm(scale=5).logpdf(grid["eta"]) + np.log(grid["eta"])
 posterior = np.exp(grid["evidence"] + of_ls + of_eta)

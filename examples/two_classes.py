@@ -71,7 +71,14 @@ with pm.Model(coords={"tumour": train}) as fixed:
 
     same = {name: pm.fit(method=method, progressbar=False) for method, name in names.items()}
     mcmc = pm.sample(
-        draws=300, tune=120, chains=2, cores=1, step=gpep.GuidedHMC(), random_seed=1, progressbar=False, quiet=True
+        draws=300,
+        tune=120,
+        chains=2,
+        cores=1,
+        step=gpep.samplers.GuidedHMC(),
+        random_seed=1,
+        progressbar=False,
+        quiet=True,
     )
 
 p = {name: fit.predict(held, Xnew)["p"] for name, fit in same.items()}

@@ -45,7 +45,7 @@ _REWRITTEN = {
     "approximations/test_negative_sites.py",
     "checks/test_other_mode.py",
     "graph/test_evidence.py",
-    "sampling",
+    "samplers",
     "golden",
     "streaming/test_step.py",
     "structure/test_interpreted.py",

@@ -26,7 +26,7 @@ SHARES = {
     "variational": 0.24,
     "approximations": 0.17,
     "hyper": 0.16,
-    "sampling": 0.13,
+    "samplers": 0.13,
     "checks": 0.12,
     "fits": 0.19,
     "likelihoods": 0.11,

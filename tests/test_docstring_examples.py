@@ -9,6 +9,7 @@ import io
 import re
 from contextlib import redirect_stdout
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -18,13 +19,20 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
-import pymc_gpep.sklearn
-from pymc_gpep.approximations.methods import APPROXIMATIONS, SPARSE_APPROXIMATIONS
+from pymc_gpep.approximations.ivm import IVM
+from pymc_gpep.approximations.methods import APPROXIMATIONS, METHODS, SPARSE_APPROXIMATIONS
 from tests.models import interpreted_sampler
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
-ROOMS = {"pymc_gpep": gpep, "pymc_gpep.plots": gpep.plots, "pymc_gpep.sklearn": pymc_gpep.sklearn}
-NAMES = [(room, name) for room, module in ROOMS.items() for name in module.__all__ if name != "plots"]
+MODULES = ("methods", "samplers", "diagnostics", "plots", "sklearn")
+ROOMS = {name: import_module(f"pymc_gpep.{name}") for name in MODULES}
+NAMES = [(module, name) for module in (gpep, *ROOMS.values()) for name in module.__all__ if name not in ROOMS]
+RESULTS = re.findall(r"^   ([a-z_.]+)\.([A-Z]\w+)$", PAGE.read_text(), flags=re.MULTILINE)
+"""The module and the name of each type of results."""
+WITH_EXAMPLES = [
+    *NAMES,
+    *((import_module(f"pymc_gpep.{module}"), name) for module, name in RESULTS if "Solution" not in name),
+]
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +89,11 @@ def few_draws(sample):
 
 @interpreted_sampler
 @pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning")
-@pytest.mark.parametrize(("room", "name"), NAMES, ids=[name for _, name in NAMES])
-def test_example_runs(room, name, names, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("module", "name"), WITH_EXAMPLES, ids=[name for _, name in WITH_EXAMPLES])
+def test_example_runs(module, name, names, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pm, "sample", few_draws(pm.sample))
-    text = inspect.getdoc(getattr(ROOMS[room], name)) or ""
+    text = inspect.getdoc(getattr(module, name)) or ""
     examples = doctest.DocTestParser().get_examples(text.partition("Examples\n--------\n")[2])
     assert examples
     known = dict(names)
@@ -103,7 +111,18 @@ def test_page_has_every_public_name():
     assert sorted(listed) == sorted(name for _, name in NAMES)
 
 
-@pytest.mark.parametrize("kind", [*APPROXIMATIONS, *SPARSE_APPROXIMATIONS, gpep.IVM])
+def test_there_is_a_function_of_arrays_for_each_method():
+    assert set(ROOMS["methods"].__all__) == {*METHODS, *(each.name for each in SPARSE_APPROXIMATIONS), IVM.name}
+
+
+@pytest.mark.parametrize("name", ROOMS["methods"].__all__)
+def test_functions_of_arrays_document_each_option_that_they_take(name):
+    function = getattr(ROOMS["methods"], name)
+    listed = re.findall(r"^([\w, ]+) : ", inspect.getdoc(function).partition("Parameters\n")[2], flags=re.MULTILINE)
+    assert sorted(", ".join(listed).split(", ")) == sorted(inspect.signature(function).parameters)
+
+
+@pytest.mark.parametrize("kind", [*APPROXIMATIONS, *SPARSE_APPROXIMATIONS, IVM])
 def test_options_are_documented_once_each_also_those_of_the_classes_above(kind):
     listed = re.findall(r"^([\w, ]+) : ", inspect.getdoc(kind).partition("Parameters\n")[2], flags=re.MULTILINE)
     assert sorted(", ".join(listed).split(", ")) == sorted(option.name for option in fields(kind))

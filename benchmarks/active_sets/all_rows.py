@@ -15,12 +15,13 @@ import pymc as pm
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-import pymc_gpep as gpep
 from benchmarks.active_sets.first_rows import by_first_rows
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split, read_table, split, standardised, subset
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
 from benchmarks.paper.predictive import classifier
+from pymc_gpep.approximations import IVM, NestedEP
+from pymc_gpep.approximations.selection.selection import DenseRows
 
 Array = np.ndarray
 
@@ -76,7 +77,7 @@ def by_all_rows(data: str, name: str, size: list[int] | None) -> Arrays:
     parts = load(data, name, size)
     prior = squared_exponential(distances(parts), *AT[name])
     with threadpool_limits(1):
-        solution = gpep.NestedEP().solve(prior.k, np.zeros((parts.classes, len(parts.y))), parts.y)
+        solution = NestedEP().solve(prior.k, np.zeros((parts.classes, len(parts.y))), parts.y)
         p = probabilities("multinomial_probit", *at_held_out(solution, prior))
     found = np.stack([np.log(of_labels(p, parts.ynew)), p.argmax(axis=1) == parts.ynew])
     whole = {"found": found[None], "counts": np.array([len(parts.y)])}
@@ -91,9 +92,9 @@ def by_active_rows(
     prior = squared_exponential(distances(parts), *AT[name])
     n, classes = len(parts.y), parts.classes
     counts = [count for count in counts if count < n]
-    ivm = gpep.IVM(active=counts[-1], score=score, rows=counts[-1] + 1, sites="coupled")
+    ivm = IVM(active=counts[-1], score=score, rows=counts[-1] + 1, sites="coupled")
     with threadpool_limits(1):
-        solution = ivm.solve(gpep.DenseRows(prior.k, np.zeros((classes, n))), parts.y, random_seed=1)
+        solution = ivm.solve(DenseRows(prior.k, np.zeros((classes, n))), parts.y, random_seed=1)
         found = []
         for mean, cov in by_first_rows(ivm, solution, prior.cross[:, solution.selection.rows], prior.variance, counts):
             p = probabilities("multinomial_probit", mean, cov)

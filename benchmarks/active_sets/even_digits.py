@@ -13,12 +13,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.spatial.distance import cdist
 
-import pymc_gpep as gpep
 from benchmarks.active_sets.first_rows import by_first_rows
 from benchmarks.active_sets.printed import EVEN_DIGITS
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split
 from benchmarks.scalable_paper.large_data import mnist
+from pymc_gpep.approximations import IVM
+from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
 from pymc_gpep.plots.style import LINE_STYLES, colours
 
@@ -67,8 +68,8 @@ def predictions(
     likelihood = SoftmaxLikelihood()
     options = WAYS[way] | {"liquid": min(WAYS[way]["liquid"], active)}
     # As many sites of a function, whichever rows they are on.
-    ivm = gpep.IVM(active=active, pool=POOL, rows=len(DIGITS) * active + 1, score="information", **options)
-    prior = gpep.DenseRows(k, np.zeros((classes, n)))
+    ivm = IVM(active=active, pool=POOL, rows=len(DIGITS) * active + 1, score="information", **options)
+    prior = DenseRows(k, np.zeros((classes, n)))
     solution = ivm.solve(prior, split.y, likelihood=likelihood, random_seed=seed)
     cross = covariance(split.Xnew, split.X[solution.selection.rows])
     found = []

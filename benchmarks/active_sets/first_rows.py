@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-import pymc_gpep as gpep
+from pymc_gpep.approximations import IVM
 
 Array = np.ndarray
 
@@ -18,7 +18,7 @@ def predicted(posterior: Any, cross: Array, variance: float) -> tuple[Array, Arr
 
 
 def by_first_rows(
-    ivm: gpep.IVM, solution: Any, cross: Array, variance: float, counts: Iterable[int]
+    ivm: IVM, solution: Any, cross: Array, variance: float, counts: Iterable[int]
 ) -> Iterator[tuple[Array, Array]]:
     """The same by so many active rows; `cross` (m, active) is with these in their order."""
     for count in counts:

@@ -14,10 +14,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.spatial.distance import cdist
 
-import pymc_gpep as gpep
 from benchmarks.active_sets.first_rows import by_first_rows, predicted
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split, read_table, standardised, subset
+from pymc_gpep.approximations import IVM, VariationalBayes
+from pymc_gpep.approximations.selection.selection import DenseRows
+from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
 
 PHI = 0.001
 JITTER = 1e-6
@@ -50,8 +52,8 @@ def by_active_rows(data: str, score: str, seed: int, active: int, every: int, si
     n, classes = len(split.y), 26
     k = covariance(split.X, split.X)
     k.flat[:: n + 1] += JITTER
-    ivm = gpep.IVM(active=active, pool=n, rows=active + 1, sites="utility", score=score, polish=False)
-    solution = ivm.solve(gpep.DenseRows(k, np.zeros((classes, n))), split.y, random_seed=seed)
+    ivm = IVM(active=active, pool=n, rows=active + 1, sites="utility", score=score, polish=False)
+    solution = ivm.solve(DenseRows(k, np.zeros((classes, n))), split.y, random_seed=seed)
     cross = covariance(split.Xnew, split.X[solution.selection.rows])
     counts = np.arange(every, active + 1, every)
     scores = [_scores(split, mean, cov) for mean, cov in by_first_rows(ivm, solution, cross, 1.0, counts)]
@@ -64,14 +66,14 @@ def by_all_rows(data: str, size: list[int] | None) -> Arrays:
     n, classes = len(split.y), 26
     k = covariance(split.X, split.X)
     k.flat[:: n + 1] += JITTER
-    solution = gpep.VariationalBayes().solve(k, np.zeros((classes, n)), split.y)
+    solution = VariationalBayes().solve(k, np.zeros((classes, n)), split.y)
     found = _scores(split, *predicted(solution.posterior, covariance(split.Xnew, split.X), 1.0))
     return {"scores": np.array(found), "converged": np.array(solution.convergence.converged), "MB": _megabytes()}
 
 
 def _scores(split: Split, mean: np.ndarray, cov: np.ndarray) -> tuple[float, float]:
     """Part that is wrong, and mean log probability of the labels."""
-    p, _ = gpep.class_probabilities(mean, cov)
+    p, _ = class_probabilities(mean, cov)
     return float((p.argmax(axis=1) != split.ynew).mean()), float(np.log(p[np.arange(len(p)), split.ynew]).mean())
 
 

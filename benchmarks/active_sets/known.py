@@ -11,6 +11,7 @@ import pymc_gpep as gpep
 from benchmarks.active_sets.toy import covariance
 from benchmarks.paper.data import Split
 from benchmarks.paper.fixed import JITTER, Prior, at_held_out, of_labels, probabilities
+from pymc_gpep.approximations import Laplace, LaplaceProbit, NestedEP, VariationalBayes
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 
@@ -25,10 +26,10 @@ class Method(NamedTuple):
 
 
 METHODS = {
-    "Laplace, softmax": Method(gpep.Laplace(), "softmax"),
-    "Laplace, probit": Method(gpep.LaplaceProbit(), "multinomial_probit"),
-    "VB": Method(gpep.VariationalBayes(), "multinomial_probit"),
-    "nested EP": Method(gpep.NestedEP(), "multinomial_probit"),
+    "Laplace, softmax": Method(Laplace(), "softmax"),
+    "Laplace, probit": Method(LaplaceProbit(), "multinomial_probit"),
+    "VB": Method(VariationalBayes(), "multinomial_probit"),
+    "nested EP": Method(NestedEP(), "multinomial_probit"),
 }
 GIBBS = "Gibbs"
 
@@ -60,8 +61,8 @@ def sampled(split: Split, phi: Array, s: float, *, burn: int, draws: int, used: 
         gp = pm.gp.Latent(cov_func=s * pm.gp.cov.ExpQuad(d, ls=1.0))
         gpep.MultinomialProbit("y", gp.prior("f", X=scaled, n_outputs=split.classes).T, observed=split.y)
         idata = pm.sample(
-            draws, tune=burn, chains=1, cores=1, step=gpep.ProbitGibbs(sweeps=1), random_seed=seed, progressbar=False,
-            compute_convergence_checks=False,
+            draws, tune=burn, chains=1, cores=1, step=gpep.samplers.ProbitGibbs(sweeps=1), random_seed=seed,
+            progressbar=False, compute_convergence_checks=False,
         )  # fmt: skip
         return np.asarray(gpep.predict_draws(idata, gp, new, draws=used, progressbar=False)["p"].values)
 

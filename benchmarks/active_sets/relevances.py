@@ -7,10 +7,10 @@ import numpy as np
 import pymc as pm
 from threadpoolctl import threadpool_limits
 
-import pymc_gpep as gpep
 from benchmarks.active_sets.toy import model_of
 from benchmarks.paper.data import Split
 from benchmarks.paper.predictive import classifier
+from pymc_gpep.approximations import VariationalBayes
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.mean_field_steps import mean_field_steps
 from pymc_gpep.hyper.weights import importance_estimate
@@ -60,7 +60,7 @@ def learn(
     if how in MAXIMA:
         return _at_maximum(split, MAXIMA[how], ard)
     with threadpool_limits(1):
-        log_posterior = DenseLogPosterior(read_classifier(model_of(split.X, split.y, ard)), gpep.VariationalBayes())
+        log_posterior = DenseLogPosterior(read_classifier(model_of(split.X, split.y, ard)), VariationalBayes())
         theta = log_posterior.space.initial_point({"phi": np.ones(split.X.shape[1]) if ard else 1.0})
         bounds: list[float] = []
         effective: list[float] = []

@@ -12,10 +12,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-import pymc_gpep as gpep
 from benchmarks.active_sets.first_rows import by_first_rows
 from benchmarks.active_sets.toy import INPUTS, RELEVANT, covariance, draw_data
 from benchmarks.experiment import Arrays, Cell, Experiment
+from pymc_gpep.approximations import IVM
+from pymc_gpep.approximations.selection.selection import DenseRows
+from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
 
 ROWS, TEST, ACTIVE, STARTS = 1000, 2385, 50, 20
 COUNTS = (10, 20, 30, 40, 50)
@@ -41,13 +43,13 @@ def errors(seed: int, variant: str, rows: int, test: int) -> Arrays:
     phi = np.full(INPUTS, OTHERS)
     phi[:RELEVANT] = RELEVANCE
     k = covariance(X, X, phi) + JITTER * np.eye(rows)
-    ivm = gpep.IVM(active=ACTIVE, pool=rows, rows=ACTIVE + 1, **VARIANTS[variant])
+    ivm = IVM(active=ACTIVE, pool=rows, rows=ACTIVE + 1, **VARIANTS[variant])
     with threadpool_limits(1):
-        solution = ivm.solve(gpep.DenseRows(k, np.zeros((3, rows))), y, random_seed=seed)
+        solution = ivm.solve(DenseRows(k, np.zeros((3, rows))), y, random_seed=seed)
         chosen = solution.selection.rows
         wrong = []
         for mean, cov in by_first_rows(ivm, solution, covariance(Xnew, X[chosen], phi), 1.0, COUNTS):
-            p, _ = gpep.class_probabilities(mean, cov, method="inner_ep")
+            p, _ = class_probabilities(mean, cov, method="inner_ep")
             wrong.append((p.argmax(axis=1) != ynew).mean())
     return {"error": np.array(wrong), "radius": (X[chosen, :RELEVANT] ** 2).sum(axis=1)}
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-import pymc_gpep as gpep
 from benchmarks.active_sets.known import prior_of
 from benchmarks.active_sets.printed import TABLE_2
 from benchmarks.active_sets.relevances import learn
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split, read_table, standardised
 from benchmarks.paper.fixed import at_held_out, of_labels, probabilities
+from pymc_gpep.approximations import NestedEP, VariationalBayes
 
 Array = np.ndarray
 
@@ -38,10 +38,10 @@ SPLITS = 20
 RISE = {"letters": 0.1}
 """Part of the bound that a step must raise it by, where it is not a hundredth."""
 HOW: dict[str, tuple[str, Any]] = {
-    "mean field, authors": ("authors", gpep.VariationalBayes()),
-    "mean field, utilities": ("utilities", gpep.VariationalBayes()),
-    "maximum, VB": ("maximum, VB", gpep.VariationalBayes()),
-    "maximum, nested EP": ("maximum, nested EP", gpep.NestedEP()),
+    "mean field, authors": ("authors", VariationalBayes()),
+    "mean field, utilities": ("utilities", VariationalBayes()),
+    "maximum, VB": ("maximum, VB", VariationalBayes()),
+    "maximum, nested EP": ("maximum, nested EP", NestedEP()),
 }
 """How hyperparameters are found, and the approximation that predicts."""
 KINDS = {"one": "one φ", "ARD": "a φ for each input"}

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
+from pymc_gpep.approximations import VariationalBayes
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.mean_field_steps import mean_field_steps
 from pymc_gpep.hyper.optimum import maximise
@@ -77,7 +78,7 @@ def follow(seed: int, variant: str, points: int, draws: int, steps: int) -> Arra
     (X, y), (Xnew, ynew) = draw_data(points, rng), draw_data(TEST, rng)
     columns: dict[str, list[Any]] = {name: [] for name in ("bound", "phi", "accuracy", "effective")}
     with threadpool_limits(1):
-        log_posterior = DenseLogPosterior(read_classifier(model_of(X, y)), gpep.VariationalBayes())
+        log_posterior = DenseLogPosterior(read_classifier(model_of(X, y)), VariationalBayes())
         theta = log_posterior.space.initial_point({"phi": np.ones(INPUTS)})
         if variant == FROM_MAXIMUM:
             theta = maximise(log_posterior, theta, 500).best.theta

@@ -81,8 +81,8 @@ def chain(
             f = pm.gp.Latent(cov_func=kernel).prior("f", X=split.X, jitter=JITTER)
             pm.Bernoulli("y", logit_p=f, observed=split.y)
             idata = pm.sample(
-                draws, tune=tune, chains=1, cores=1, step=gpep.GuidedHMC(), random_seed=seed, progressbar=False,
-                compute_convergence_checks=False,
+                draws, tune=tune, chains=1, cores=1, step=gpep.samplers.GuidedHMC(), random_seed=seed,
+                progressbar=False, compute_convergence_checks=False,
             )  # fmt: skip
     latent = idata["posterior"]["f"].values[0, ::thin]
     # Given the values at the training points, those at the test points are Gaussian.

@@ -15,8 +15,17 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dtrtri
 from scipy.special import log_expit, log_ndtr
 
-import pymc_gpep as gpep
-from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.approximations import (
+    EP,
+    KL,
+    Approximator,
+    FactorialVariational,
+    LabelRegression,
+    NaiveTAP,
+    QuadraticVB,
+    ScalarLaplace,
+    Solution,
+)
 from pymc_gpep.approximations.limits import positive
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.kernels.status import CONVERGED
@@ -37,13 +46,13 @@ LINKS: dict[str, TwoClasses] = {
 }
 """The likelihoods: probit and logit."""
 METHODS: dict[str, Approximator] = {
-    "LA": gpep.ScalarLaplace(),
-    "EP": gpep.EP(),
-    "KL": gpep.KL(),
-    "VB": gpep.QuadraticVB(),
-    "FV": gpep.FactorialVariational(),
-    "LR": gpep.LabelRegression(),
-    "TAPnaive": gpep.NaiveTAP(),
+    "LA": ScalarLaplace(),
+    "EP": EP(),
+    "KL": KL(),
+    "VB": QuadraticVB(),
+    "FV": FactorialVariational(),
+    "LR": LabelRegression(),
+    "TAPnaive": NaiveTAP(),
 }
 """In the order of the paper's last table."""
 GAUSSIAN = ("LA", "EP", "KL", "VB")
@@ -51,7 +60,7 @@ GAUSSIAN = ("LA", "EP", "KL", "VB")
 
 
 @dataclass(frozen=True)
-class AuthorsLabelRegression(gpep.LabelRegression):
+class AuthorsLabelRegression(LabelRegression):
     """Label regression as in the authors' code: the best of six noises, and σ_n² for the precision of the sites."""
 
     noises: ClassVar[tuple[float, ...]] = tuple(np.linspace(0.5, 2.0, 6))
@@ -78,7 +87,7 @@ class AuthorsLabelRegression(gpep.LabelRegression):
 
 
 @dataclass(frozen=True)
-class AuthorsNaiveTAP(gpep.NaiveTAP):
+class AuthorsNaiveTAP(NaiveTAP):
     """Naive TAP as in the authors' code: cavities of variance K_ii − 1, here 0 where that would be negative."""
 
     tolerance: float = field(default=1e-9, metadata=positive())

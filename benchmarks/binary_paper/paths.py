@@ -7,11 +7,10 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize_scalar
 
-import pymc_gpep as gpep
 from benchmarks.binary_paper.covariances import JITTER, Prior, Priors
 from benchmarks.binary_paper.methods import EVERY, AuthorsLabelRegression, printed_bound
 from benchmarks.paper.data import Split
-from pymc_gpep.approximations import Solution
+from pymc_gpep.approximations import LabelRegression, Solution
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage
 from pymc_gpep.likelihoods.one_function import TwoClasses
@@ -24,7 +23,7 @@ STEPPED = {f"FV, {STEPS} steps": "FV", f"TAPnaive, {STEPS} steps": "TAPnaive"}
 """Names of these two iterations, which are not the authors' own to the letter, and of the methods they approach."""
 TOLERANCES = {"LA": 1e-4, "EP": 1e-4, "KL": 1e-4, "VB": 1e-5, "FV": 1e-4, "TAPnaive": 1e-4, "TAPnaive, code": 1e-4}
 """At which information has all the digits that the table of 96 trials prints, and one more; a test looks."""
-_LIMITS = gpep.LabelRegression().least, gpep.LabelRegression().most
+_LIMITS = LabelRegression().least, LabelRegression().most
 _KEPT = 4  # solves that a start is predicted from
 _POSITIVE = 1e-12  # what rounding may have left of a variance
 _UNIT = 0.8  # of log ℓ and log σ_f, two steps of the coarse grid: starts vary smoothly over a few

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from scipy.special import ndtr
 from threadpoolctl import threadpool_limits
 
-import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper import data as sets
 from benchmarks.paper.fixed import covariance
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.approximations.qep import quadrature_rule
 from pymc_gpep.kernels.moments.truncated_quadrature import truncated_moments
 from tests.reference.dense_nested_ep import inner_ep
@@ -26,7 +26,7 @@ Array = np.ndarray
 LOG_VARIANCE, LOG_LENGTHSCALE = 1.0, 1.0
 CHUNKS = {"glass": 9, "usps357": 4}
 METHODS = ("inner EP", "QD10", "Q10", "QD5", "Q5", "truncated", "truncated, diagonal")
-"""The paper's, and the rule that `gpep.QEP` takes by default."""
+"""The paper's, and the rule that `QEP` takes by default."""
 QUANTITIES = ("log normalisers", "means", "covariances")
 AVERAGED = "log normalisers"
 """The only one whose mean is in the table. A label says nothing about the level of all classes together, so every rule
@@ -46,9 +46,9 @@ def load(name: str, folder: str, size: int) -> tuple[Array, Array, int]:
 
 def cavities(K: Array, y: Array, c: int) -> tuple[Array, Array]:
     """Cavity moments (n, c) and (n, c, c) of every point after two sweeps."""
-    two = gpep.NestedEP(memory=0, damping=1.0, max_iterations=2, ladder=False)
+    two = NestedEP(memory=0, damping=1.0, max_iterations=2, ladder=False)
     sites = two.solve(K, np.zeros((c, y.size)), y).start
-    once = gpep.NestedEP(memory=0, damping=1.0, max_iterations=1, ladder=False)
+    once = NestedEP(memory=0, damping=1.0, max_iterations=1, ladder=False)
     after = once.solve(K, np.zeros((c, y.size)), y, start=sites)
     return after.posterior.cavities(after.mean, after.cov)
 

@@ -7,13 +7,13 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import NOTES, pixels
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
+from pymc_gpep.approximations import IEP, Laplace, NestedEP, VariationalBayes
 from pymc_gpep.plots import plot_evidence_grid
 
-METHODS = {"EP": gpep.NestedEP(), "IEP": gpep.IEP(), "VB": gpep.VariationalBayes(), "LA": gpep.Laplace()}
+METHODS = {"EP": NestedEP(), "IEP": IEP(), "VB": VariationalBayes(), "LA": Laplace()}
 QUANTITIES = ("evidence", "mlpd", "accuracy")
 NAMES = {"evidence": "evidence", "mlpd": "test density"}
 

@@ -8,18 +8,17 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import NOTES, TITLES, Split, halves, pixels, subset
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
 from benchmarks.paper.plain_iep import plain_iep
-from pymc_gpep.approximations import Solution
+from pymc_gpep.approximations import IEP, NestedEP, Solution
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.plots.style import LINE_STYLES, colours
 
 LOG_VARIANCE, LOG_LENGTHSCALE = 8.0, 2.5
 DATA = ("usps357", "glass")
-METHODS: dict[str, type[AcceleratedEP]] = {"EP": gpep.NestedEP, "IEP": gpep.IEP}
+METHODS: dict[str, type[AcceleratedEP]] = {"EP": NestedEP, "IEP": IEP}
 PLAIN = "IEP of the paper"
 ACCELERATED = "accelerated"
 INNER = {"standard": 200, "incremental": 1}

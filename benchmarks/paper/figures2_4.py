@@ -22,6 +22,8 @@ from threadpoolctl import threadpool_limits
 import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.fixed import covariance
+from pymc_gpep.approximations import IEP, NestedEP
+from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
 from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
 from pymc_gpep.plots.frames import same_frame
 
@@ -72,7 +74,7 @@ def compare(seed: int, draws: int, grid: int, tune: int = 500) -> Arrays:
         fits = fits_of(model)
         with model:
             idata = pm.sample(
-                draws, tune=tune, chains=4, cores=1, step=gpep.GuidedHMC(), random_seed=seed, progressbar=False
+                draws, tune=tune, chains=4, cores=1, step=gpep.samplers.GuidedHMC(), random_seed=seed, progressbar=False
             )
         f = idata["posterior"]["f"].transpose("chain", "draw", "class", "point")
         difference = f - f.mean(dim="class")
@@ -90,7 +92,7 @@ def compare(seed: int, draws: int, grid: int, tune: int = 500) -> Arrays:
         }
         for name, fit in fits.items():
             mean, cov = fit.latent["mean"].values.T, fit.latent["cov"].values
-            found[f"p {name}"] = gpep.class_probabilities(mean.T, cov)[0]
+            found[f"p {name}"] = class_probabilities(mean.T, cov)[0]
         if grid:
             at = np.linspace(-4.0, 5.5, grid)
             predicted = _predicted(at, model, gp, fits, idata)
@@ -116,7 +118,7 @@ def _boundary(fit: Any, gp: pm.gp.Latent) -> Array:
 def of_draws(f: Array) -> Array:
     """Class probabilities (n, c) from draws of the latent values (s, c, n)."""
     s, c, n = f.shape
-    p, _ = gpep.class_probabilities(np.moveaxis(f, 1, 2).reshape(-1, c), np.zeros((s * n, c, c)))
+    p, _ = class_probabilities(np.moveaxis(f, 1, 2).reshape(-1, c), np.zeros((s * n, c, c)))
     return p.reshape(s, n, c).mean(axis=0)
 
 
@@ -243,7 +245,7 @@ def _draw(cell: Arrays) -> Figure:
 def _moments(x: Array, y: Array) -> dict[str, tuple[Array, Array]]:
     """Means (c, n) and covariances (n, c, c) of the latent values by each approximation."""
     K, zeros = covariance(x[:, None], LOG_VARIANCE, LOG_LENGTHSCALE), np.zeros((len(NORMALS), len(x)))
-    solutions = {"EP": gpep.NestedEP().solve(K, zeros, y), "IEP": gpep.IEP().solve(K, zeros, y)}
+    solutions = {"EP": NestedEP().solve(K, zeros, y), "IEP": IEP().solve(K, zeros, y)}
     return {name: (solution.mean, solution.cov) for name, solution in solutions.items()}
 
 

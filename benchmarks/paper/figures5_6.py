@@ -24,6 +24,7 @@ from benchmarks.paper.fixed import (
     probabilities,
     squared_exponential,
 )
+from pymc_gpep.approximations import IEP, Laplace, NestedEP, VariationalBayes
 from pymc_gpep.approximations.laplace import tierney_kadane_probabilities
 from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
 from pymc_gpep.plots.frames import same_frame
@@ -34,7 +35,7 @@ Array = np.ndarray
 LOG_VARIANCE, LOG_LENGTHSCALE = 4.0, 2.0
 CLASS = 1  # of the point in figure 6: digit 5, the paper's class 2
 DIGITS = (3, 5, 7)
-METHODS = {"EP": gpep.NestedEP(), "IEP": gpep.IEP(), "VB": gpep.VariationalBayes(), "LA": gpep.Laplace()}
+METHODS = {"EP": NestedEP(), "IEP": IEP(), "VB": VariationalBayes(), "LA": Laplace()}
 CORRECTED = "LA-TKP"
 MODELS = {"multinomial_probit": "probit", "softmax": "softmax"}
 PARTS = ("training", "test")
@@ -105,8 +106,8 @@ def sample(
             else:
                 gpep.MultinomialProbit("y", f.T, observed=points.y)
             idata = pm.sample(
-                draws, tune=tune, chains=1, cores=1, step=gpep.GuidedHMC(), random_seed=seed, progressbar=False,
-                compute_convergence_checks=False,
+                draws, tune=tune, chains=1, cores=1, step=gpep.samplers.GuidedHMC(), random_seed=seed,
+                progressbar=False, compute_convergence_checks=False,
             )  # fmt: skip
     latent = idata["posterior"]["f"].values[0, ::thin]  # (draws, c, n)
     # Given the values at the training points, those at the test points are Gaussian and independent between classes.

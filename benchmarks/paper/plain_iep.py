@@ -20,7 +20,7 @@ _TOLERANCE = 1e-9  # of inner loops that are run to convergence
 def plain_iep(k: Array, y: Array, c: int, damping: float, max_inner: int) -> Iterator[Solution]:
     """The posterior before each iteration, from the prior on; damping acts on the site parameters ν and π.
 
-    Differs from `gpep.IEP` in that nothing but the sites' own updates moves the level that is common to all classes,
+    Differs from `IEP` in that nothing but the sites' own updates moves the level that is common to all classes,
     and in that the inner sites are not damped. Ends after a posterior that has no cavities.
     """
     n = y.size

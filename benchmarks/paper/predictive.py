@@ -98,8 +98,8 @@ def chain(
             first = {rv.name: value * np.exp(spread * rng.standard_normal(np.shape(value)))
                      for rv, value in model.rvs_to_initial_values.items() if value is not None}  # fmt: skip
         idata = pm.sample(
-            draws, tune=tune, chains=1, step=gpep.GuidedHMC(hyper_moves=hyper_moves), random_seed=seed, initvals=first,
-            progressbar=False, compute_convergence_checks=False,
+            draws, tune=tune, chains=1, step=gpep.samplers.GuidedHMC(hyper_moves=hyper_moves), random_seed=seed,
+            initvals=first, progressbar=False, compute_convergence_checks=False,
         )  # fmt: skip
     posterior, statistics = (idata[group].to_dataset() for group in ("posterior", "sample_stats"))
     p = [

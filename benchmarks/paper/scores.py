@@ -89,7 +89,7 @@ def collect(found: Mapping[str, Arrays]) -> dict[str, dict[str, Scored]]:
 
 def estimate(values: Array) -> Estimate:
     """Mean of measurements, one for each point, by the Bayesian bootstrap."""
-    draws = gpep.bayesian_bootstrap(values, random_seed=SEED)
+    draws = gpep.diagnostics.bayesian_bootstrap(values, random_seed=SEED)
     return Estimate(float(values.mean()), *map(float, np.quantile(draws, INTERVAL)))
 
 

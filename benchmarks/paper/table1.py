@@ -11,21 +11,22 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper import data as sets
 from benchmarks.paper.fixed import covariance
 from benchmarks.paper.gibbs import combine, sample
+from pymc_gpep.approximations import IEP, QEP, QIEP, NestedEP
+from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
 
 Array = np.ndarray
 
 LOG_VARIANCE, LOG_LENGTHSCALE = 1.0, 1.0
 METHODS = {
-    "EP": gpep.NestedEP,
-    "QEP": gpep.QEP,
-    "IEP": gpep.IEP,
-    "QIEP": gpep.QIEP,
-    "truncated QEP": gpep.QEP,
+    "EP": NestedEP,
+    "QEP": QEP,
+    "IEP": IEP,
+    "QIEP": QIEP,
+    "truncated QEP": QEP,
 }
 RULES = {"QEP": "gauss_hermite", "truncated QEP": "truncated"}
 DAMPING = 0.8
@@ -108,7 +109,7 @@ def at_all_points(solution: Any, K: Array, n: int) -> Arrays:
     c = len(solution.mean)
     mean, cov = solution.posterior.predict(K[None, n:, :n], np.diagonal(K)[None, n:], np.zeros((c, len(K) - n)))
     mean, cov = np.concatenate([solution.mean, mean], axis=1), np.concatenate([solution.cov, cov])
-    p, _ = gpep.class_probabilities(mean.T, cov)
+    p, _ = class_probabilities(mean.T, cov)
     return {"means": mean, "variances": np.einsum("iaa->ai", cov), "probabilities": p.T}
 
 
@@ -121,7 +122,7 @@ def of_pixels(folder: str, size: int) -> Arrays:
         K = covariance(np.concatenate([data.X, data.Xnew]), LOG_VARIANCE, LOG_LENGTHSCALE)
         n = len(data.X)
         with threadpool_limits(1):
-            solution = gpep.NestedEP().solve(np.ascontiguousarray(K[:n, :n]), np.zeros((3, n)), data.y)
+            solution = NestedEP().solve(np.ascontiguousarray(K[:n, :n]), np.zeros((3, n)), data.y)
             mean, _ = solution.posterior.predict(K[None, n:, :n], np.diagonal(K)[None, n:], np.zeros((3, len(K) - n)))
         nearest = (K[:n, :n] - np.diag(np.diag(K[:n, :n]))).max(axis=1) / np.exp(LOG_VARIANCE)
         found[name] = np.array([np.median(nearest), np.abs(solution.mean).mean(), np.abs(mean).mean()])

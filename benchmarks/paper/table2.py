@@ -10,23 +10,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from threadpoolctl import threadpool_limits
 
-import pymc_gpep as gpep
 from benchmarks.common import best_time
 from benchmarks.experiment import Arrays, Cell, Experiment, returned
 from benchmarks.solver import floor, problem
-from pymc_gpep.approximations import Approximator
+from pymc_gpep.approximations import IEP, QEP, QIEP, Approximator, Laplace, LaplaceProbit, NestedEP, VariationalBayes
 from pymc_gpep.plots.style import LINE_STYLES, MARKERS, colours
 
 # What stops an iteration early, or starts another scheme, is switched off: only so many iterations are timed.
 _NEVER = 1e-300
 METHODS: dict[str, Approximator] = {
-    "EP": gpep.NestedEP(tolerance=_NEVER, ladder=False),
-    "IEP": gpep.IEP(tolerance=_NEVER, ladder=False),
-    "QIEP": gpep.QIEP(tolerance=_NEVER, ladder=False),
-    "QEP": gpep.QEP(tolerance=_NEVER, ladder=False, full=False),
-    "VB": gpep.VariationalBayes(tolerance=_NEVER),
-    "LA": gpep.Laplace(tolerance=_NEVER),
-    "LA, probit": gpep.LaplaceProbit(tolerance=_NEVER),
+    "EP": NestedEP(tolerance=_NEVER, ladder=False),
+    "IEP": IEP(tolerance=_NEVER, ladder=False),
+    "QIEP": QIEP(tolerance=_NEVER, ladder=False),
+    "QEP": QEP(tolerance=_NEVER, ladder=False, full=False),
+    "VB": VariationalBayes(tolerance=_NEVER),
+    "LA": Laplace(tolerance=_NEVER),
+    "LA, probit": LaplaceProbit(tolerance=_NEVER),
 }
 PAPER = {
     "EP": "(c + 1) n³",

@@ -24,6 +24,7 @@ from benchmarks.scalable_paper.large_data import SOURCES
 from benchmarks.scalable_paper.models import typical_distance
 from benchmarks.scalable_paper.scoring import EPSILON, scores, with_label_noise
 from pymc_gpep.plots.style import LINE_STYLES, colours
+from pymc_gpep.streaming.falling import FallingAdam
 from pymc_gpep.structure.interpreted import INTERPRETED
 
 Array = np.ndarray
@@ -47,7 +48,7 @@ def learn(
     if falls:
         epoch = batches(split.y.size, batch)
         learning = max(1, steps - warmup * epoch)
-        optimiser = gpep.falling_adam(learning, rate, min(rise * epoch, learning - 1))
+        optimiser = FallingAdam(learning, rate, min(rise * epoch, learning - 1))
     follow = Follow(split, scored, checkpoint)
     first = asked.start.inducing(split, inducing, asked.shared)
     kwargs: dict[str, Any] = {"compile_kwargs": {"mode": INTERPRETED}}

@@ -15,6 +15,7 @@ from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.scalable_paper.methods import METHODS
 from benchmarks.scalable_paper.models import EPSILON
 from pymc_gpep.plots.style import colours
+from pymc_gpep.streaming.falling import FallingAdam
 
 Array = np.ndarray
 
@@ -36,7 +37,7 @@ def falling_steps(iterations: int, inducing: int) -> dict[str, Any]:
 
     Longer steps, as EP takes, are too fast for it where many of these are close to each other.
     """
-    return {"obj_optimizer": gpep.falling_adam(iterations, SEP_RATE if inducing < MANY else SEP_SLOW)}
+    return {"obj_optimizer": FallingAdam(iterations, SEP_RATE if inducing < MANY else SEP_SLOW)}
 
 
 OWN_STEPS = {"sep": falling_steps}

@@ -130,13 +130,13 @@ def run(
     return Fitted(fit, seconds, "\n".join(sorted(line for line in said if not any(limit in line for limit in limits))))
 
 
-def _kept_back(split: Split, method: Method) -> tuple[Split, list[gpep.HeldOut]]:
+def _kept_back(split: Split, method: Method) -> tuple[Split, list[gpep.EarlyStopping]]:
     """Rows to learn from, and what scores the others."""
     if not method.kept_back:
         return split, []
     order = np.random.default_rng(0).permutation(split.y.size)
     kept, learned = np.split(order, [round(method.kept_back * split.y.size)])
-    held = gpep.HeldOut(split.X[kept], split.y[kept], every=method.every)
+    held = gpep.EarlyStopping(split.X[kept], split.y[kept], every=method.every)
     return split._replace(X=split.X[learned], y=split.y[learned]), [held]
 
 

@@ -131,13 +131,7 @@ _LITTLE = 0.05  # of the precision that a row's site has under the prior, below 
 
 @dataclass(frozen=True)
 class EP(AcceleratedEP):
-    """Gaussian sites that match mean and variance of every latent value under its tilted distribution.
-
-    Examples
-    --------
-    >>> solution = gpep.EP().solve(K, mean[0], y == 2)  # (n, n), (n,), (n,)
-    >>> solution.log_evidence
-    """
+    """Gaussian sites that match mean and variance of every latent value under its tilted distribution."""
 
     name: ClassVar[str] = "ep"
     site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT

@@ -160,11 +160,6 @@ class FactorialVariational(NewtonApproximation):
     prior covariance, and its bound falls without limit where latent values become equal. A point of which nothing was
     observed, such as a count under an exposure of 0, has no factor. It follows the prior given the others, so that the
     bound is the same without it.
-
-    Examples
-    --------
-    >>> solution = gpep.FactorialVariational().solve(K, mean[0], y == 2)  # (n, n), (n,), (n,)
-    >>> solution.log_evidence
     """
 
     name: ClassVar[str] = "fv"

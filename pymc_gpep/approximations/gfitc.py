@@ -25,11 +25,6 @@ class GFITC(SparseEP):
     Parameters
     ----------
     sites : {"latent_pairs"}
-
-    Examples
-    --------
-    >>> prior = gpep.InducedArrays(K[:5, :5], K[:5], K.diagonal(), mean)
-    >>> gpep.GFITC().solve(prior, y).posterior.inducing_mean
     """
 
     sites: str | None = field(default=LatentPairs.name, metadata=one_of(LatentPairs.name))

@@ -34,11 +34,6 @@ class IEP(AcceleratedEP):
     max_inner : int
         Inner sweeps per outer iteration: 1 is incremental, more runs inner EP on to the tolerance. The inner sites are
         iterated along with the outer ones, so that the fixed point is the same.
-
-    Examples
-    --------
-    >>> solution = gpep.IEP().solve(K, mean, y)  # (n, n), (3, n), (n,)
-    >>> solution.log_evidence
     """
 
     max_inner: int = field(default=1, metadata=at_least(1))

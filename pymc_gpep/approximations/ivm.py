@@ -143,11 +143,6 @@ class IVM:
     rows : int, optional
         How many rows the bound is over, the active ones among them. The others are a random sample with all classes in
         proportion. If not given, 5000, or twice `active` if that is more, or all if there are no more.
-
-    Examples
-    --------
-    >>> solution = gpep.IVM(active=8).solve(gpep.DenseRows(K, mean), y)
-    >>> solution.bound  # of the log evidence of all labels
     """
 
     active: int = field(default=500, metadata=at_least(1))

@@ -19,13 +19,7 @@ __all__ = ["KL"]
 
 @dataclass(frozen=True)
 class KL(AcceleratedBound):
-    """The Gaussian q with the smallest KL(q ‖ posterior); the evidence is a lower bound, the best by a Gaussian.
-
-    Examples
-    --------
-    >>> solution = gpep.KL().solve(K, mean[0], y == 2)  # (n, n), (n,), (n,)
-    >>> solution.log_evidence
-    """
+    """The Gaussian q with the smallest KL(q ‖ posterior); the evidence is a lower bound, the best by a Gaussian."""
 
     name: ClassVar[str] = "kl"
     needs: ClassVar[tuple[type, ...]] = (AverageLogDensity,)

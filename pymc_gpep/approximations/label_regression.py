@@ -154,11 +154,6 @@ class LabelRegression(Approximator):
         Limit on the noises tried.
     least, most : float
         Limits of the standard deviation of the noise.
-
-    Examples
-    --------
-    >>> solution = gpep.LabelRegression().solve(K, mean[0], y == 2)  # (n, n), (n,), (n,)
-    >>> solution.log_evidence
     """
 
     tolerance: float = field(default=1e-7, metadata=positive())

@@ -229,13 +229,7 @@ def tierney_kadane_probabilities(solution: Solution, k_cross: Array, k_new: Arra
 
 @dataclass(frozen=True)
 class Laplace(NewtonApproximation):
-    """Gaussian at the posterior mode, with the curvature of the log posterior there.
-
-    Examples
-    --------
-    >>> solution = gpep.Laplace().solve(K, mean, y)  # (n, n), (3, n), (n,)
-    >>> solution.log_evidence
-    """
+    """Gaussian at the posterior mode, with the curvature of the log posterior there."""
 
     name: ClassVar[str] = "laplace"
     site_form: ClassVar[SiteForm] = SiteForm.COUPLED

@@ -107,11 +107,6 @@ class LaplaceProbit(NewtonApproximation):
     ----------
     max_size : int
         Largest number cn of latent values to accept where prior covariances are matrices; rows may be many more.
-
-    Examples
-    --------
-    >>> solution = gpep.LaplaceProbit().solve(K, mean, y)  # (n, n), (3, n), (n,)
-    >>> solution.log_evidence
     """
 
     max_size: int = field(default=3000, metadata=at_least(1))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pymc_gpep.argument_types import check_whole
 
-__all__ = ["at_least", "check_limits", "did_you_mean", "documented", "fraction", "one_of", "positive"]
+__all__ = ["at_least", "check_limits", "did_you_mean", "documented", "fraction", "one_of", "options_of", "positive"]
 
 _KEY = "limit"
 _PARAMETERS = r"Parameters\n----------\n(.*?)(?:\n\n(?=\S)|\Z)"
@@ -93,12 +93,12 @@ def documented(kind: type) -> str | None:
     if len(parts) == 1:
         head, *rest = re.split(r"(?m)^(?=[A-Z][a-z]+\n---)", own, maxsplit=1)
         parts = [head, "", "".join(rest)]
-    options = _options(above) | _options(own)
+    options = options_of(above) | options_of(own)
     listed = "".join(options.values())
     return f"{parts[0].rstrip()}\n\nParameters\n----------\n{listed}\n{parts[2]}".rstrip() + "\n"
 
 
-def _options(documentation: str) -> dict[str, str]:
+def options_of(documentation: str) -> dict[str, str]:
     """Parameters of a docstring by name, each with its lines."""
     found = re.search(_PARAMETERS, cleandoc(documentation), flags=re.DOTALL)
     entries = re.split(r"(?m)^(?=[\w, ]+ : )", found[1])[1:] if found else []

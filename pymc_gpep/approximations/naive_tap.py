@@ -25,11 +25,6 @@ class NaiveTAP(NewtonApproximation):
     naive mean field theory of Opper and Winther (2000), in section 4.3 of Nickisch and Rasmussen (2008). It is exact
     for points that are independent under the prior. These papers give no evidence; here it is EP's expression with
     these cavities.
-
-    Examples
-    --------
-    >>> solution = gpep.NaiveTAP().solve(K, mean[0], y == 2)  # (n, n), (n,), (n,)
-    >>> solution.log_evidence
     """
 
     name: ClassVar[str] = "tap_naive"

@@ -259,11 +259,6 @@ class NestedEP(AcceleratedEP):
         that lowers EP's energy and cannot cycle.
     max_inner : int
         Inner sweeps per outer iteration: 1 is the paper's incremental scheme, more runs inner EP on to the tolerance.
-
-    Examples
-    --------
-    >>> solution = gpep.NestedEP().solve(K, mean, y)  # (n, n), (3, n), (n,)
-    >>> solution.log_evidence
     """
 
     max_inner: int = field(default=1, metadata=at_least(1))

@@ -120,13 +120,6 @@ class NoisyNestedEP(AcceleratedEP):
         approximate.
     max_size : int
         Largest number cn of latent values to accept where prior covariances are matrices.
-
-    Examples
-    --------
-    >>> from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
-    >>> noisy = NoisyMultinomialProbitLikelihood().given(np.full((1, len(y)), 0.05))
-    >>> solution = gpep.NoisyNestedEP().solve(K, mean, y, likelihood=noisy)  # (n, n), (3, n), (n,)
-    >>> solution.log_evidence
     """
 
     max_size: int = field(default=1500, metadata=at_least(1))

@@ -128,13 +128,6 @@ class NoisyQIEP(NoisyNestedEP):
         then sites without negative precisions, whose derivatives are approximate.
     max_size : int
         Largest number cn of latent values to accept.
-
-    Examples
-    --------
-    >>> from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
-    >>> noisy = NoisyMultinomialProbitLikelihood().given(np.full((1, len(y)), 0.05))
-    >>> solution = gpep.NoisyQIEP().solve(K, mean, y, likelihood=noisy)  # (n, n), (3, n), (n,)
-    >>> solution.log_evidence
     """
 
     name: ClassVar[str] = "qiep"

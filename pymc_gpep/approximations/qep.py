@@ -134,11 +134,6 @@ class QEP(AcceleratedEP):
         Whether sites are full or diagonal.
     max_size : int
         Largest number cn of latent values to accept with full sites where prior covariances are matrices.
-
-    Examples
-    --------
-    >>> solution = gpep.QEP().solve(K, mean, y)  # (n, n), (3, n), (n,)
-    >>> solution.log_evidence
     """
 
     order: int = field(default=10, metadata=at_least(1))

@@ -72,11 +72,6 @@ class QEPSoftmax(AcceleratedEP):
     ----------
     nodes : int
         Most nodes of the quadrature, for each point and sweep. Three classes need no more than 161, or 600 for votes.
-
-    Examples
-    --------
-    >>> solution = gpep.QEPSoftmax().solve(K, mean, y)  # (n, n), (3, n), (n,)
-    >>> solution.log_evidence
     """
 
     nodes: int = field(default=2000, metadata=at_least(1))

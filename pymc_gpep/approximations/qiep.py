@@ -27,11 +27,6 @@ class QIEP(AcceleratedEP):
     variable, the utility of the observed class. The literature takes two-dimensional quadratures of a few nodes
     (Seeger, Lawrence and Herbrich 2006; Girolami and Zhong 2007). The evidence and its derivatives are then those of
     class-independent EP without a further approximation.
-
-    Examples
-    --------
-    >>> solution = gpep.QIEP().solve(K, mean, y)  # (n, n), (3, n), (n,)
-    >>> solution.log_evidence
     """
 
     name: ClassVar[str] = "qiep"

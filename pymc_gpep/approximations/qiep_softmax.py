@@ -20,11 +20,6 @@ class QIEPSoftmax(QIEP):
     choose. Here they are iterated to a fixed point. `QEPSoftmax` has the couplings between classes as well, for the
     same quadrature. The derivatives that are reported are those of the evidence. With eight classes and more the
     quadrature leaves them off by a percent or two.
-
-    Examples
-    --------
-    >>> solution = gpep.QIEPSoftmax().solve(K, mean, y)  # (n, n), (3, n), (n,)
-    >>> solution.log_evidence
     """
 
     name: ClassVar[str] = "qiep"

@@ -23,11 +23,6 @@ class QuadraticVB(AcceleratedBound):
 
     For the logit the bound is that of Jaakkola and Jordan (2000). For the probit it is one of curvature 1, which is
     variational Bayes with utilities (Girolami and Rogers 2006). The evidence is a lower bound below that of `KL`.
-
-    Examples
-    --------
-    >>> solution = gpep.QuadraticVB().solve(K, mean[0], y == 2)  # (n, n), (n,), (n,)
-    >>> solution.log_evidence
     """
 
     name: ClassVar[str] = "vb"

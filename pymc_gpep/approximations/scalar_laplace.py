@@ -73,11 +73,6 @@ class ScalarLaplace(NewtonApproximation):
     smoothed_mean : bool
         Whether means are those that the log density averaged over Laplace's variances has, which are nearer to the
         posterior's where that is skewed. Variances and evidences stay those at the mode.
-
-    Examples
-    --------
-    >>> solution = gpep.ScalarLaplace().solve(K, mean[0], y == 2)  # (n, n), (n,), (n,)
-    >>> solution.log_evidence
     """
 
     smoothed_mean: bool = False

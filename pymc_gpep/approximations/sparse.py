@@ -134,11 +134,6 @@ class InducedArrays:
     ------
     ValueError
         If shapes do not agree or values are not finite.
-
-    Examples
-    --------
-    >>> prior = gpep.InducedArrays(K[:5, :5], K[:5], K.diagonal(), np.zeros((3, len(y))))
-    >>> gpep.SparseEP().solve(prior, y).log_evidence
     """
 
     def __init__(self, inducing: ArrayLike, cross: ArrayLike, variance: ArrayLike, mean: ArrayLike) -> None:

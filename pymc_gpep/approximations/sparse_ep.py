@@ -52,11 +52,6 @@ class SparseEP(SparseApproximation):
         Part of the full update that a plain step takes, in (0, 1].
     ladder : bool
         Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
-
-    Examples
-    --------
-    >>> prior = gpep.InducedArrays(K[:5, :5], K[:5], K.diagonal(), mean)
-    >>> gpep.SparseEP().solve(prior, y).posterior.inducing_mean
     """
 
     sites: str | None = field(default=None, metadata=one_of(*_SITES, elsewhere=_ELSEWHERE))

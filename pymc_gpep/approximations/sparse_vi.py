@@ -60,11 +60,6 @@ class SparseVI(SparseApproximation):
         The bound is accurate to about the square of the tolerance.
     memory : int
         Past steps that Anderson acceleration combines; 0 is the plain iteration.
-
-    Examples
-    --------
-    >>> prior = gpep.InducedArrays(K[:5, :5], K[:5], K.diagonal(), mean)
-    >>> gpep.SparseVI().solve(prior, y).posterior.inducing_mean
     """
 
     memory: int = field(default=6, metadata=at_least(0))

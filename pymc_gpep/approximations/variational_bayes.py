@@ -173,11 +173,6 @@ class VariationalBayes(Approximator):
         Limit on Newton steps.
     max_products : int
         Limit on matrix products with the prior covariance, for each class, in one Newton step.
-
-    Examples
-    --------
-    >>> solution = gpep.VariationalBayes().solve(K, mean, y)  # (n, n), (3, n), (n,)
-    >>> solution.log_evidence
     """
 
     tolerance: float = field(default=1e-8, metadata=positive())

@@ -70,7 +70,7 @@ class AnnealedEvidence:
 
     Examples
     --------
-    >>> found = gpep.annealed_evidence(
+    >>> found = gpep.diagnostics.annealed_evidence(
     ...     model, ep.hyperparameters, start="nested_ep", temperatures=20, runs=20, random_seed=1
     ... )
     >>> found.log_evidence, found.standard_error
@@ -166,7 +166,7 @@ def annealed_evidence(
 
     Examples
     --------
-    >>> found = gpep.annealed_evidence(
+    >>> found = gpep.diagnostics.annealed_evidence(
     ...     model, ep.hyperparameters, start="nested_ep", temperatures=20, runs=20, random_seed=1
     ... )
     >>> found.log_evidence, found.standard_error

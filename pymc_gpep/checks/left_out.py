@@ -12,11 +12,11 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.weights import USABLE
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["CavityELPD", "groups_summed_up", "summed_up"]
+__all__ = ["LeaveOneOut", "groups_summed_up", "summed_up"]
 
 
 @dataclass(kw_only=True, repr=False)
-class CavityELPD(ELPDDataLOO):
+class LeaveOneOut(ELPDDataLOO):
     """Leave-one-out cross-validation by cavities of an approximation: what ArviZ has for PSIS-LOO, without draws.
 
     Attributes
@@ -61,14 +61,14 @@ def groups_summed_up(
     sampled: tuple[Array, Array],
     converged: bool,
     draws: int,
-) -> CavityELPD:
+) -> LeaveOneOut:
     """For log densities (g,) of groups under the whole posterior and without themselves, with errors and Pareto k."""
 
     def by_group(values: Array) -> xr.DataArray:
         return xr.DataArray(values, dims=[name], coords={name: labels}, name=classifier.response)
 
     error, pareto_k = sampled
-    return CavityELPD(
+    return LeaveOneOut(
         elpd=float(elpd.sum()),
         se=float(np.sqrt(len(elpd) * elpd.var())),
         p=float((lpd - elpd).sum()),
@@ -95,7 +95,7 @@ def summed_up(
     n_refitted: int = 0,
     named: bool = True,
     pit: Array | None = None,
-) -> CavityELPD:
+) -> LeaveOneOut:
     """For log densities (n,) of labels under the whole posterior, and without themselves.
 
     Points have the coords of the model if they are `named` there.
@@ -110,7 +110,7 @@ def summed_up(
     def by_point(values: Array) -> xr.DataArray:
         return xr.DataArray(values, dims=[dim], coords=coords, name=name)
 
-    return CavityELPD(
+    return LeaveOneOut(
         elpd=float(elpd.sum()),
         se=float(np.sqrt(len(elpd) * elpd.var())),
         p=float((lpd - elpd).sum()),

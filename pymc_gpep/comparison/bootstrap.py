@@ -36,7 +36,7 @@ def bayesian_bootstrap(values: ArrayLike, *, draws: int = 4000, random_seed: Any
     Examples
     --------
     >>> log_scores = np.log(ep.predict(gp, Xnew)["p"].values[np.arange(len(ynew)), ynew])
-    >>> np.quantile(gpep.bayesian_bootstrap(log_scores), [0.05, 0.95])
+    >>> np.quantile(gpep.diagnostics.bayesian_bootstrap(log_scores), [0.05, 0.95])
     """
     observed = np.asarray(values, dtype=np.float64)
     if observed.ndim == 0 or not len(observed):

@@ -56,7 +56,7 @@ def predict_draws(
     Parameters
     ----------
     idata : DataTree
-        Draws of the latent values and of all hyperparameters, as `pm.sample` and `gpep.recover` return them.
+        Draws of the latent values and of all hyperparameters, as `pm.sample` and `gpep.recover_latent` return them.
     gp : pm.gp.Latent or sequence of them, optional
         The processes of the model; a list where classes have their own. Without it the covariance at new
         inputs is read from the graph of the model.

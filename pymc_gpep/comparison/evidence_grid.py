@@ -89,7 +89,7 @@ def evidence_grid(
 
     Examples
     --------
-    >>> gpep.evidence_grid(model, {"ls": [0.5, 1.0], "eta": [1.0, 5.0]})["evidence"]
+    >>> gpep.diagnostics.evidence_grid(model, {"ls": [0.5, 1.0], "eta": [1.0, 5.0]})["evidence"]
     """
     free = [str(rv.name) for rv in model.free_RVs]
     named = [name for name in (*values, *(at or {})) if name in free]

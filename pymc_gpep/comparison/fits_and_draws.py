@@ -105,7 +105,7 @@ def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
             known = ", ".join(map(repr, posterior.data_vars)) or "none"
             raise ValueError(
                 f"The draws have no latent values {name!r}, only {known}. Draws from a marginal model need "
-                "gpep.recover first."
+                "gpep.recover_latent first."
             )
         values = posterior[name].transpose("chain", "draw", ...).values
         if values.size != draws * len(latent.classes) * n:
@@ -127,7 +127,7 @@ def draws_of(idata: xr.DataTree, names: Sequence[str]) -> list[Array]:
     if missing := [name for name in names if name not in posterior]:
         raise ValueError(
             f"There are no posterior draws of {', '.join(map(repr, missing))}. Draws from a marginal model need "
-            "gpep.recover first."
+            "gpep.recover_latent first."
         )
     stacked = posterior[list(names)].stack(sample=("chain", "draw"), create_index=False)
     return [stacked[name].transpose("sample", ...).values for name in names]

@@ -23,7 +23,7 @@ from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
 
 if TYPE_CHECKING:
-    from pymc_gpep.checks.left_out import CavityELPD
+    from pymc_gpep.checks.left_out import LeaveOneOut
 
 __all__ = ["loo"]
 
@@ -42,7 +42,7 @@ def loo(
     tolerance: float = 5e-5,
     pit: bool = False,
     progressbar: bool = True,
-) -> "CavityELPD":
+) -> "LeaveOneOut":
     """Leave-one-out cross-validation from this one fit (Vehtari, Mononen, Tolvanen, Sivula and Winther 2016).
 
     The log predictive density of each label given all the others is log ∫ p(y_i | f_i) q₋ᵢ(f_i) df_i. Here q₋ᵢ is
@@ -94,7 +94,7 @@ def loo(
 
     Returns
     -------
-    CavityELPD
+    LeaveOneOut
         An `arviz.ELPDDataLOO` that `az.compare` takes beside results of `az.loo`. `elpd_i` and `p_loo_i`, the
         excess of a label's log density under the whole posterior, have the dims and coords of the labels. There
         are no draws, and so no Pareto k. `warning` is set where the fit, or one without a point, did not converge.
@@ -133,7 +133,7 @@ def loo(
 
 def _rows_left_out(
     fit: Fitted, response: str | None, gp: Gp, refit_above: float, tolerance: float, pit: bool, progressbar: bool
-) -> "CavityELPD":
+) -> "LeaveOneOut":
     from pymc_gpep.checks.left_out import summed_up  # with it comes ArviZ
 
     classifier, weights, n_points = fit.classifier, fit.hyper_posterior.weights, len(fit.labels(gp))
@@ -197,7 +197,7 @@ def _groups_left_out(
     draws: int,
     tolerance: float,
     progressbar: bool,
-) -> "CavityELPD":
+) -> "LeaveOneOut":
     fit.log_posterior.check_joint("loo(groups=...)")
     if refit_above < np.inf:
         raise ValueError("refit_above is for rows; groups are not fitted again. Leave one of the two out.")

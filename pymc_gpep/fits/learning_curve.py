@@ -72,7 +72,7 @@ def learning_curve(
     --------
     >>> with model:
     ...     fit = pm.fit(method="ivm", active=10, majors=0)
-    >>> gpep.learning_curve(fit, Xnew, ynew, every=5).to_dataframe()
+    >>> gpep.diagnostics.learning_curve(fit, Xnew, ynew, every=5).to_dataframe()
     """
     check_whole("every", every, 1)
     check_active(fit)

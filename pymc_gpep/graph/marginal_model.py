@@ -122,7 +122,7 @@ def marginalize(
     Returns
     -------
     MarginalModel
-        A model for `pm.sample`, and then `recover`.
+        A model for `pm.sample`, and then `recover_latent`.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def marginalize(
     --------
     >>> marginal = gpep.marginalize(model)
     >>> idata = pm.sample(model=marginal)
-    >>> idata = gpep.recover(idata, marginal)
+    >>> idata = gpep.recover_latent(idata, marginal)
     """
     classifier = read_classifier(model, likelihood, hyperparameters, means=True)
     solver = approximator(method, classifier.likelihood_model, options, ", besides method, likelihood and warm")

@@ -108,7 +108,7 @@ def plot_learning_curve(
     Parameters
     ----------
     curves : Dataset or dict of them
-        Results of `gpep.learning_curve`, with their names where there are several.
+        Results of `gpep.diagnostics.learning_curve`, with their names where there are several.
     axes : array of matplotlib.axes.Axes, optional
         Two axes.
     line_kwargs : dict, optional
@@ -128,15 +128,15 @@ def plot_learning_curve(
     --------
     >>> with model:
     ...     fit = pm.fit(method="ivm", active=10, majors=0)
-    >>> gpep.plots.plot_learning_curve(gpep.learning_curve(fit, Xnew, ynew, every=5))
+    >>> gpep.plots.plot_learning_curve(gpep.diagnostics.learning_curve(fit, Xnew, ynew, every=5))
     """
     several: Any = curves if not isinstance(curves, xr.Dataset) else {"": curves}
     named = dict(several) if isinstance(several, Mapping) else {"": several}
     for name, curve in named.items():
         if not isinstance(curve, xr.Dataset):
             raise TypeError(
-                f"{repr(name) if name else 'curves'} must be what gpep.learning_curve(fit, Xtest, ytest) returned, but "
-                f"is of type {type(curve).__name__}."
+                f"{repr(name) if name else 'curves'} must be what "
+                f"gpep.diagnostics.learning_curve(fit, Xtest, ytest) returned, but is of type {type(curve).__name__}."
             )
     row = panels(axes, 1, 2, (4.2, 3.2))[0]
     for i, ((name, curve), colour) in enumerate(zip(named.items(), colours(len(named)), strict=True)):

@@ -44,7 +44,7 @@ def plot_evidence_grid(
     axes: Any = None,
     contour_kwargs: Mapping[str, Any] | None = None,
 ) -> NDArray[Any]:
-    """Draw what `gpep.evidence_grid` computed, as in Figure 7 of the nested EP paper.
+    """Draw what `gpep.diagnostics.evidence_grid` computed, as in Figure 7 of the nested EP paper.
 
     Over two hyperparameters there are contours, or cells for quantities of few values, with a row for each quantity and
     a column for each method. The best point of the grid is marked, and points that did not converge are left white.
@@ -53,7 +53,7 @@ def plot_evidence_grid(
     Parameters
     ----------
     grids : Dataset or dict of str to Dataset
-        Results of `gpep.evidence_grid`, by name of the method.
+        Results of `gpep.diagnostics.evidence_grid`, by name of the method.
     quantities : sequence of str, optional
         Quantities to draw, such as "evidence", "mlpd", "accuracy" or "iterations": all scores but `information` if not
         given.
@@ -76,7 +76,7 @@ def plot_evidence_grid(
 
     Examples
     --------
-    >>> grid = gpep.evidence_grid(model, {"ls": [0.5, 1.0, 2.0], "eta": [1.0, 5.0, 9.0]})
+    >>> grid = gpep.diagnostics.evidence_grid(model, {"ls": [0.5, 1.0, 2.0], "eta": [1.0, 5.0, 9.0]})
     >>> gpep.plots.plot_evidence_grid(grid, ["evidence"])
     """
     named = {"": grids} if isinstance(grids, xr.Dataset) else dict(grids)

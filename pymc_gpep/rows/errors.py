@@ -18,9 +18,10 @@ class RowError(ValueError):
     Examples
     --------
     >>> try:
-    ...     gpep.SparseEP().solve(gpep.InducedArrays(K[:5, :5], K[:5], K.diagonal(), mean), y - 1)
-    ... except ValueError as error:
-    ...     print(error)
+    ...     with model:
+    ...         pm.fit(20, method="sparse_ep", batch_size=10, data=(X, y - 1))
+    ... except gpep.RowError as error:
+    ...     print(error.row)
     """
 
     def __init__(self, what: str, row: int, name: str = "") -> None:

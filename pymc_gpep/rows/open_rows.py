@@ -17,7 +17,7 @@ from pymc_gpep.rows.stored import StoredArrays, StoredKind
 from pymc_gpep.rows.stored_rows import StoredRows
 from pymc_gpep.rows.zarr_array import ZarrArray
 
-__all__ = ["STORED", "rows_of"]
+__all__ = ["STORED", "open_rows"]
 
 STORED: tuple[StoredKind, ...] = (
     MemoryMap,
@@ -28,7 +28,7 @@ STORED: tuple[StoredKind, ...] = (
 """Kinds of arrays that are not in memory. The first that takes an array reads it."""
 
 
-def rows_of(data: Any, label: str | None = None, columns: Sequence[str] | None = None) -> Rows:
+def open_rows(data: Any, label: str | None = None, columns: Sequence[str] | None = None) -> Rows:
     """Rows that are read block by block.
 
     Parameters
@@ -59,7 +59,7 @@ def rows_of(data: Any, label: str | None = None, columns: Sequence[str] | None =
 
     Examples
     --------
-    >>> gpep.rows_of((X, y)).n_rows
+    >>> gpep.open_rows((X, y)).n_rows
     30
     """
     if isinstance(data, tuple | list) and len(data) == 2:
@@ -75,7 +75,7 @@ def rows_of(data: Any, label: str | None = None, columns: Sequence[str] | None =
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise TypeError(
             f"data must be a pair of arrays (inputs, labels), a pair (path, column of labels), or what "
-            f"pymc_gpep.rows_of returns, but is a {type(data).__name__}."
+            f"pymc_gpep.open_rows returns, but is a {type(data).__name__}."
         )
     inputs, labels = (_stored(each) for each in data)
     if inputs is None:

@@ -93,7 +93,7 @@ class ParquetColumns:
                 )
             raise TypeError(
                 f"{self.name}: column {name!r} must be of numbers, but is {kind}. Leave it out with "
-                "data=gpep.rows_of(path, label, columns=[...]), or store numbers in its place."
+                "data=gpep.open_rows(path, label, columns=[...]), or store numbers in its place."
             )
         return values
 

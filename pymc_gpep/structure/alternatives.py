@@ -15,7 +15,7 @@ _SUCH_LABELS = "Such labels are pm.Categorical(logit_p=f.T), gpep.MultinomialPro
 def as_it_is(model: pm.Model) -> str:
     """A sentence that says how a model can be sampled without being read."""
     processes = map(is_process, latents_among([*model.free_RVs, *model.deterministics], model))
-    step = "step=gpep.GuidedHMC()" if any(processes) else ""
+    step = "step=gpep.samplers.GuidedHMC()" if any(processes) else ""
     return f"The model as it is can be sampled by pm.sample({step})."
 
 

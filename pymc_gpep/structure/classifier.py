@@ -64,7 +64,7 @@ class GPClassifier(LatentPrior):
 
     Examples
     --------
-    >>> gpep.read_classifier(model).n_points
+    >>> read_classifier(model).n_points
     30
     """
 

@@ -14,7 +14,7 @@ class StructureError(ValueError):
     Examples
     --------
     >>> try:
-    ...     gpep.read_classifier(pm.Model())
+    ...     pm.fit(method="nested_ep", model=pm.Model())
     ... except gpep.StructureError as error:
     ...     print(error)  # what is missing, and what to write
     """

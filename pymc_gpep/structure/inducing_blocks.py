@@ -230,7 +230,7 @@ class PriorAt:
 def _which_columns(rows: Rows) -> str:
     """The names of the columns of rows that have such, and how to choose among them."""
     names = getattr(rows, "columns", ())
-    chosen = "Choose those of the inputs with data=gpep.rows_of(path, label, columns=[...])"
+    chosen = "Choose those of the inputs with data=gpep.open_rows(path, label, columns=[...])"
     return f": {', '.join(map(repr, names))}. {chosen}" if names else ""
 
 

@@ -57,8 +57,8 @@ def lower_dims(model: pm.Model) -> pm.Model:
 
     Examples
     --------
-    >>> with gpep.lower_dims(model):
-    ...     idata = pm.sample(10, tune=10, step=gpep.EllipticalSlice())
+    >>> with gpep.samplers.lower_dims(model):
+    ...     idata = pm.sample(10, tune=10, step=gpep.samplers.EllipticalSlice())
     """
     named = list(model.named_vars.values())
     observed = [model.rvs_to_values[rv] for rv in model.observed_RVs]

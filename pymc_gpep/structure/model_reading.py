@@ -69,7 +69,7 @@ def read_classifier(
 
     Examples
     --------
-    >>> gpep.read_classifier(model).n_points
+    >>> read_classifier(model).n_points
     30
     """
     refuse_what_was_made(model)

@@ -9,7 +9,7 @@ from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.inducing_inputs import in_turn
 from pymc_gpep.rows.chunks import chunks, inputs_at, sample_numbers
-from pymc_gpep.rows.open_rows import rows_of
+from pymc_gpep.rows.open_rows import open_rows
 
 __all__ = ["class_centres"]
 
@@ -29,7 +29,7 @@ def class_centres(
     Parameters
     ----------
     data : pair of arrays, path or Rows
-        Inputs (n, d) and labels (n,), whole numbers from 0, or what else `gpep.rows_of` takes. If there are more than
+        Inputs (n, d) and labels (n,), whole numbers from 0, or what else `gpep.open_rows` takes. If there are more than
         100 000 rows, 100 000 are drawn at random. Distances are those of the inputs as they are: columns of different
         units should be standardised.
     size : int
@@ -48,7 +48,7 @@ def class_centres(
     Raises
     ------
     TypeError
-        If the size or the number of classes is no whole number, or if `data` are nothing that `gpep.rows_of` takes.
+        If the size or the number of classes is no whole number, or if `data` are nothing that `gpep.open_rows` takes.
     ValueError
         If there are fewer rows than inducing inputs, labels that are no classes, or inputs that are not finite.
     ImportError
@@ -60,7 +60,7 @@ def class_centres(
     >>> with model:
     ...     fit = pm.fit(method="sparse_ep", inducing=gpep.class_centres((X, y), 5))
     """
-    rows = rows_of(data)
+    rows = open_rows(data)
     check_whole("size", size, 1)
     if size > rows.n_rows:
         raise ValueError(f"size must be at most {rows.n_rows}, the number of rows, but is {size}.")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from inspect import signature
+from numbers import Real
 from os import PathLike
 from typing import Any
 
@@ -25,7 +26,7 @@ from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.trace import Trace
-from pymc_gpep.rows.open_rows import rows_of
+from pymc_gpep.rows.open_rows import open_rows
 from pymc_gpep.streaming.batch_log_posterior import StepTrace
 from pymc_gpep.streaming.left_off import LeftOff
 from pymc_gpep.structure import read_classifier
@@ -33,7 +34,7 @@ from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.fit_run import FitRun
-from pymc_gpep.variational.plans.plan import FitTask, Search
+from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan, Search
 from pymc_gpep.variational.plans.plans import PLANS, plan_for
 
 __all__ = ["GPInference", "taken"]
@@ -74,7 +75,7 @@ class GPInference(Inference):
     data : pair of arrays, path or Rows, optional
         Inputs and labels in place of those of the model, which is then declared on a few of them. Methods with inducing
         inputs read them block by block, so that they need not fit in memory. Active rows hold the inputs. See
-        `pymc_gpep.rows.open_rows.rows_of`.
+        `pymc_gpep.rows.open_rows.open_rows`.
     hyper : {"map", "laplace", "grid", "ccd", "importance", "mean_field", "nuts"}, optional
         Treatment of the hyperparameters once their maximum is found. The default is `"map"` for latent functions
         that are Gaussian processes, and for batches. Sums of effects, also in means of processes, have `"grid"` for
@@ -140,7 +141,7 @@ class GPInference(Inference):
         hyper = hyper or (Maximum.name if kind.by_steps else _default_hyper(space))
         self._hyper = hyper_method(hyper, hyper_options)
         self._hyper.check(approximator, method)
-        gps, rows = as_gps(gp), None if data is None else rows_of(data)
+        gps, rows = as_gps(gp), None if data is None else open_rows(data)
         left_off, values, self._plan = _begun(start, self._plan, kind.by_steps)
         seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
         first = space.initial_point(values, seed)
@@ -165,7 +166,7 @@ class GPInference(Inference):
         progressbar: bool = True,
         progressbar_theme: Any = default_progress_theme,
         *,
-        obj_optimizer: Callable[..., Any] | None = None,
+        obj_optimizer: Optimiser | None = None,
         backend: str | None = None,
         include_transformed: bool = False,
         compile_kwargs: dict[str, Any] | None = None,
@@ -187,12 +188,13 @@ class GPInference(Inference):
             called in the thread of the fit, one at a time.
         progressbar : bool
         progressbar_theme : rich.theme.Theme
-        obj_optimizer : function, optional
-            One of PyMC's, for steps by a gradient, or `gpep.falling_adam(...)`. Batches take that if it is not given,
-            with a rate of 0.03 that falls to 0 in the `n` steps. With `update="inner"`: without one each parameter has
-            a length of steps of its own, which grows while its slope keeps its sign (Riedmiller and Braun 1993). With
-            `"sparse_vi"` no step may lower the bound. Without an optimiser its steps are Adam's at a rate that begins
-            at 0.03. The rate grows by 3 % with each step, tenfold at most, and is halved where a step was refused.
+        obj_optimizer : function or float, optional
+            One of PyMC's, for steps by a gradient. Batches take a number as the rate of Adam, 0.03 if not given. The
+            rate falls to 0 in the `n` steps (Loshchilov and Hutter 2017, equation 5). With `update="inner"`: without
+            one each parameter has a length of steps of its own, which grows while its slope keeps its sign (Riedmiller
+            and Braun 1993). With `"sparse_vi"` no step may lower the bound. Without an optimiser its steps are Adam's
+            at a rate that begins at 0.03. The rate grows by 3 % with each step, tenfold at most, and is halved where a
+            step was refused.
         backend : str, optional
             PyTensor backend to compile graphs with: "numba", "c", "jax". Without one graphs are interpreted, since
             compiling takes longer than most fits.
@@ -216,7 +218,7 @@ class GPInference(Inference):
         The posterior there is computed when it is first asked for.
         """
         check_whole(f"n, {self._plan.limit}", n)
-        _check_optimiser(obj_optimizer, self._given.method, "obj_optimizer" in self._plan.takes)
+        _check_optimiser(obj_optimizer, self._given.method, self._plan)
         given = self._given
         if isinstance(score, str):
             if not hasattr(given.approximator, "score"):
@@ -366,13 +368,18 @@ def _default_hyper(space: Hyperparameters) -> str:
     return Maximum.name
 
 
-def _check_optimiser(obj_optimizer: Any, method: str, there: bool) -> None:
-    """Raise a TypeError unless it is a function, as `pm.adam` returns them, or None."""
+def _check_optimiser(obj_optimizer: Any, method: str, plan: Plan) -> None:
+    """Raise unless it is None, a function as `pm.adam` returns them, or the rate of steps over batches."""
     if obj_optimizer is None:
         return
-    if not there:
+    if "obj_optimizer" not in plan.takes:
         raise TypeError(f"{method} has no option obj_optimizer: it takes L-BFGS. Leave it out.")
-    if not callable(obj_optimizer):
+    if callable(obj_optimizer):
+        return
+    if not plan.by_steps or isinstance(obj_optimizer, bool) or not isinstance(obj_optimizer, Real):
+        rate = ", or a rate of Adam" if plan.by_steps else ""
         raise TypeError(
-            f"obj_optimizer must be one of PyMC's, such as pm.adam(learning_rate=0.01), but is {obj_optimizer!r}."
+            f"obj_optimizer must be one of PyMC's, such as pm.adam(learning_rate=0.01){rate}, but is {obj_optimizer!r}."
         )
+    if not 0.0 < float(obj_optimizer) < np.inf:
+        raise ValueError(f"obj_optimizer must be positive where it is a rate, but is {obj_optimizer}.")

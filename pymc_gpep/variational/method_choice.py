@@ -11,7 +11,7 @@ from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.graph.memory import available_memory, least_memory
-from pymc_gpep.rows.open_rows import rows_of
+from pymc_gpep.rows.open_rows import open_rows
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 from pymc_gpep.structure.effects_beside import by_inducing
 
@@ -75,7 +75,7 @@ def choose_method(
         Most rows for matrices of all of them. If not given these end where a fit would take minutes.
     """
     likelihood, c = classifier.likelihood_model, classifier.n_functions
-    n = classifier.n_points if given.get("data") is None else rows_of(given["data"]).n_rows
+    n = classifier.n_points if given.get("data") is None else open_rows(given["data"]).n_rows
     told = f"{n} rows and {c} latent function{'s' * (c > 1)}"
     dense = likelihood.method if likelihood.method != SparseEP.name else None
     if instead := _not_by_inducing(classifier):

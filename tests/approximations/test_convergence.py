@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pymc_gpep import NestedEP
+from pymc_gpep.approximations import NestedEP
 from tests.reference.data import half_of_grid, iris, squared_exponential, wine
 
 EP = NestedEP()

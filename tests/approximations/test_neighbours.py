@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep import IEP, KL, QEP, NestedEP, QuadraticVB
+from pymc_gpep.approximations import IEP, KL, QEP, NestedEP, QuadraticVB
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from tests.reference.data import iris, squared_exponential

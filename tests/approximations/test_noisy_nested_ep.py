@@ -5,8 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from pymc_gpep import NestedEP, NoisyNestedEP, NoisyQIEP, SparseEP
-from pymc_gpep.approximations import InducedArrays
+from pymc_gpep.approximations import InducedArrays, NestedEP, NoisyNestedEP, NoisyQIEP, SparseEP
 from pymc_gpep.hyper.dense_functions import leave_one_out_moments
 from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
 from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood

@@ -9,7 +9,8 @@ import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep import QEP, NestedEP, marginalize
+from pymc_gpep import marginalize
+from pymc_gpep.approximations import QEP, NestedEP
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, TOO_LARGE
 from tests import models

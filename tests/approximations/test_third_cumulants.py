@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import ndtr, softmax
 
-import pymc_gpep as gpep
+from pymc_gpep.approximations import NestedEP, NoisyNestedEP, QEPSoftmax
 from pymc_gpep.approximations.third_cumulants import third_cumulants
 from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
 from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
@@ -23,10 +23,10 @@ def probit(f, y):
 
 
 CASES = {
-    "softmax": (gpep.QEPSoftmax(), SoftmaxLikelihood(), lambda f, y: softmax(f, axis=1)[:, y]),
-    "probit": (gpep.NestedEP(), None, probit),
+    "softmax": (QEPSoftmax(), SoftmaxLikelihood(), lambda f, y: softmax(f, axis=1)[:, y]),
+    "probit": (NestedEP(), None, probit),
     "label noise": (
-        gpep.NoisyNestedEP(), NoisyMultinomialProbitLikelihood().given(np.full((1, 5), EPSILON)),
+        NoisyNestedEP(), NoisyMultinomialProbitLikelihood().given(np.full((1, 5), EPSILON)),
         lambda f, y: (1.0 - EPSILON) * probit(f, y) + EPSILON / 3.0,
     ),
 }  # fmt: skip

@@ -9,9 +9,9 @@ import pymc as pm
 import pytest
 from numpy.testing import assert_array_less
 
-import pymc_gpep as gpep
 from benchmarks.sums import MODELS, methods
 from benchmarks.sums_samplers import run
+from pymc_gpep.structure import read_classifier
 
 CHAINS = json.loads((Path(__file__).parent / "long_chains_of_sums.json").read_text())
 SAMPLED = ("binary", "crossed", "slopes", "walk", "ordered")
@@ -24,7 +24,7 @@ def test_moments_are_those_of_long_chains(name):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pm.exceptions.ShapeWarning)
             fit = pm.fit(method=methods(name)[0], progressbar=False)
-    integrated = {rv.name for rv in gpep.read_classifier(model).integrated}
+    integrated = {rv.name for rv in read_classifier(model).integrated}
     means, sds = fit.mean_data, fit.std_data
     for variable, chains in CHAINS[name].items():
         if variable not in means:  # a Deterministic

@@ -7,7 +7,7 @@ import pymc_gpep as gpep
 from tests import models
 from tests.reference.data import wine
 from tests.reference.exact import importance_evidence
-from tests.sampling import small
+from tests.samplers import small
 
 ETA = 1.5
 
@@ -32,7 +32,7 @@ def bernoulli():
 
 
 def estimate(model, point=None, **options):
-    return gpep.annealed_evidence(model, point, progressbar=False, **{"random_seed": 1, **options})
+    return gpep.diagnostics.annealed_evidence(model, point, progressbar=False, **{"random_seed": 1, **options})
 
 
 @pytest.mark.parametrize(("kind", "start", "runs"), STARTS)
@@ -135,7 +135,7 @@ def test_warns_where_the_estimates_contradict_each_other():
 
 
 def test_shows_progress(bernoulli, capsys):
-    gpep.annealed_evidence(bernoulli, runs=3, temperatures=4, progressbar=True, random_seed=1)
+    gpep.diagnostics.annealed_evidence(bernoulli, runs=3, temperatures=4, progressbar=True, random_seed=1)
     shown = capsys.readouterr().out
     assert "Annealing 3 runs" in shown
     assert "100%" in shown

@@ -137,5 +137,7 @@ def test_means_are_those_of_nuts(name):
     mean = f.mean(("chain", "draw")).values
     for method, known in KNOWN.items():
         assert (np.abs(fits[method].latent["mean"].values - mean) < 4.0 * error + known).all(), method
-    annealed = gpep.annealed_evidence(model, start="ep", temperatures=20, runs=60, random_seed=1, progressbar=False)
+    annealed = gpep.diagnostics.annealed_evidence(
+        model, start="ep", temperatures=20, runs=60, random_seed=1, progressbar=False
+    )
     assert abs(annealed.log_evidence - fits["ep"].log_evidence) < 4.0 * annealed.standard_error + 0.01

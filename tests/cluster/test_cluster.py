@@ -19,7 +19,7 @@ from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.in_memory import InMemory
-from pymc_gpep.rows.open_rows import rows_of
+from pymc_gpep.rows.open_rows import open_rows
 from pymc_gpep.solvers.problem import watching
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.cross_covariance import as_gps
@@ -213,7 +213,7 @@ def test_a_row_that_cannot_be_used_is_named_by_the_worker_that_reads_it(tmp_path
     labels[27] = 5
     np.save(tmp_path / "y.npy", labels)
     np.save(tmp_path / "x.npy", X)
-    rows = rows_of(tuple(np.load(tmp_path / name, mmap_mode="r") for name in ("x.npy", "y.npy")))
+    rows = open_rows(tuple(np.load(tmp_path / name, mmap_mode="r") for name in ("x.npy", "y.npy")))
     with workers(2) as (_, client), pytest.raises(RowError, match=r"y\.npy: row 27 has the label 5") as raised:
         ClusterLogPosterior(*given(models.shared, True, rows), client)
     assert raised.value.row == 27

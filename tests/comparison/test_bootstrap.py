@@ -12,7 +12,7 @@ VALUES = np.random.default_rng(1).normal(size=25)
 
 def test_moments_are_those_of_dirichlet_weights():
     """Mean and variance of Σ w x for w ~ Dirichlet(1, ..., 1): the mean of x, and its variance over n + 1."""
-    draws = gpep.bayesian_bootstrap(VALUES, draws=40_000, random_seed=2)
+    draws = gpep.diagnostics.bayesian_bootstrap(VALUES, draws=40_000, random_seed=2)
     assert draws.shape == (40_000,)
     variance = VALUES.var() / (VALUES.size + 1)
     assert draws.mean() == pytest.approx(VALUES.mean(), abs=4 * np.sqrt(variance / 40_000))
@@ -20,21 +20,21 @@ def test_moments_are_those_of_dirichlet_weights():
 
 
 def test_columns_have_the_same_weights():
-    draws = gpep.bayesian_bootstrap(np.stack([VALUES, VALUES + 1, 2 * VALUES], axis=1), random_seed=3)
+    draws = gpep.diagnostics.bayesian_bootstrap(np.stack([VALUES, VALUES + 1, 2 * VALUES], axis=1), random_seed=3)
     assert draws.shape == (4000, 3)
     assert_allclose(draws[:, 1] - draws[:, 0], 1)
     assert_allclose(draws[:, 2], 2 * draws[:, 0])
 
 
 def test_seeds_decide_the_draws_and_chunks_do_not(monkeypatch):
-    one = gpep.bayesian_bootstrap(VALUES, draws=10, random_seed=4)
+    one = gpep.diagnostics.bayesian_bootstrap(VALUES, draws=10, random_seed=4)
     monkeypatch.setattr(bootstrap, "_NUMBERS", 3 * VALUES.size)
-    assert_allclose(gpep.bayesian_bootstrap(VALUES, draws=10, random_seed=4), one)
-    assert not np.allclose(gpep.bayesian_bootstrap(VALUES, draws=10, random_seed=5), one)
+    assert_allclose(gpep.diagnostics.bayesian_bootstrap(VALUES, draws=10, random_seed=4), one)
+    assert not np.allclose(gpep.diagnostics.bayesian_bootstrap(VALUES, draws=10, random_seed=5), one)
 
 
 def test_refuses():
     with pytest.raises(ValueError, match="at least 1 point"):
-        gpep.bayesian_bootstrap([])
+        gpep.diagnostics.bayesian_bootstrap([])
     with pytest.raises(ValueError, match="draws must be at least 1"):
-        gpep.bayesian_bootstrap(VALUES, draws=0)
+        gpep.diagnostics.bayesian_bootstrap(VALUES, draws=0)

@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.comparison.evidence_grid import serpentine
 from pymc_gpep.fits.prediction import predict_at
 from tests import models
@@ -23,14 +24,14 @@ def held_out():
 @pytest.fixture(scope="module")
 def grid(shared, held_out):
     X, y = held_out
-    return gpep.evidence_grid(
+    return gpep.diagnostics.evidence_grid(
         shared.model, {"ls": LS, "eta": ETA}, gp=shared.gp, Xnew=X, ynew=y, progressbar=False
     )  # fmt: skip
 
 
 def test_each_value_is_that_of_a_solve_of_its_own(shared, grid):
     """Prior covariance by hand, and a cold start."""
-    solver = gpep.NestedEP()
+    solver = NestedEP()
     squares = ((shared.X[:, None] - shared.X) ** 2).sum(axis=-1)
     assert grid["evidence"].dims == ("ls", "eta")
     assert_allclose(grid["ls"], LS)
@@ -58,7 +59,7 @@ def test_scores_are_those_of_a_fit_there(shared, grid, held_out):
 
 def test_warm_starts_save_iterations(shared):
     fine = np.geomspace(1.0, 1.2, 6)
-    grid = gpep.evidence_grid(shared.model, {"ls": fine, "eta": [4.0]}, progressbar=False)
+    grid = gpep.diagnostics.evidence_grid(shared.model, {"ls": fine, "eta": [4.0]}, progressbar=False)
     assert (grid["iterations"][1:] < grid["iterations"][0]).all()
     assert "mlpd" not in grid
 
@@ -66,12 +67,14 @@ def test_warm_starts_save_iterations(shared):
 def test_other_hyperparameters_are_fixed(shared):
     at = shared.fit.hyperparameters
     eta = at["eta"].item()
-    grid = gpep.evidence_grid(shared.model, {"eta": [eta]}, at=at, method="nested_ep", progressbar=False)
+    grid = gpep.diagnostics.evidence_grid(shared.model, {"eta": [eta]}, at=at, method="nested_ep", progressbar=False)
     assert grid["evidence"].item() == pytest.approx(shared.fit.log_evidence, abs=1e-6)
 
 
 def test_options_reach_the_approximation(shared):
-    grid = gpep.evidence_grid(shared.model, {"ls": [0.3], "eta": [20.0]}, max_iterations=2, progressbar=False)
+    grid = gpep.diagnostics.evidence_grid(
+        shared.model, {"ls": [0.3], "eta": [20.0]}, max_iterations=2, progressbar=False
+    )
     assert not grid["converged"].item()
     assert grid["iterations"].item() == 2
 
@@ -98,12 +101,12 @@ def test_a_serpentine_goes_everywhere_in_single_steps(shape):
 )
 def test_refuses(shared, values, options, message):
     with pytest.raises(ValueError, match=message):
-        gpep.evidence_grid(shared.model, values, progressbar=False, **options)
+        gpep.diagnostics.evidence_grid(shared.model, values, progressbar=False, **options)
 
 
 def test_refuses_labels_that_are_none(shared):
     new = {"gp": shared.gp, "Xnew": models.data()[0][:2], "progressbar": False}
     with pytest.raises(ValueError, match=r"ynew must be \(2,\), one for each point"):
-        gpep.evidence_grid(shared.model, {"ls": [1.0], "eta": [1.0]}, ynew=[0], **new)
+        gpep.diagnostics.evidence_grid(shared.model, {"ls": [1.0], "eta": [1.0]}, ynew=[0], **new)
     with pytest.raises(ValueError, match="ynew must be integers 0…2"):
-        gpep.evidence_grid(shared.model, {"ls": [1.0], "eta": [1.0]}, ynew=[0, 3], **new)
+        gpep.diagnostics.evidence_grid(shared.model, {"ls": [1.0], "eta": [1.0]}, ynew=[0, 3], **new)

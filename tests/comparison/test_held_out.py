@@ -66,7 +66,7 @@ def test_ordered_classes_are_scored_by_their_order_as_well(fitted):
 def test_a_grid_scores_as_a_fit_there(name, fitted):
     model, fits, held_out, table = fitted(name)
     at = fits["ep"].hyperparameters
-    grid = gpep.evidence_grid(
+    grid = gpep.diagnostics.evidence_grid(
         model, {"eta": [at["eta"].item(), 3.0]}, at=at.drop_vars("eta"), progressbar=False, **held_out
     ).isel(eta=0)
     scores = (

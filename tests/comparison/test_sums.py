@@ -54,7 +54,7 @@ def test_predictions_from_draws_are_averages_of_the_argument(results):
 def test_evidence_grids_score_sums(results):
     model, named = results
     at = named["ep"].hyperparameters["s"]
-    found = gpep.evidence_grid(model, {"s": [float(at)]}, data=NEW, ynew=[0.4, 0.0, 0.1], progressbar=False)
+    found = gpep.diagnostics.evidence_grid(model, {"s": [float(at)]}, data=NEW, ynew=[0.4, 0.0, 0.1], progressbar=False)
     with model:
         expected = named["ep"].predict(data=NEW, observed=[0.4, 0.0, 0.1])["log_density"].mean()
     assert_allclose(found["mlpd"], float(expected), atol=1e-6)

@@ -7,9 +7,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import EP, KL, NaiveTAP, ScalarLaplace
 from pymc_gpep.gaussians import posteriors
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.processes import GPModel
 from tests import models
 from tests.reference.rank_one import RankOnePosterior, RankOnePrior
@@ -19,7 +21,7 @@ N, JITTER, NEW = 24, 1e-6, np.array([[-1.5], [0.2], [3.0]])
 X = RNG.normal(size=(N, 1))
 Y = (X[:, 0] + RNG.normal(size=N) > 0).astype(int)
 INTEGRATED = {"hyper": "laplace", "hyper_options": {"nodes": 4}}
-METHODS = (gpep.EP(), gpep.ScalarLaplace(), gpep.KL(), gpep.NaiveTAP())
+METHODS = (EP(), ScalarLaplace(), KL(), NaiveTAP())
 
 
 def make():
@@ -59,9 +61,9 @@ def dense():
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_evidence_and_gradient(method, request):
     theta = np.array([0.4, -0.2])
-    expected = DenseLogPosterior(gpep.read_classifier(make()[0]), method)(theta)
+    expected = DenseLogPosterior(read_classifier(make()[0]), method)(theta)
     request.getfixturevalue("known")
-    log_posterior = DenseLogPosterior(gpep.read_classifier(make()[0]), method)
+    log_posterior = DenseLogPosterior(read_classifier(make()[0]), method)
     found = log_posterior(theta)
     assert log_posterior.algebra
     assert found.log_posterior == pytest.approx(expected.log_posterior, abs=1e-7)
@@ -98,9 +100,9 @@ def test_samplers():
     marginal = gpep.marginalize(make()[0])
     with marginal:
         sampled = pm.sample(25, tune=25, chains=1, cores=1, step=pm.DEMetropolisZ(), progressbar=False, random_seed=1)
-    f = gpep.recover(sampled, marginal, random_seed=2, progressbar=False)["posterior"]["f"]
+    f = gpep.recover_latent(sampled, marginal, random_seed=2, progressbar=False)["posterior"]["f"]
     assert ((f.mean(("chain", "draw")) > 0) == (X[:, 0] > 0)).mean() > 0.8
     with make()[0]:
-        step = gpep.EllipticalSlice(guide="ep")
+        step = gpep.samplers.EllipticalSlice(guide="ep")
         g = pm.sample(20, tune=10, chains=1, cores=1, step=step, progressbar=False, random_seed=1)["posterior"]["f"]
     assert_allclose(g.mean(("chain", "draw")), f.mean(("chain", "draw")), atol=1.5)

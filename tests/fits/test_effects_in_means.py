@@ -133,7 +133,7 @@ def test_marginal_models_have_them_integrated(model):
         fit = pm.fit(method="ep", hyper="map", **SMALL)
     ls = np.full((1, 400), fit.hyperparameters["ls"].item())
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"ls": (("chain", "draw"), ls)})})
-    draws = gpep.recover(idata, marginal, random_seed=2, progressbar=False)["posterior"]
+    draws = gpep.recover_latent(idata, marginal, random_seed=2, progressbar=False)["posterior"]
     for name, moments in fit.effects(["a", "b"]).items():
         mean, sd = moments.values
         assert_allclose(draws[name].values[0].mean(axis=0), mean, atol=0.15)
@@ -142,11 +142,13 @@ def test_marginal_models_have_them_integrated(model):
 
 def test_grids_of_evidence(fit, model):
     values = fit.nodes["ls"].values[:2]
-    grid = gpep.evidence_grid(model, {"ls": values}, method="ep", tolerance=1e-9, Xnew=NEW, ynew=[0, 1, 1])
+    grid = gpep.diagnostics.evidence_grid(model, {"ls": values}, method="ep", tolerance=1e-9, Xnew=NEW, ynew=[0, 1, 1])
     assert_allclose(grid["evidence"], fit.nodes["evidence"].values[:2], atol=1e-6)
-    one = gpep.evidence_grid(model, {"ls": values[:1]}, at={"a": 0.0, "b": [0.0, 0.0], "level": 0.0}, method="ep")
+    one = gpep.diagnostics.evidence_grid(
+        model, {"ls": values[:1]}, at={"a": 0.0, "b": [0.0, 0.0], "level": 0.0}, method="ep"
+    )
     with made(lambda: pm.Bernoulli("y", logit_p=gp_of(pm.gp.mean.Zero()).prior("f", X=XY), observed=BINARY)) as other:
-        plain = gpep.evidence_grid(other, {"ls": values[:1]}, method="ep")
+        plain = gpep.diagnostics.evidence_grid(other, {"ls": values[:1]}, method="ep")
     assert_allclose(one["evidence"], plain["evidence"], atol=1e-8)
 
 

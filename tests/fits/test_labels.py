@@ -60,7 +60,7 @@ def test_recovered_draws_keep_other_labels():
     sampled = xr.DataTree.from_dict(
         {"posterior": xr.Dataset({"s": (("chain", "draw"), draws[None])}, {"chain": [0], "draw": range(3)})}
     )
-    posterior = gpep.recover(sampled, marginal, random_seed=1, progressbar=False)["posterior"]
+    posterior = gpep.recover_latent(sampled, marginal, random_seed=1, progressbar=False)["posterior"]
     assert_allclose(posterior["steps"].values, np.diff(posterior["u"].values, axis=2), atol=1e-12)
 
 

@@ -176,7 +176,7 @@ def test_recovered_draws_have_missing_responses(fits):
     assert [each.name for each in marginal.potentials] == ["y_evidence"]
     s = np.full((1, 1500), fit.hyperparameters["s"].item())
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"s": (("chain", "draw"), s)})})
-    draws = gpep.recover(idata, marginal, random_seed=2, progressbar=False)["posterior"]
+    draws = gpep.recover_latent(idata, marginal, random_seed=2, progressbar=False)["posterior"]
     p = fit.predict(missing=True, progressbar=False)["p"].values[:, 1]
     assert draws["y_unobserved"].dtype == np.int64
     assert_allclose(draws["y_unobserved"].values[0].mean(axis=0), p, atol=0.06)

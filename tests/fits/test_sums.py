@@ -14,6 +14,7 @@ from numpy.testing import assert_allclose
 from pytensor.graph.replace import graph_replace
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import EP
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.structure import StructureError, read_classifier
@@ -403,7 +404,7 @@ def test_forms_of_one_model_have_the_same_moments(case):
 
 @pytest.mark.parametrize("name", ["correlated_slopes", "areas", "process_and_trend"])
 def test_gradient_of_the_log_posterior(name):
-    log_posterior = DenseLogPosterior(read_classifier(MODELS[name]()), gpep.EP(tolerance=1e-10))
+    log_posterior = DenseLogPosterior(read_classifier(MODELS[name]()), EP(tolerance=1e-10))
     theta = initial(log_posterior) + 0.1
     gradient = log_posterior(theta).gradient
     for i in range(theta.size):
@@ -484,6 +485,6 @@ def test_integrated_variables_come_back():
     fit = fitted(model)
     sigma = np.full((1, 1000), fit.hyperparameters["sigma"].item())
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"sigma": (("chain", "draw"), sigma)})})
-    draws = gpep.recover(idata, marginal, random_seed=2)["posterior"]
+    draws = gpep.recover_latent(idata, marginal, random_seed=2)["posterior"]
     assert_allclose(draws["alpha"].values[0].mean(axis=0), fit.mean_data["alpha"], atol=0.12)
     assert_allclose(draws["alpha"].values[0].std(axis=0), fit.std_data["alpha"], rtol=0.12)

@@ -7,9 +7,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import EP, NaiveTAP
 from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.structure import precision_sum
+from pymc_gpep.structure import precision_sum, read_classifier
 
 N, J, T = 40, 6, 9
 RNG = np.random.default_rng(5)
@@ -133,7 +134,7 @@ def test_digits_are_kept_under_small_steps(monkeypatch):
         series = pm.AR("series", [0.9], sigma=s[1], init_dist=pm.Normal.dist(0, 10), shape=T)
         u = pm.ZeroSumNormal("u", s[2], shape=T)
         pm.Poisson("y", mu=pt.exp(walk + series + u), observed=np.arange(T) % 4)
-    classifier, method = gpep.read_classifier(model), gpep.EP(tolerance=1e-9)
+    classifier, method = read_classifier(model), EP(tolerance=1e-9)
     sparse = DenseLogPosterior(classifier, method)
     monkeypatch.setattr("pymc_gpep.hyper.dense_log_posterior.suited", lambda own, _: own)
     dense = DenseLogPosterior(classifier, method)
@@ -242,8 +243,8 @@ def test_small_models_have_no_sparse_precision():
     with pm.Model() as model:
         u = pm.Normal("u", 0, 1, shape=J)
         pm.Poisson("y", mu=pt.exp(u[GROUP]), observed=COUNTS)
-    classifier = gpep.read_classifier(model)
-    assert precision_sum.suited(classifier, gpep.EP()) is classifier
+    classifier = read_classifier(model)
+    assert precision_sum.suited(classifier, EP()) is classifier
 
 
 def test_many_levels_have_one_and_many_columns_have_none():
@@ -253,11 +254,11 @@ def test_many_levels_have_one_and_many_columns_have_none():
         s, u, v = pm.HalfNormal("s", 1), pm.Normal("u", 0, 1, shape=600), pm.Normal("v", 0, 1, shape=600)
         pm.Poisson("few", mu=pt.exp(s * u[where]), observed=np.ones(700, int))
         pm.Poisson("all", mu=pt.exp(columns @ v), observed=np.ones(700, int))
-    few, every = (gpep.read_classifier(model, name) for name in ("few", "all"))
-    suited = precision_sum.suited(few, gpep.EP())
+    few, every = (read_classifier(model, name) for name in ("few", "all"))
+    suited = precision_sum.suited(few, EP())
     assert PrecisionPrior in suited.arrays
     assert suited.prior.structure.posterior.entries == 600
-    assert precision_sum.suited(every, gpep.EP()) is every
+    assert precision_sum.suited(every, EP()) is every
 
 
 def test_methods_without_a_sparse_precision_are_given_matrices(monkeypatch):
@@ -266,8 +267,8 @@ def test_methods_without_a_sparse_precision_are_given_matrices(monkeypatch):
     with pm.Model() as model:
         u = pm.Normal("u", 0, 1, shape=J)
         pm.Bernoulli("y", logit_p=u[GROUP], observed=BINARY)
-    classifier = gpep.read_classifier(model)
-    suited = precision_sum.suited(classifier, gpep.EP())
+    classifier = read_classifier(model)
+    suited = precision_sum.suited(classifier, EP())
     assert suited is not classifier
-    assert precision_sum.suited(suited, gpep.EP()) is suited
-    assert precision_sum.suited(suited, gpep.NaiveTAP()).prior is classifier.prior
+    assert precision_sum.suited(suited, EP()) is suited
+    assert precision_sum.suited(suited, NaiveTAP()).prior is classifier.prior

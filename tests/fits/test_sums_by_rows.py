@@ -7,9 +7,10 @@ import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import EP, NestedEP
 from pymc_gpep.gaussians.row_posterior import RowPosterior
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.structure import latent_sum
+from pymc_gpep.structure import latent_sum, read_classifier
 
 N, J = 45, 6
 RNG = np.random.default_rng(5)
@@ -175,7 +176,7 @@ def test_samplers_move_alike(case):
     for many in (10**9, 1):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(latent_sum, "_MANY", many)
-            step = gpep.GuidedHMC(guide="prior", model=case.model)
+            step = gpep.samplers.GuidedHMC(guide="prior", model=case.model)
         step.setup_chain(np.random.default_rng(1), 3, 3)
         point = case.model.initial_point()
         for _ in range(3):
@@ -243,7 +244,7 @@ def test_variables_of_classes_come_back(monkeypatch):
     s = np.full((1, 500), fit.hyperparameters["s"].item())
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"s": (("chain", "draw"), s)})})
     marginal = gpep.marginalize(model, "nested_ep")
-    draws = gpep.recover(idata, marginal, random_seed=2, progressbar=False)["posterior"]
+    draws = gpep.recover_latent(idata, marginal, random_seed=2, progressbar=False)["posterior"]
     for name in ("b", "u"):
         mean, sd = draws[name].mean(("chain", "draw")), draws[name].std(("chain", "draw"))
         assert (abs(mean - fit.mean_data[name]) < 0.22 * fit.std_data[name]).all()
@@ -251,14 +252,12 @@ def test_variables_of_classes_come_back(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("build", "method"), [(binary, gpep.EP()), (classes, gpep.NestedEP())], ids=["binary", "classes"]
-)
+@pytest.mark.parametrize(("build", "method"), [(binary, EP()), (classes, NestedEP())], ids=["binary", "classes"])
 def test_compiled_code_is_given_all_coefficients(monkeypatch, build, method):
     monkeypatch.setattr(latent_sum, "_MANY", 1)
     with pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]}) as model:
         build()
-    classifier = gpep.read_classifier(model)
+    classifier = read_classifier(model)
     interpreted, compiled = (DenseLogPosterior(classifier, method, kwargs) for kwargs in ({}, {"mode": "NUMBA"}))
     theta = interpreted.space.initial_point() + 0.3
     found, expected = compiled(theta), interpreted(theta)

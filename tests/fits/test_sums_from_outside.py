@@ -137,7 +137,7 @@ def test_recovered_draws_keep_their_digits_under_wide_priors():
     draws = xr.Dataset({"s": (("chain", "draw"), values)}, {"chain": [0], "draw": np.arange(400)})
     marginal = gpep.marginalize(model, "ep")
     tree = xr.DataTree.from_dict({"posterior": draws})
-    found = gpep.recover(tree, marginal, random_seed=1, progressbar=False)["posterior"]["a"].values
+    found = gpep.recover_latent(tree, marginal, random_seed=1, progressbar=False)["posterior"]["a"].values
     mean, sd = fit.effects("a")["a"].values
     assert abs(found.mean() - mean) < 4 * sd / 20
     assert_allclose(found.std(), sd, rtol=0.15)

@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose
 from pytensor.compile.mode import Mode
 from pytensor.gradient import NullTypeGradError
 
-from pymc_gpep import NestedEP
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from tests.reference.data import random_problem

@@ -6,7 +6,7 @@ import pytest
 from pytensor.compile.mode import get_mode
 from pytensor.graph.fg import FunctionGraph
 
-import pymc_gpep as gpep
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.graph import jax_loading
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import multinomial_probit_log_probability
@@ -15,7 +15,7 @@ F, Y = pt.dmatrix("f"), pt.lvector("y")
 
 
 def evidence():
-    return Evidence(gpep.NestedEP())(pt.dtensor3("k"), np.zeros((3, 4)), np.zeros(4, int))
+    return Evidence(NestedEP())(pt.dtensor3("k"), np.zeros((3, 4)), np.zeros(4, int))
 
 
 OURS = {

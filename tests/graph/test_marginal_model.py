@@ -11,6 +11,7 @@ import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.structure import read_classifier
 from tests import models
@@ -51,7 +52,7 @@ def at(values, chains=2, draws=10):
 @builds
 def test_log_density_is_that_of_the_hyperparameters(build):
     model, _ = build()
-    expected = DenseLogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-11))
+    expected = DenseLogPosterior(read_classifier(model), NestedEP(tolerance=1e-11))
     marginal = gpep.marginalize(model, hyperparameters=means(model), tolerance=1e-11)
     assert marginal.value_vars == expected.space.value_vars
     function = marginal.logp_dlogp_function(ravel_inputs=True)
@@ -97,7 +98,7 @@ def test_everything_else_stays():
     point = marginal.initial_point(random_seed=3)
     assert point["scale_log__"] == pytest.approx(np.log(0.7))
 
-    logp, expected = marginal.compile_logp(), DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    logp, expected = marginal.compile_logp(), DenseLogPosterior(read_classifier(model), NestedEP())
     theta = expected.space.initial_point({"eta": 1.0})
     before = logp(expected.point(theta))
     assert before == pytest.approx(expected(theta).log_posterior, abs=1e-9)
@@ -173,7 +174,7 @@ def test_recovered_draws_look_like_those_of_the_model(build):
     marginal = gpep.marginalize(model)
     with marginal:  # the cheapest of PyMC's steps: what draws look like is compared
         sampled = pm.sample(chains=2, random_seed=1, step=pm.DEMetropolisZ(), **QUICK)
-    recovered = gpep.recover(sampled, marginal, random_seed=2, progressbar=False)
+    recovered = gpep.recover_latent(sampled, marginal, random_seed=2, progressbar=False)
     with model:
         expected = pm.sample(chains=2, random_seed=1, step=pm.DEMetropolisZ(), **QUICK)
     assert set(recovered.children) == set(expected.children)
@@ -201,7 +202,7 @@ def test_data_groups_are_those_of_the_model():
         gpep.MultinomialProbit("y", f.T, observed=labels)
     marginal = gpep.marginalize(model)
     sampled = pm.sample(model=marginal, chains=1, random_seed=1, step=pm.DEMetropolisZ(model=marginal), **QUICK)
-    recovered = gpep.recover(sampled, marginal, random_seed=2, progressbar=False)
+    recovered = gpep.recover_latent(sampled, marginal, random_seed=2, progressbar=False)
     expected = pm.sample_prior_predictive(1, model=model, random_seed=1)
     for group in ("constant_data", "observed_data"):
         xr.testing.assert_equal(recovered[group].to_dataset(), expected[group].to_dataset())
@@ -214,12 +215,12 @@ def test_moments_of_recovered_latent_values(build):
     classifier = read_classifier(model)
     rng = np.random.default_rng(3)
     values = {rv.name: rng.uniform(0.8, 2.0, size=rv.eval().shape) for rv in classifier.hyperparameters}
-    posterior = gpep.recover(at(values, 2, 300), marginal, random_seed=4, progressbar=False).posterior
+    posterior = gpep.recover_latent(at(values, 2, 300), marginal, random_seed=4, progressbar=False).posterior
     f = [posterior[latent.f.name].stack(s=("chain", "draw")).values for latent in classifier.latents]
     f = np.stack(f) if len(f) > 1 else f[0]  # (class, point, draw)
     given = {model[name]: value for name, value in values.items()}
     k, mean = (x.eval(given, on_unused_input="ignore") for x in (classifier.covariance(), classifier.mean()))
-    solution = gpep.NestedEP().solve(k, mean, models.data()[1])
+    solution = NestedEP().solve(k, mean, models.data()[1])
     spread = np.sqrt(solution.cov.diagonal(axis1=1, axis2=2)).T
     f = (f - solution.mean[..., None]) / spread[..., None]
     assert_allclose(f.mean(-1), 0, atol=4.5 / np.sqrt(600))
@@ -231,7 +232,7 @@ def test_deterministics_follow_the_recovered_draws(marginal):
     sampled = at({"ls": [1.0, 2.0], "eta": 2.0}, 2, 6)["posterior"].to_dataset()
     sampled["eta"] = ("chain", "draw"), np.random.default_rng(5).uniform(1, 4, (2, 6))
     thinned = xr.DataTree.from_dict({"posterior": sampled.isel(draw=slice(1, None, 2))})
-    posterior = gpep.recover(thinned, marginal, random_seed=1, progressbar=False).posterior
+    posterior = gpep.recover_latent(thinned, marginal, random_seed=1, progressbar=False).posterior
     assert list(posterior["draw"].values) == [1, 3, 5]
     assert_allclose(posterior["f_of_virginica"], posterior["f"].sel(species="virginica"))
     X, _ = models.data()
@@ -248,14 +249,16 @@ def test_what_is_added_to_the_model_later_is_not_recovered():
     with model:
         new = gp.conditional("f_new", np.zeros((2, 2)))
         pm.Deterministic("new_squared", new**2)
-    posterior = gpep.recover(at({"ls": [1.0, 2.0], "eta": 2.0}), marginal, random_seed=1, progressbar=False).posterior
+    posterior = gpep.recover_latent(
+        at({"ls": [1.0, 2.0], "eta": 2.0}), marginal, random_seed=1, progressbar=False
+    ).posterior
     assert set(posterior.data_vars) == {"ls", "eta", "f_rotated_", "f", "f_of_virginica"}
 
 
 def test_recovering_is_reproducible_and_leaves_its_input_alone(marginal):
     idata = at({"ls": [1.0, 2.0], "eta": 2.0})
     one, again, other = (
-        gpep.recover(idata, marginal, random_seed=s, progressbar=False).posterior["f"] for s in (1, 1, 2)
+        gpep.recover_latent(idata, marginal, random_seed=s, progressbar=False).posterior["f"] for s in (1, 1, 2)
     )
     assert_allclose(one, again)
     assert np.abs(one - other).min() > 0
@@ -265,13 +268,13 @@ def test_recovering_is_reproducible_and_leaves_its_input_alone(marginal):
 def test_draws_that_cannot_be_recovered_are_refused(model, marginal):
     good = {"ls": [1.0, 2.0], "eta": 2.0}
     with pytest.raises(TypeError, match=r"what gpep\.marginalize returned, not a Model"):
-        gpep.recover(at(good), model)
+        gpep.recover_latent(at(good), model)
     with pytest.raises(ValueError, match="no posterior draws of 'ls'"):
-        gpep.recover(at({"eta": 2.0}), marginal)
+        gpep.recover_latent(at({"eta": 2.0}), marginal)
     with pytest.raises(ValueError, match="no posterior draws of 'ls', 'eta'"):
-        gpep.recover(xr.DataTree(), marginal)
+        gpep.recover_latent(xr.DataTree(), marginal)
     with pytest.raises(ValueError, match="chain 0, draw 0 of idata, nested_ep ran out of iterations"):
-        gpep.recover(at(good), gpep.marginalize(model, max_iterations=2), progressbar=False)
+        gpep.recover_latent(at(good), gpep.marginalize(model, max_iterations=2), progressbar=False)
 
 
 def test_prior_covariance_that_cannot_be_factorised_is_refused():
@@ -283,12 +286,12 @@ def test_prior_covariance_that_cannot_be_factorised_is_refused():
     marginal = gpep.marginalize(model)
     assert np.isfinite(marginal.compile_logp()(marginal.initial_point()))
     with pytest.raises(ValueError, match=r"draw 0 of idata, the prior covariance is not positive definite.*jitter"):
-        gpep.recover(at({"eta": 1.0}), marginal, progressbar=False)
+        gpep.recover_latent(at({"eta": 1.0}), marginal, progressbar=False)
 
 
 @copies
 def test_pymc_predicts_from_recovered_draws(model, marginal):
-    idata = gpep.recover(at({"ls": [1.0, 2.0], "eta": 2.0}, 2, 200), marginal, random_seed=1, progressbar=False)
+    idata = gpep.recover_latent(at({"ls": [1.0, 2.0], "eta": 2.0}, 2, 200), marginal, random_seed=1, progressbar=False)
     predicted = pm.sample_posterior_predictive(idata, model=model, random_seed=2, progressbar=False)
     frequency = np.stack([(predicted.posterior_predictive["y"] == k).mean(("chain", "draw")) for k in range(3)])
     expected = pm.compute_log_likelihood(idata, model=model, progressbar=False).log_likelihood["y"]
@@ -302,7 +305,9 @@ def test_a_marginal_model_travels(marginal):
     point = marginal.initial_point()
     assert copy.compile_logp()(point) == pytest.approx(marginal.compile_logp()(point), abs=1e-10)
     idata = at({"ls": [1.0, 2.0], "eta": 2.0})
-    here, there = (gpep.recover(idata, m, random_seed=1, progressbar=False).posterior["f"] for m in (marginal, copy))
+    here, there = (
+        gpep.recover_latent(idata, m, random_seed=1, progressbar=False).posterior["f"] for m in (marginal, copy)
+    )
     assert_allclose(here, there)
 
 
@@ -369,7 +374,7 @@ def test_nuts_over_hyperparameters_agrees_with_nuts_over_everything():
     assert not idata.sample_stats["diverging"].any()
     assert az.rhat(idata, var_names=names).dataset.to_array().max() < 1.01
     full = pm.sample(1500, tune=1000, model=model, target_accept=0.95, **options)
-    idata = gpep.recover(idata, marginal, random_seed=1, progressbar=False)
+    idata = gpep.recover_latent(idata, marginal, random_seed=1, progressbar=False)
     for name in ["ls", "eta"]:
         ours, theirs = (np.log(x.posterior[name]) for x in (idata, full))
         spread = theirs.std(("chain", "draw"))

@@ -10,6 +10,7 @@ import pytest
 import pymc_gpep as gpep
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.graph import memory
+from pymc_gpep.structure import read_classifier
 
 ROWS = 20_000
 
@@ -61,14 +62,16 @@ def test_rows_of_few_normals_take_no_matrix_of_each_function():
 
 
 @pytest.mark.usefixtures("six_gigabytes")
-@pytest.mark.parametrize("use", [lambda: gpep.marginalize(pm.modelcontext(None), "laplace"), gpep.EllipticalSlice])
+@pytest.mark.parametrize(
+    "use", [lambda: gpep.marginalize(pm.modelcontext(None), "laplace"), gpep.samplers.EllipticalSlice]
+)
 def test_samplers_and_marginal_models_are_refused_alike(use):
     with model(two_classes), pytest.raises(MemoryError, match=r"20000 × 20000 numbers"):
         use()
 
 
 def test_what_fits_is_not_refused(monkeypatch):
-    made = gpep.read_classifier(model(two_classes))
+    made = read_classifier(model(two_classes))
     monkeypatch.setattr(memory, "available_memory", lambda: 25.7e9)
     memory.check_memory(made, "ep", learned=True)
     monkeypatch.setattr(memory, "available_memory", lambda: 25.5e9)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep import NestedEP
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.graph import recent_solves
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.graph.recent_solves import RecentSolves, place_of

@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
-import pymc_gpep as gpep
+from pymc_gpep.approximations import EP
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.ends import collapsed
 from pymc_gpep.structure import read_classifier
@@ -52,7 +52,7 @@ def test_the_density_of_pymc_rises_towards_0(n):
 def test_a_standard_deviation_that_runs_to_0_is_said():
     n = 3
     model = slopes(n, exponential)
-    log_posterior = DenseLogPosterior(read_classifier(model), gpep.EP())
+    log_posterior = DenseLogPosterior(read_classifier(model), EP())
     assert (along(lambda packed: log_posterior(packed).log_posterior, n) > -1e-3).all()
     message = r"a standard deviation of 'chol' ran to .*no maximum.*pm\.LogNormal\.dist\(-1, 1\).*gpep\.marginalize"
     with model, pytest.warns(RuntimeWarning, match=message):
@@ -72,7 +72,7 @@ def test_priors_that_are_advised_have_a_maximum(n, sd_dist):
 
 
 def test_a_small_standard_deviation_that_is_a_maximum_is_left_alone():
-    log_posterior = DenseLogPosterior(read_classifier(slopes(2, exponential)), gpep.EP())
+    log_posterior = DenseLogPosterior(read_classifier(slopes(2, exponential)), EP())
     best = log_posterior(np.array([0.0, 0.0, -7.0]))
     assert "no maximum" in collapsed(log_posterior.space, log_posterior, best)
     higher = best._replace(log_posterior=best.log_posterior + 0.1)

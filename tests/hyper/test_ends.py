@@ -11,6 +11,7 @@ import xarray as xr
 import pymc_gpep as gpep
 from pymc_gpep.hyper.ends import ran_away
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.structure import read_classifier
 from tests import models
 from tests.graphs import rewritten
 
@@ -81,7 +82,7 @@ def test_a_fit_by_batches_says_that_a_scale_of_priors_runs_to_0():
 )
 def test_which_priors_have_no_bound_as_a_scale_goes_to_0(options, unbounded):
     """Three log scales within tau of their mean have a density of 1 / tau³, times that of tau."""
-    space = Hyperparameters(gpep.read_classifier(pooled(**options)))
+    space = Hyperparameters(read_classifier(pooled(**options)))
     first = space.initial_point()
     for size, says in ((1.0, False), (2.5, unbounded), (5.0, unbounded)):
         there = first - size * (np.array(space.owners) == "tau")

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.approximations import ScalarLaplace
+from pymc_gpep.approximations import NestedEP, ScalarLaplace
 from pymc_gpep.hyper import dense_log_posterior
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -23,7 +23,7 @@ from tests.reference.dense_nested_ep import nested_ep as dense_nested_ep
 @pytest.fixture(scope="module", params=[models.shared, models.per_class], ids=["shared", "per class"])
 def log_posterior(request):
     model, _ = request.param()
-    return DenseLogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-11))
+    return DenseLogPosterior(read_classifier(model), NestedEP(tolerance=1e-11))
 
 
 def test_gradient_by_finite_differences(log_posterior):
@@ -38,7 +38,7 @@ def test_gradient_by_finite_differences(log_posterior):
 def test_evidence_prior_and_jacobian_add_up():
     model, _ = models.shared()
     X, y = models.data()
-    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-11))
+    posterior = DenseLogPosterior(read_classifier(model), NestedEP(tolerance=1e-11))
     ls, eta = np.array([0.7, 1.4]), 2.0
     evaluation = posterior(np.log([*ls, eta]))
     k = squared_exponential(X / ls, variance=eta**2, lengthscale=1.0) + 1e-6 * np.eye(y.size)
@@ -58,7 +58,7 @@ def test_other_terms_of_the_model_count():
                 pm.Potential("penalty", -2 * eta)
             f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
             gpep.MultinomialProbit("y", f.T, observed=y)
-        return DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+        return DenseLogPosterior(read_classifier(model), NestedEP())
 
     theta = np.log([1.2])
     difference = build(True)(theta).log_posterior - build(False)(theta).log_posterior
@@ -67,7 +67,7 @@ def test_other_terms_of_the_model_count():
 
 def test_value_does_not_depend_on_history():
     model, _ = models.shared()
-    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-8))
+    posterior = DenseLogPosterior(read_classifier(model), NestedEP(tolerance=1e-8))
     theta = posterior.space.initial_point()
     first = posterior(theta)
     far = posterior(theta + 1.5)
@@ -78,7 +78,7 @@ def test_value_does_not_depend_on_history():
 
 def test_maximum_is_one():
     model, _ = models.shared()
-    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    posterior = DenseLogPosterior(read_classifier(model), NestedEP())
     optimum = maximise(posterior, posterior.space.initial_point(), 100)
     assert optimum.converged
     assert np.abs(optimum.best.gradient).max() < 1e-3
@@ -97,7 +97,7 @@ def test_a_failing_region_is_walked_around():
             return result
 
     model, _ = models.shared()
-    posterior = Walled(read_classifier(model), gpep.NestedEP())
+    posterior = Walled(read_classifier(model), NestedEP())
     start = posterior.space.initial_point()
     start[-1] = 0.0
     optimum = maximise(posterior, start, 100)
@@ -145,7 +145,7 @@ def test_a_search_ends_at_a_covariance_though_it_does_not_look_on_the_way():
 
 def test_start_must_name_hyperparameters():
     model, _ = models.shared()
-    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    posterior = DenseLogPosterior(read_classifier(model), NestedEP())
     with pytest.raises(ValueError, match="start names lengthscale, but the hyperparameters of the model are: ls, eta"):
         posterior.space.initial_point({"lengthscale": 2.0})
     with pytest.raises(TypeError, match=r"by name, but is 'run\.zarr'.*have a batch_size"):
@@ -166,7 +166,7 @@ def test_an_evaluation_knows_where_to_start_again(log_posterior):
 
 def test_a_wider_tolerance_saves_sweeps_and_not_digits_that_a_search_needs():
     model, _ = models.shared()
-    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    posterior = DenseLogPosterior(read_classifier(model), NestedEP())
     theta = posterior.space.initial_point()
     exact, searched, weighed = (
         evaluate(theta) for evaluate in (posterior, posterior.loosely(), posterior.loosely(gradients=False))
@@ -180,7 +180,7 @@ def test_a_wider_tolerance_saves_sweeps_and_not_digits_that_a_search_needs():
 
 def test_a_search_that_rises_has_a_wider_tolerance_where_rows_are_many(monkeypatch):
     model, _ = models.shared()
-    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    posterior = DenseLogPosterior(read_classifier(model), NestedEP())
     theta = posterior.space.initial_point()
     search = posterior.loosely()
     assert search.roughly() is search
@@ -199,7 +199,7 @@ def test_an_evaluation_on_the_way_to_the_maximum_takes_few_sweeps():
             return self.seen[-1]
 
     model, _ = models.shared()
-    posterior = Counting(read_classifier(model), gpep.NestedEP())
+    posterior = Counting(read_classifier(model), NestedEP())
     optimum = maximise(posterior, posterior.space.initial_point(), 100)
     assert optimum.converged
     assert len(posterior.seen) <= len(optimum.history) + 4  # the first point is not evaluated twice
@@ -222,7 +222,7 @@ def test_the_best_point_has_its_own_start():
             return super().__call__(theta, start)
 
     model, _ = models.shared()
-    posterior = Stopping(read_classifier(model), gpep.NestedEP())
+    posterior = Stopping(read_classifier(model), NestedEP())
     best = maximise(posterior, posterior.space.initial_point(), 100).best
     assert posterior.solve(best.theta, best.start).convergence.iterations <= 2
 
@@ -241,7 +241,7 @@ def test_later_data_change_nothing():
         eta = pm.HalfNormal("eta", 3)
         gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=1.0))
         gpep.MultinomialProbit("y", gp.prior("f", X=inputs, n_outputs=3).T, observed=y)
-    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    posterior = DenseLogPosterior(read_classifier(model), NestedEP())
     theta = posterior.space.initial_point()
     before, evidence = posterior(theta), posterior.solve(theta).evidence
     with model:

@@ -12,6 +12,7 @@ from scipy.special import softmax
 from scipy.stats import expon, halfnorm
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import VariationalBayes
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.hyper import hyper_method
@@ -57,7 +58,7 @@ def covariance(phi):
 
 @pytest.fixture(scope="module", params=[1, 2])
 def log_posterior(request):
-    return DenseLogPosterior(read_classifier(conjugate(request.param)), gpep.VariationalBayes())
+    return DenseLogPosterior(read_classifier(conjugate(request.param)), VariationalBayes())
 
 
 def start(log_posterior):
@@ -150,7 +151,7 @@ def of_each_class(d):
 
 @pytest.fixture(scope="module")
 def by_class():
-    return DenseLogPosterior(read_classifier(of_each_class(1)), gpep.VariationalBayes())
+    return DenseLogPosterior(read_classifier(of_each_class(1)), VariationalBayes())
 
 
 def test_classes_with_covariances_of_their_own_have_weights_of_their_own(by_class):
@@ -205,7 +206,7 @@ def test_blocks_are_put_together_as_independent(by_class):
 
 def blocks_of(model):
     """Names and places of the hyperparameters in each block."""
-    posterior = DenseLogPosterior(read_classifier(model), gpep.VariationalBayes())
+    posterior = DenseLogPosterior(read_classifier(model), VariationalBayes())
     step = next(mean_field_steps(posterior, posterior.space.initial_point(), draws=2, weights="authors"))
     names = np.array([name.replace("_log__", "") for name in posterior.space.parameters])
     return sorted(sorted(names[step.blocks == block]) for block in range(len(step.log_weights)))
@@ -302,7 +303,7 @@ def test_parents_of_any_kind():
         ls = pm.HalfNormal("ls", scale, shape=2)
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=ls)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=y)
-    posterior = DenseLogPosterior(read_classifier(model), gpep.VariationalBayes())
+    posterior = DenseLogPosterior(read_classifier(model), VariationalBayes())
     hierarchy = Hierarchy(posterior.classifier, posterior.space.data)
     assert set(hierarchy.parents) == {"rate", "scale"}
     children = np.array([0.7, 1.9])
@@ -326,7 +327,7 @@ def fitted(log_posterior, seed=1, **options):
 
 
 def test_seeds():
-    log_posterior = DenseLogPosterior(read_classifier(conjugate(1)), gpep.VariationalBayes())
+    log_posterior = DenseLogPosterior(read_classifier(conjugate(1)), VariationalBayes())
     one, again, other = (fitted(log_posterior, seed, draws=100, steps=2, weights="utilities") for seed in (1, 1, 2))
     np.testing.assert_array_equal(one.theta, again.theta)
     np.testing.assert_array_equal(one.weights, again.weights)
@@ -355,7 +356,7 @@ def test_what_it_returns():
 
 def test_the_authors_weights_are_the_default_and_begin_at_the_priors():
     """They make all their steps, from the means of the priors, and no bound."""
-    log_posterior = DenseLogPosterior(read_classifier(conjugate(1)), gpep.VariationalBayes())
+    log_posterior = DenseLogPosterior(read_classifier(conjugate(1)), VariationalBayes())
     found = fitted(log_posterior, draws=100, steps=7, tolerance=0.5)
     begin = log_posterior.space.initial_point()
     values = log_posterior.space.natural(begin[None])
@@ -396,7 +397,7 @@ def test_few_draws_that_count_are_told_of():
         phi = pm.Exponential("phi", 1e-4, shape=2)  # most draws are far too large
         f = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=1 / pm.math.sqrt(phi))).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=y)
-    posterior = DenseLogPosterior(read_classifier(model), gpep.VariationalBayes())
+    posterior = DenseLogPosterior(read_classifier(model), VariationalBayes())
     found = fitted(posterior, draws=100, steps=1, weights="printed")
     assert not found.converged
     assert "too few: give it more draws, or take hyper='importance'" in found.message
@@ -421,13 +422,13 @@ def test_what_is_wrong_is_said():
     with model:
         pm.Potential("more", -model["phi"].sum())
     with pytest.raises(gpep.StructureError, match=r"terms besides the likelihood and the priors .*more"):
-        fitted(DenseLogPosterior(read_classifier(model), gpep.VariationalBayes()))
+        fitted(DenseLogPosterior(read_classifier(model), VariationalBayes()))
     X, y = inputs(1)
     with pm.Model() as improper:
         ls = pm.HalfFlat("ls")
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=ls)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=y)
-    posterior = DenseLogPosterior(read_classifier(improper), gpep.VariationalBayes())
+    posterior = DenseLogPosterior(read_classifier(improper), VariationalBayes())
     with pytest.raises(gpep.StructureError, match=r"priors of ls cannot be drawn from\. Give them proper priors"):
         next(mean_field_steps(posterior, posterior.space.initial_point(), draws=100))
 

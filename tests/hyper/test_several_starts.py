@@ -11,6 +11,7 @@ import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.several_starts import maximise_from
@@ -71,7 +72,7 @@ def test_agreement_in_words():
 
 
 def test_searches_that_come_to_an_earlier_end_stop_there():
-    posterior = DenseLogPosterior(read_classifier(models.shared()[0]), gpep.NestedEP())
+    posterior = DenseLogPosterior(read_classifier(models.shared()[0]), NestedEP())
     points = starting_points(posterior, posterior.space.initial_point(), 4)
     alone = [len(maximise_from(posterior, point[None], 100).history) for point in points]
     lengths = [0] * len(points)
@@ -159,7 +160,7 @@ def test_searches_do_not_depend_on_the_threads(threads, points):
 
     def search(count):
         threads(count)
-        posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+        posterior = DenseLogPosterior(read_classifier(model), NestedEP())
         starts = starting_points(posterior, posterior.space.initial_point(), 5 if points == 30 else 3)
         calls = [[] for _ in starts]
         return maximise_from(posterior, starts, 100, lambda history, which: calls[which].append(history)), calls

@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.starts import pairs_by_kind, starting_points, view
 from pymc_gpep.structure import read_classifier
@@ -15,7 +16,7 @@ from tests import models
 
 def log_posterior(build):
     model, _ = build()
-    return DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    return DenseLogPosterior(read_classifier(model), NestedEP())
 
 
 def test_data_suggest_length_scales_and_a_magnitude():
@@ -27,7 +28,7 @@ def test_data_suggest_length_scales_and_a_magnitude():
         ls = pm.LogNormal("a", 0, 1)
         f = pm.gp.Latent(cov_func=scale**2 * pm.gp.cov.ExpQuad(2, ls=ls)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=y)
-    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    posterior = DenseLogPosterior(read_classifier(model), NestedEP())
     first = posterior.space.initial_point()
     points = starting_points(posterior, first, 6, random_seed=1)
     assert points.shape == (6, 2)
@@ -77,7 +78,7 @@ def test_improper_priors_are_no_obstacle():
         eta = pm.HalfFlat("eta", initval=1.0)
         f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=y)
-    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    posterior = DenseLogPosterior(read_classifier(model), NestedEP())
     points = starting_points(posterior, posterior.space.initial_point(), 3)
     assert points.shape == (3, 1)
     assert np.isfinite(points).all()

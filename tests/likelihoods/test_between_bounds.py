@@ -8,6 +8,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 import pymc_gpep as gpep
+from pymc_gpep.structure import read_classifier
 
 RNG = np.random.default_rng(4)
 N = 12
@@ -48,4 +49,4 @@ def test_bounds_that_are_infinite_are_refused():
     bounds = BOUNDS.copy()
     bounds[5, 1] = np.inf
     with pytest.raises(gpep.StructureError, match=r"not finite in row 5.*np\.clip\(cutpoints, -1e10, 1e10\)"):
-        gpep.read_classifier(model_of(bounds))
+        read_classifier(model_of(bounds))

@@ -14,6 +14,7 @@ from pymc_gpep.gaussians.posteriors import posterior_class
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.log_predictive import log_predictive
+from pymc_gpep.structure import read_classifier
 from tests.likelihoods.integrals import integrate
 
 N = 6
@@ -63,7 +64,7 @@ def test_reads_its_own_model_and_no_other(likelihood):
         assert (reading is not None) == (other == likelihood)
         if reading is not None:
             assert reading.argument.ndim == 1 + likelihood.function_axis
-        classifier = gpep.read_classifier(model)
+        classifier = read_classifier(model)
         assert classifier.likelihood_model == other
         assert (classifier.n_functions, classifier.n_classes) == (n_functions(other), observed(other).max() + 1)
 

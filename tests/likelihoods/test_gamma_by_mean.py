@@ -6,6 +6,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.interpreted import evaluate
 
 N = 8
@@ -42,7 +43,7 @@ def written_twice(f, ratio):
 @pytest.mark.parametrize("process", [True, False])
 @pytest.mark.parametrize("observe", [with_name, by_square_root, written_twice])
 def test_shape_and_offset(observe, process):
-    found = gpep.read_classifier(model_of(observe, process))
+    found = read_classifier(model_of(observe, process))
     assert found.kind == "gamma"
     assert found.n_functions == 1
     (parameters,) = evaluate([found.parameters])
@@ -58,7 +59,7 @@ def test_shape_and_offset(observe, process):
 
 def test_a_shape_with_latent_values_in_it_is_read_by_its_log_density():
     model = model_of(lambda f, ratio: pm.Gamma("y", mu=pm.math.exp(f), sigma=ratio, observed=Y), process=False)
-    assert gpep.read_classifier(model).kind == "univariate"
+    assert read_classifier(model).kind == "univariate"
 
 
 def test_a_negative_ratio_is_refused():
@@ -66,7 +67,7 @@ def test_a_negative_ratio_is_refused():
         lambda f, ratio: pm.Gamma("y", mu=pm.math.exp(f), sigma=-ratio * pm.math.exp(f), observed=Y), False
     )
     with pytest.raises(gpep.StructureError, match="of 'y' is not a number"):
-        gpep.read_classifier(model)
+        read_classifier(model)
 
 
 @pytest.mark.parametrize(
@@ -75,5 +76,5 @@ def test_a_negative_ratio_is_refused():
 def test_a_negative_binomial_by_number_and_probability(p):
     counts = np.arange(N)
     model = model_of(lambda f, n: pm.NegativeBinomial("y", n=n, p=p(f, n), observed=counts), process=True)
-    (parameters,) = evaluate([gpep.read_classifier(model).parameters])
+    (parameters,) = evaluate([read_classifier(model).parameters])
     assert_allclose(parameters, [np.full(N, -np.log(RATIO)), np.full(N, RATIO)], rtol=1e-6)

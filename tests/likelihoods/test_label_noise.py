@@ -12,12 +12,14 @@ from numpy.testing import assert_allclose
 from scipy.special import ndtr
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import NoisyNestedEP
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
 from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+from pymc_gpep.structure import read_classifier
 
 EPSILON, C, N = 0.1, 3, 5
 RNG = np.random.default_rng(1)
@@ -107,7 +109,7 @@ def test_no_label_noise_is_none():
 def test_it_is_read(make, likelihood, without):
     model, _ = model_of(likelihood)
     assert [each for each in LIKELIHOODS if each.read(model["y"]) is not None] == [likelihood]
-    classifier = gpep.read_classifier(model)
+    classifier = read_classifier(model)
     assert classifier.likelihood_model == likelihood
     assert_allclose(classifier.parameters.eval(), np.full((1, N), EPSILON))
     given = bound(likelihood)
@@ -170,8 +172,8 @@ def test_variables_that_are_no_epsilon():
 
 def test_other_methods_say_which_there_are():
     for each in (STEPS, PROBITS):
-        likelihood = gpep.read_classifier(model_of(each)[0]).likelihood_model
-        assert type(approximator(None, likelihood, {})) is gpep.NoisyNestedEP
+        likelihood = read_classifier(model_of(each)[0]).likelihood_model
+        assert type(approximator(None, likelihood, {})) is NoisyNestedEP
         with pytest.raises(ValueError, match=r"'vb' approximates .* Methods that fit it: 'nested_ep'"):
             approximator("vb", likelihood, {})
 
@@ -190,7 +192,7 @@ def with_prior(make=gpep.MultinomialProbit):
 @pytest.mark.parametrize("make", [gpep.MultinomialProbit, gpep.RobustMax])
 def test_label_noise_is_learned_predicted_with_and_saved(make):
     model, gp = with_prior(make)
-    log_posterior = DenseLogPosterior(gpep.read_classifier(model), gpep.NoisyNestedEP(tolerance=1e-9))
+    log_posterior = DenseLogPosterior(read_classifier(model), NoisyNestedEP(tolerance=1e-9))
     theta = np.array([-1.0])
     slope = log_posterior(theta).gradient[0]
     up, down = (log_posterior(theta + h).log_posterior for h in (1e-4, -1e-4))
@@ -215,7 +217,7 @@ def test_samplers_that_need_no_approximation(make, likelihood, without):
     model, _ = model_of(likelihood)
     with model:
         draws = pm.sample(
-            10, tune=5, chains=1, step=gpep.EllipticalSlice(), random_seed=1, progressbar=False,
+            10, tune=5, chains=1, step=gpep.samplers.EllipticalSlice(), random_seed=1, progressbar=False,
             compute_convergence_checks=False,
         )  # fmt: skip
     f = draws.posterior["f"].values[0]
@@ -230,7 +232,7 @@ def test_gibbs_sampling_finds_the_posterior_with_label_noise():
         f = pt.stack([pm.MvNormal(f"f_{a}", [1.0 - a, 1.0 - a], k) for a in range(2)])
         gpep.MultinomialProbit("y", f.T, epsilon=epsilon, observed=y)
         draws = pm.sample(
-            800, tune=0, chains=1, step=gpep.ProbitGibbs(sweeps=5), random_seed=1, progressbar=False,
+            800, tune=0, chains=1, step=gpep.samplers.ProbitGibbs(sweeps=5), random_seed=1, progressbar=False,
             compute_convergence_checks=False,
         )  # fmt: skip
     found = draws.posterior["f_0"].values[0] - draws.posterior["f_1"].values[0]
@@ -249,10 +251,10 @@ def test_gibbs_sampling_finds_the_posterior_with_label_noise():
 def test_gibbs_sampling_does_not_learn_noise_from_utilities():
     model, _ = with_prior()
     with model, pytest.raises(ValueError, match=r"hyper='collapsed' holds utilities, .* make epsilon a number"):
-        gpep.ProbitGibbs(hyper="collapsed")
+        gpep.samplers.ProbitGibbs(hyper="collapsed")
     with model:
         draws = pm.sample(
-            3, tune=2, chains=1, step=gpep.ProbitGibbs(sweeps=2), random_seed=1, progressbar=False,
+            3, tune=2, chains=1, step=gpep.samplers.ProbitGibbs(sweeps=2), random_seed=1, progressbar=False,
             compute_convergence_checks=False,
         )  # fmt: skip
     assert ((draws.posterior["epsilon"] > 0) & (draws.posterior["epsilon"] < 1)).all()

@@ -9,7 +9,7 @@ import pytest
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import approximator
-from pymc_gpep.structure import StructureError
+from pymc_gpep.structure import StructureError, read_classifier
 
 X = np.linspace(0.0, 3.0, 7)[:, None]
 Y = np.array([0, 1, 1, 0, 1, 0, 1])
@@ -48,7 +48,7 @@ SPELLINGS = {
 def test_link_is_known_however_it_is_written(spelling, rotated):
     kind, observe = SPELLINGS[spelling]
     model = model_of(observe, reparameterize=rotated)
-    found = gpep.read_classifier(model)
+    found = read_classifier(model)
     (latent,) = found.latents
     assert (found.kind, found.n_functions, found.n_classes, found.n_points) == (kind, 1, 2, 7)
     assert latent.f is model["f"]
@@ -56,13 +56,13 @@ def test_link_is_known_however_it_is_written(spelling, rotated):
 
 
 def test_prior_of_one_output_is_a_vector():
-    assert gpep.read_classifier(model_of(SPELLINGS["logit_p"][1], n_outputs=1)).n_functions == 1
+    assert read_classifier(model_of(SPELLINGS["logit_p"][1], n_outputs=1)).n_functions == 1
 
 
 @pytest.mark.parametrize("y", [Y, Y.astype(bool), Y.astype(float)], ids=["int", "bool", "float"])
 @pytest.mark.parametrize("spelling", ["Probit", "logit_p"])
 def test_labels_of_every_type(spelling, y):
-    found = gpep.read_classifier(model_of(SPELLINGS[spelling][1], y))
+    found = read_classifier(model_of(SPELLINGS[spelling][1], y))
     np.testing.assert_array_equal(found.labels.data, Y)
 
 
@@ -95,7 +95,7 @@ REFUSED = {
 def test_what_cannot_be_read_is_told_what_to_write(case):
     observe, message = REFUSED[case]
     with pytest.raises(StructureError, match=message):
-        gpep.read_classifier(model_of(observe))
+        read_classifier(model_of(observe))
 
 
 def test_rows_with_missing_labels_are_left_out():
@@ -104,15 +104,15 @@ def test_rows_with_missing_labels_are_left_out():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pm.exceptions.ImputationWarning)
             model = model_of(SPELLINGS[spelling][1], missing)
-        np.testing.assert_array_equal(gpep.read_classifier(model).labels.eval(), Y[1:])
+        np.testing.assert_array_equal(read_classifier(model).labels.eval(), Y[1:])
 
 
 def test_two_functions_are_refused():
     with pytest.raises(StructureError, match=r"shape \(7, 2\).*latent values of one axis"):
-        gpep.read_classifier(model_of(lambda f, y: gpep.Probit("y", f.T, observed=np.stack([y, y], 1)), n_outputs=2))
+        read_classifier(model_of(lambda f, y: gpep.Probit("y", f.T, observed=np.stack([y, y], 1)), n_outputs=2))
 
 
 def test_method_of_another_likelihood():
-    classifier = gpep.read_classifier(model_of(SPELLINGS["Probit"][1]))
+    classifier = read_classifier(model_of(SPELLINGS["Probit"][1]))
     with pytest.raises(ValueError, match=r"'nested_ep' approximates a multinomial_probit.*the model has a probit"):
         approximator("nested_ep", classifier.likelihood_model, {})

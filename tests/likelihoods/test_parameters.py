@@ -12,7 +12,7 @@ from pymc_gpep.approximations import APPROXIMATIONS
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.likelihoods.log_predictive import log_predictive
-from pymc_gpep.structure import StructureError
+from pymc_gpep.structure import StructureError, read_classifier
 from tests.likelihoods.with_parameters import CASES, COUNTS, CUTS, EVERY, EXPOSURE, ORDERED, X, model_of
 
 cases = pytest.mark.parametrize("name", CASES)
@@ -41,7 +41,7 @@ def test_all_that_have_parameters_are_here():
 @cases
 def test_parameters_are_read(name):
     model, _ = model_of(CASES[name].observe)
-    found = gpep.read_classifier(model)
+    found = read_classifier(model)
     assert (found.kind, found.n_functions) == (name, 1)
     assert found.n_classes == (0 if name == "poisson" else 3)
     values = {model[each]: value for each, value in (("slope", 0.1), ("cut", CUTS)) if each in model.named_vars}
@@ -194,7 +194,7 @@ RATES = {
 @pytest.mark.parametrize("rate", RATES)
 def test_rates_however_they_are_written(rate):
     model, _ = model_of(lambda f: pm.Poisson("y", mu=RATES[rate](f), observed=COUNTS))
-    found = gpep.read_classifier(model)
+    found = read_classifier(model)
     assert_allclose(found.parameters.eval(), np.log(EXPOSURE)[None], atol=1e-12)
 
 
@@ -206,7 +206,7 @@ def test_cutpoints_of_any_type_of_numbers(distribution, declared, dtype):
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1)).prior("f", X=X)
         cutpoints = declared.tolist() if dtype == "list" else declared.astype(dtype)
         distribution("y", eta=f, cutpoints=cutpoints, observed=COUNTS % 3)
-    found = gpep.read_classifier(model)
+    found = read_classifier(model)
     assert found.kind in ("ordered_probit", "ordered_logit")
     parameters = found.parameters.eval()
     assert parameters.dtype == np.float64
@@ -227,17 +227,17 @@ def test_cutpoints_that_cross_give_no_number_for_any_class(name):
 def test_ordered_classes_with_a_scale_of_their_own_are_no_softmax():
     model, _ = model_of(lambda f: pm.OrderedProbit("y", eta=f, cutpoints=CUTS, sigma=2.0, observed=ORDERED))
     with pytest.raises(StructureError, match=r"pm\.OrderedProbit\('y', eta=f, cutpoints=\.\.\.\) without sigma") as why:
-        gpep.read_classifier(model)
+        read_classifier(model)
     assert "not of a softmax" not in str(why.value)
 
 
 @pytest.mark.parametrize("rate", [pt.softplus, lambda f: 1 + pt.exp(f)], ids=["softplus", "one more"])
 def test_counts_with_another_link_are_read_by_their_log_density(rate):
     model, _ = model_of(lambda f: pm.Poisson("y", mu=rate(f), observed=COUNTS))
-    assert gpep.read_classifier(model).kind == "univariate"
+    assert read_classifier(model).kind == "univariate"
 
 
 def test_labels_that_are_no_classes_are_refused():
     model, _ = model_of(lambda f: pm.OrderedProbit("y", eta=f, cutpoints=CUTS, observed=ORDERED + 1))
     with pytest.raises(StructureError, match="must be integers 0…2"):
-        gpep.read_classifier(model)
+        read_classifier(model)

@@ -16,6 +16,7 @@ from pymc_gpep.likelihoods.local_computations import CoupledCurvature
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
 from pymc_gpep.likelihoods.votes.likelihood import VotesLikelihood
+from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.errors import StructureError
 
 VOTES = VotesLikelihood()
@@ -231,7 +232,7 @@ def test_points_left_out_and_files(fitted):
 )
 def test_models_that_are_refused(model, said):
     with pytest.raises(StructureError, match=said):
-        gpep.read_classifier(model())
+        read_classifier(model())
 
 
 def test_methods_for_votes():

@@ -37,7 +37,7 @@ def test_over_one_input_rings_are_around_the_data_below(fit, given):
 
 
 def test_a_learning_curve_ends_with_the_fit(fit, given):
-    curve = gpep.learning_curve(fit, X, Y, every=3)
+    curve = gpep.diagnostics.learning_curve(fit, X, Y, every=3)
     assert_array_equal(curve.active, [3, 6, 8])
     p = fit.predict(X)["p"].values
     assert_allclose(curve.mlpd[-1], np.log(p[np.arange(30), Y]).mean(), rtol=1e-4)
@@ -78,4 +78,4 @@ def test_a_fit_that_a_picture_is_not_of_is_refused(draw, message, fit):
 )
 def test_what_makes_no_sense_is_refused(fit, options, error, message):
     with pytest.raises(error, match=message):
-        gpep.learning_curve(fit, **{"Xnew": X, "ynew": Y} | options)
+        gpep.diagnostics.learning_curve(fit, **{"Xnew": X, "ynew": Y} | options)

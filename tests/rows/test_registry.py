@@ -16,7 +16,7 @@ from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.fingerprint import FormerRows, fingerprint
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.memory_map import MemoryMap
-from pymc_gpep.rows.open_rows import rows_of
+from pymc_gpep.rows.open_rows import open_rows
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.rows.stored_rows import StoredRows
 
@@ -97,7 +97,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name
 
 @every_kind
 def test_values_are_those_that_were_stored(kind, tmp_path):
-    rows = rows_of(kind(X, Y, tmp_path))
+    rows = open_rows(kind(X, Y, tmp_path))
     assert isinstance(rows, Rows)
     assert isinstance(rows, InMemory) == (kind is in_memory)
     assert (rows.n_rows, rows.n_inputs) == (N, D)
@@ -112,7 +112,7 @@ def test_values_are_those_that_were_stored(kind, tmp_path):
 
 @every_kind
 def test_rows_can_be_sent_to_another_process(kind, tmp_path):
-    rows = rows_of(kind(X, Y, tmp_path))
+    rows = open_rows(kind(X, Y, tmp_path))
     sent = pickle.dumps(rows)
     assert_array_equal(pickle.loads(sent).inputs(slice(3, 30)), X[3:30])
     assert_array_equal(pickle.loads(sent).labels(slice(3, 30)), Y[3:30])
@@ -123,7 +123,7 @@ def test_a_value_that_is_not_finite_is_named(kind, tmp_path):
     bad = X.copy()
     bad[37, 1] = np.nan
     with pytest.raises(ValueError, match="row 37") as raised:
-        rows_of(kind(bad, Y, tmp_path)).inputs(slice(30, 50))
+        open_rows(kind(bad, Y, tmp_path)).inputs(slice(30, 50))
     if isinstance(raised.value, RowError):
         assert raised.value.row == 37
         assert "nan in column 1" in str(raised.value)
@@ -133,22 +133,22 @@ def test_a_value_that_is_not_finite_is_named(kind, tmp_path):
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"data have the path '.*none\.npy', but there is no such file"):
-        rows_of((str(tmp_path / "none.npy"), Y))
+        open_rows((str(tmp_path / "none.npy"), Y))
     np.save(tmp_path / "x.npy", X)
-    assert_array_equal(rows_of((tmp_path / "x.npy", Y)).labels(slice(0, N)), Y)
+    assert_array_equal(open_rows((tmp_path / "x.npy", Y)).labels(slice(0, N)), Y)
 
 
 def test_a_label_that_is_none_is_named(tmp_path):
     bad = Y.astype(float)
     bad[41] = np.nan
-    rows = rows_of(parquet_file(X, bad, tmp_path))
+    rows = open_rows(parquet_file(X, bad, tmp_path))
     with pytest.raises(RowError, match=r"rows\.parquet: row 41 has the label nan, which is no whole number"):
         rows.labels(slice(38, 45))
     halves = dask.array.from_array(np.array([0.5, 1.0]))
     with pytest.raises(RowError, match=r"the dask array '.*': row 0 has the label 0\.5"):
-        rows_of((dask.array.from_array(X[:2]), halves)).labels(slice(0, 2))
+        open_rows((dask.array.from_array(X[:2]), halves)).labels(slice(0, 2))
     with pytest.raises(TypeError, match="Labels must be whole numbers, but those of data are <U1"):
-        rows_of((dask.array.from_array(X[:2]), np.array(["a", "b"]))).labels(slice(0, 2))
+        open_rows((dask.array.from_array(X[:2]), np.array(["a", "b"]))).labels(slice(0, 2))
 
 
 def test_maps_are_read_from_their_file(tmp_path):
@@ -179,7 +179,7 @@ def test_each_chunk_is_read_once(tmp_path):
             reads.append((rows.start, rows.stop))
             return X[rows]
 
-    rows = rows_of((Counted(), Y))
+    rows = open_rows((Counted(), Y))
     for start in range(0, N, 4):
         rows.inputs(slice(start, min(start + 4, N)))
     assert reads == [(0, 10), (10, 20), (20, 30), (30, 40), (40, 50), (50, 53)]
@@ -199,35 +199,35 @@ def test_each_chunk_is_read_once(tmp_path):
 )
 def test_what_are_no_rows_is_refused(data, options, kind, message):
     with pytest.raises(kind, match=message):
-        rows_of(data, **options)
+        open_rows(data, **options)
 
 
 def test_columns_of_parquet(tmp_path):
     path, _ = parquet_file(X, Y, tmp_path)
-    rows = rows_of(path, label="label", columns=["x2", "x0"])
+    rows = open_rows(path, label="label", columns=["x2", "x0"])
     assert_array_equal(rows.inputs(slice(9, 14)), X[9:14][:, [2, 0]])
     with pytest.raises(ValueError, match="say which column has the labels"):
-        rows_of(path)
+        open_rows(path)
     with pytest.raises(ValueError, match="has no column 'class', but"):
-        rows_of((path, "class"))
+        open_rows((path, "class"))
     pq.write_table(pa.table({"x": list("ab"), "y": [0, 1]}), tmp_path / "words.parquet")
     with pytest.raises(TypeError, match=r"column 'x' must be of numbers, but is string.*columns="):
-        rows_of((tmp_path / "words.parquet", "y")).inputs(slice(0, 2))
+        open_rows((tmp_path / "words.parquet", "y")).inputs(slice(0, 2))
     with pytest.raises(TypeError, match=r"column 'x', the labels, must be of whole numbers .*pandas\.factorize"):
-        rows_of((tmp_path / "words.parquet", "x")).labels(slice(0, 2))
+        open_rows((tmp_path / "words.parquet", "x")).labels(slice(0, 2))
     (tmp_path / "text.csv").write_text("x,y\n1,0\n")
     with pytest.raises(ValueError, match=r"text\.csv is no Parquet file"):
-        rows_of((tmp_path / "text.csv", "y"))
+        open_rows((tmp_path / "text.csv", "y"))
 
 
 def test_rows_are_rows():
     rows = InMemory(X, Y)
-    assert rows_of(rows) is rows
-    assert isinstance(rows_of((X.astype(np.float32), Y)), InMemory)
+    assert open_rows(rows) is rows
+    assert isinstance(open_rows((X.astype(np.float32), Y)), InMemory)
 
 
 def test_of_rows_that_are_gone_something_remains(tmp_path):
-    rows = rows_of(parquet_file(X, Y, tmp_path))
+    rows = open_rows(parquet_file(X, Y, tmp_path))
     assert isinstance(rows, StoredRows)
     former = FormerRows.of(rows)
     assert (former.n_rows, former.n_inputs) == (N, D)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep import NestedEP
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.approximations.nested_ep import energy_descent
 from pymc_gpep.kernels.schemes.energy_descent import matching_cavity, site_energies
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS

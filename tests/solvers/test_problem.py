@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pymc_gpep import NestedEP
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.solvers.problem import History, watching
 from tests.reference.data import random_problem
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep import NestedEP
-from pymc_gpep.approximations import nested_ep
+from pymc_gpep.approximations import NestedEP, nested_ep
 from pymc_gpep.approximations.nested_ep import SinglePrecision
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.solvers.dense_form import DenseForm

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController
 
-from pymc_gpep import NestedEP
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.solvers.team import ALONE, Team, gather, one_blas_thread
 from tests.reference.data import random_problem
 

@@ -6,8 +6,8 @@ import pytensor
 import pytest
 from numpy.testing import assert_allclose
 
-import pymc_gpep as gpep
 from pymc_gpep.streaming.array_step import array_optimiser
+from pymc_gpep.streaming.falling import FallingAdam
 from pymc_gpep.streaming.state import State
 
 
@@ -22,7 +22,7 @@ def state(hyperparameters=2):
     "optimiser",
     [
         pm.adam(learning_rate=0.1, beta1=0.8),
-        gpep.falling_adam(4, 0.1, rise=2),
+        FallingAdam(4, 0.1, rise=2),
         pm.sgd(learning_rate=0.1),
         pm.adam(learning_rate=pytensor.shared(0.1)),
     ],

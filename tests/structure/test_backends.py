@@ -23,9 +23,9 @@ def test_a_fit_says_what_to_install(how, no_jax, monkeypatch):
 
 
 def test_a_sampler_says_what_to_install(no_jax, monkeypatch):
-    monkeypatch.setattr("pymc_gpep.sampling.guided.fit_sites", None)
+    monkeypatch.setattr("pymc_gpep.samplers.guided.fit_sites", None)
     with models.probit()[0], pytest.raises(ModuleNotFoundError, match="pip install jax"):
-        gpep.GuidedHMC(compile_kwargs={"mode": "JAX"})
+        gpep.samplers.GuidedHMC(compile_kwargs={"mode": "JAX"})
 
 
 def test_other_backends_need_nothing(no_jax):

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 from pytensor.graph.replace import graph_replace
 from scipy.special import expit, log_softmax, ndtr
 
-import pymc_gpep as gpep
+from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.prior_functions import frozen_data
 
@@ -94,7 +94,7 @@ def _ordered(distribution: Callable[[np.ndarray], np.ndarray], f: np.ndarray, cu
 @pytest.mark.parametrize("name", FORMULAS)
 def test_the_argument_of_a_formula_is_that_of_its_model(name: str) -> None:
     model: pm.Model = built(name).backend.model
-    classifier = gpep.read_classifier(model)
+    classifier = read_classifier(model)
     assert {rv.name for rv in classifier.integrated} == FORMULAS[name][2]
     # Random standard normals, as variables of the model and as latent functions.
     space = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]

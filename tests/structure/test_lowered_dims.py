@@ -104,7 +104,7 @@ def model(form, p):
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_model_is_the_same_in_density_names_and_prior(form):
     by_dims, plain = model(form, True), model(form, False)
-    lowered, point = gpep.lower_dims(by_dims), by_dims.initial_point()
+    lowered, point = gpep.samplers.lower_dims(by_dims), by_dims.initial_point()
     for name, value in lowered.initial_point().items():
         assert_allclose(value, point[name])
     noise = np.random.default_rng(1)
@@ -137,8 +137,8 @@ def test_data_are_those_of_the_model_and_what_follows_from_a_fit_has_its_dims():
     assert_allclose(read_classifier(by_dims).model["x"].get_value(), X + 1.0)
     assert_allclose(fit.model["x"].get_value(), X + 1.0)
     with pytest.raises(gpep.StructureError, match=r"with gpep\.lower_dims"):
-        gpep.GuidedHMC(model=by_dims)
-    assert gpep.lower_dims(plain) is plain
+        gpep.samplers.GuidedHMC(model=by_dims)
+    assert gpep.samplers.lower_dims(plain) is plain
 
 
 def test_what_ordinary_variables_have_not_is_refused_by_name():
@@ -157,8 +157,8 @@ def test_what_ordinary_variables_have_not_is_refused_by_name():
     with pm.Model(coords=COORDS) as strange:
         pmd.Normal("u", 0, 1, dims="group", transform=Doubled())
     with pytest.raises(gpep.StructureError, match=r"'u' has a transform of pymc\.dims"):
-        gpep.lower_dims(strange)
+        gpep.samplers.lower_dims(strange)
     with pm.Model(coords=COORDS) as strange:
         pmd.ZeroSumNormal("z", 1, core_dims="term", dims=("term", "group"))
     with pytest.raises(gpep.StructureError, match="The dims of 'z' are in an order"):
-        gpep.lower_dims(strange)
+        gpep.samplers.lower_dims(strange)

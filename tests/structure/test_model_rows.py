@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.structure import StructureError
+from pymc_gpep.structure import StructureError, read_classifier
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.model_rows import ModelRows, RowInputs
 from pymc_gpep.structure.prior_functions import prior_moments
@@ -29,7 +29,7 @@ def noisy():
 
 def made(make):
     model, _ = make()
-    space = Hyperparameters(gpep.read_classifier(model))
+    space = Hyperparameters(read_classifier(model))
     rows = RowInputs.of(space.classifier, InducingBlocks(space.classifier, None, space.data))
     point = space.point(space.initial_point() + 0.1)
     return ModelRows(rows, point), prior_moments(space.classifier)(point)
@@ -53,6 +53,6 @@ def test_a_jitter_that_is_no_number_is_refused():
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
         f = gp.prior("f", X=X, n_outputs=3, jitter=pt.exp(pm.Normal("jitter")))
         gpep.MultinomialProbit("y", f.T, observed=Y)
-    space = Hyperparameters(gpep.read_classifier(model))
+    space = Hyperparameters(read_classifier(model))
     with pytest.raises(StructureError, match="The jitter of 'f' is not a number"):
         RowInputs.of(space.classifier, InducingBlocks(space.classifier, None, space.data))

@@ -261,9 +261,9 @@ def test_advised_model_gives_labels_the_same_probability(case):
 
 def test_sampler_takes_a_model_as_it_is():
     model, message = refusal_of(lambda: bernoulli(pt.tanh(one())))
-    assert "pm.sample(step=gpep.GuidedHMC())" in message
+    assert "pm.sample(step=gpep.samplers.GuidedHMC())" in message
     with model:
-        idata = pm.sample(2, tune=2, chains=1, step=gpep.GuidedHMC(), progressbar=False, random_seed=1,
+        idata = pm.sample(2, tune=2, chains=1, step=gpep.samplers.GuidedHMC(), progressbar=False, random_seed=1,
                           compute_convergence_checks=False)  # fmt: skip
     assert np.isfinite(idata["posterior"]["f"]).all()
 

@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
 
-import pymc_gpep as gpep
+from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.prior_functions import frozen_data
 from pymc_gpep.structure.row_parts import row_parts
@@ -56,7 +56,7 @@ NAMES = [
 def read(build):
     with pm.Model(coords={"group": range(J), "input": ["p", "q"], "kind": ["r", "s", "t"]}) as model:
         build()
-    return model, gpep.read_classifier(model).prior
+    return model, read_classifier(model).prior
 
 
 @pytest.mark.parametrize("build", [*OWN, *map(SUMS.get, NAMES)], ids=lambda build: build.__name__)

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import EP
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.structure import precision_sum, read_classifier
 
@@ -83,7 +84,7 @@ def test_a_fit_with_a_precision_that_has_no_inverse_is_refused():
 def test_fits():
     options = {"method": "ep", "hyper": "map", "progressbar": False}
     dense = pm.fit(model=MODELS[False], **options)
-    plain = DenseLogPosterior(read_classifier(MODELS[True]), gpep.EP())
+    plain = DenseLogPosterior(read_classifier(MODELS[True]), EP())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(precision_sum, "_MANY", 1)
         patch.setattr(precision_sum, "_DEARER", 0.0)

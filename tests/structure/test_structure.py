@@ -507,7 +507,7 @@ REFUSED = [
     (_student_t, ["(StudentT) is not Gaussian", "sigma=sigma * pt.sqrt(w)"]),
     (_student_t_centred, ["(MvStudentT) is not Gaussian", "cov=w * scale"]),
     (_mixed_outputs, ["independent a priori", "several of them depend on 'f'", "effects of its own"]),
-    (_squashed, ["the function 'tanh' of 'f' is not", "pm.sample(step=gpep.GuidedHMC())"]),
+    (_squashed, ["the function 'tanh' of 'f' is not", "pm.sample(step=gpep.samplers.GuidedHMC())"]),
     (_random_selection, ["depends on 'f_rotated_' (Normal)", "fixed indices"]),
     (_second_likelihood, ["Not only 'y'", "'f'", "'z' (StudentT)"]),
     (_potential, ["Not only 'y'", "'f'", "'sum_to_zero'"]),

@@ -6,6 +6,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import EP
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.structure import read_classifier
 
@@ -46,7 +47,7 @@ def declared(name, prior=(1, 0.5)):
 def test_a_log_posterior_is_a_number_where_the_density_of_the_model_is(name):
     model = declared(name)
     density = model.compile_logp(mode="FAST_COMPILE")
-    log_posterior = DenseLogPosterior(read_classifier(model), gpep.EP())
+    log_posterior = DenseLogPosterior(read_classifier(model), EP())
     for s in (0.5, -0.7):
         expected = np.isfinite(density(model.initial_point() | {"s": np.array(s)}))
         assert np.isfinite(log_posterior(np.array([s])).log_posterior) == expected
@@ -54,7 +55,7 @@ def test_a_log_posterior_is_a_number_where_the_density_of_the_model_is(name):
 
 def test_outside_the_log_posterior_is_minus_infinity():
     model = declared("normal")
-    found = DenseLogPosterior(read_classifier(model), gpep.EP())(np.array([-0.7]))
+    found = DenseLogPosterior(read_classifier(model), EP())(np.array([-0.7]))
     assert found.log_posterior == -np.inf
     marginal = gpep.marginalize(model, "ep")
     assert marginal.compile_logp()({"s": np.array(-0.7)}) == -np.inf
@@ -65,7 +66,7 @@ def test_outside_the_log_posterior_is_minus_infinity():
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
 def test_a_search_finds_the_positive_maximum(prior):
     model = declared("normal", prior)
-    log_posterior = DenseLogPosterior(read_classifier(model), gpep.EP())
+    log_posterior = DenseLogPosterior(read_classifier(model), EP())
     with model:
         fit = pm.fit(method="ep", hyper="map", progressbar=False)
     best = minimize_scalar(

@@ -121,7 +121,7 @@ def test_functions_of_a_softmax_may_choose_rows_of_their_own():
     back = gpep.from_datatree(fit.to_datatree(), model)
     assert_allclose(back.predict(gp, NEW).p, fit.predict(gp, NEW).p, atol=1e-10)
     assert_array_equal(back.solution.selection.precision, fit.solution.selection.precision)
-    curve = gpep.learning_curve(fit, X, Y, every=3)
+    curve = gpep.diagnostics.learning_curve(fit, X, Y, every=3)
     assert curve.mlpd.values[-1] > curve.mlpd.values[0]
 
 
@@ -185,7 +185,7 @@ def test_rows_with_label_noise_are_refused():
 
 def test_what_other_fits_have_not_is_refused():
     with pytest.raises(TypeError, match=r'fit must be what pm\.fit\(method="ivm"\) returned, but is a dict'):
-        gpep.learning_curve({}, NEW, np.zeros(6))
+        gpep.diagnostics.learning_curve({}, NEW, np.zeros(6))
     with pytest.raises(TypeError, match="but is a dict"):
         gpep.plots.plot_active({})
 

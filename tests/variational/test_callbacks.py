@@ -26,7 +26,10 @@ def test_functions_pass(callbacks, batches):
     ("callbacks", "message"),
     [
         (listen, "callbacks must be a list of functions of (fit, losses, iteration), but is a function"),
-        (gpep.HeldOut, "callbacks must be a list of functions of (fit, losses, iteration), but is the class HeldOut"),
+        (
+            gpep.EarlyStopping,
+            "callbacks must be a list of functions of (fit, losses, iteration), but is the class EarlyStopping",
+        ),
         ([gpep.Checkpoint], "callbacks has the class Checkpoint"),
         (["adam"], "callbacks has 'adam'"),
     ],

@@ -220,12 +220,12 @@ def test_batches_are_read_and_go_on_from_a_file(tmp_path):
     again = gpep.from_datatree(first.to_datatree(), options["model"])
     assert_allclose(again.predict(XNEW, data=NEW)["p"], first.predict(XNEW, data=NEW)["p"])
     assert_allclose(again.effects("b")["b"], first.effects("b")["b"])
-    held = gpep.HeldOut(XNEW, [0, 1, 1], data=NEW)
+    held = gpep.EarlyStopping(XNEW, [0, 1, 1], data=NEW)
     rest = pm.fit(3, start=again, callbacks=[held], **options)
     density = rest.predict(XNEW, data=NEW, observed=[0, 1, 1])["log_density"]
     assert_allclose(held.scores["mlpd"][-1], density.mean())
     with pytest.raises(ValueError, match=r"each of 2 rows, but have the shapes \{'group'"):
-        gpep.HeldOut(None, [0, 1], data=NEW)
+        gpep.EarlyStopping(None, [0, 1], data=NEW)
     assert_allclose(rest.hist, whole.hist, rtol=1e-8)
     assert_allclose(rest.effects("b")["b"], whole.effects("b")["b"], rtol=1e-8)
     assert rest.sample(3, random_seed=1)["posterior"]["a"].shape == (1, 3, J)

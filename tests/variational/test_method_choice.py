@@ -9,6 +9,7 @@ import pytest
 import pymc_gpep as gpep
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.ordered.likelihood import OrderedLogitLikelihood
+from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.variational import method_choice
 from pymc_gpep.variational.method_choice import choose_method
@@ -34,7 +35,7 @@ def effects_of(n, place):
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=np.arange(5.0 if place else n)[:, None])
         gpep.Probit("y", pm.Normal("a", shape=5)[where] + (f[where] if place else f), observed=where > 2)
-    return gpep.read_classifier(model)
+    return read_classifier(model)
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +102,7 @@ def test_label_noise_that_is_learned_has_no_inducing_inputs():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=np.zeros((9, 1)), n_outputs=3)
         gpep.MultinomialProbit("y", f.T, epsilon=pm.Beta("epsilon", 1, 20), observed=np.arange(9) % 3)
-    found = choose_method(gpep.read_classifier(model), {"inducing": 3})
+    found = choose_method(read_classifier(model), {"inducing": 3})
     assert found.method == "nested_ep"
     assert "learns parameters" in found.reason
 

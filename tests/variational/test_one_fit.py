@@ -8,6 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import EP
 from tests import models
 
 X, Y = models.data()
@@ -151,7 +152,7 @@ def test_sites_of_active_rows_follow_the_hyperparameters():
     rows = fit.active["row"].values
     function = fit.log_posterior
     prior = function.rows_at(x).block(rows, rows)
-    dense = gpep.EP().solve(prior.cross, prior.mean, (Y == 2).astype(int)[rows], likelihood=function.likelihood)
+    dense = EP().solve(prior.cross, prior.mean, (Y == 2).astype(int)[rows], likelihood=function.likelihood)
     assert_allclose(function.solve(x).active_evidence, dense.evidence, atol=1e-6)
     slope = function(x).gradient
     differences = [

@@ -8,7 +8,7 @@ import pymc.variational
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep import NestedEP
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.hyper import dense_log_posterior
 from pymc_gpep.structure import prior_functions
 from pymc_gpep.variational.inference import GPInference
@@ -52,7 +52,7 @@ def test_options_reach_the_approximation(shared):
         with pytest.raises(TypeError, match=r"Did you mean 'max_inner' and 'progressbar'\?"):
             pm.fit(method="nested_ep", maxinner=7, progresbar=False)
     for fit in (direct, through):
-        assert fit.log_posterior.approximator == gpep.NestedEP(max_inner=7)
+        assert fit.log_posterior.approximator == NestedEP(max_inner=7)
 
 
 def test_unknown_names_get_pymcs_error_with_ours_added(shared):

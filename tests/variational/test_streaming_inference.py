@@ -16,6 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import pymc_gpep as gpep
 from pymc_gpep.fits.checkpoint import read_checkpoint
 from pymc_gpep.rows.errors import RowError
+from pymc_gpep.streaming.falling import FallingAdam
 from pymc_gpep.streaming.memories.stateless import Stateless
 from pymc_gpep.streaming.run import Run
 from tests import models
@@ -352,7 +353,13 @@ REFUSED = {
     "inducing": ({"inducing": 31}, ValueError, "inducing must be from 1 to 30"),
     "start": ({"start": {"rho": 1.0}}, ValueError, "start names rho"),
     "kind of start": ({"start": 3}, TypeError, "start must be initial values of hyperparameters, by name, but is 3"),
-    "optimiser": ({"obj_optimizer": "adam"}, TypeError, r"must be one of PyMC's, such as pm\.adam.*, but is 'adam'"),
+    "optimiser": (
+        {"obj_optimizer": "adam"},
+        TypeError,
+        r"obj_optimizer must be .*or a rate.*but is 'adam'",
+    ),
+    "rate": ({"obj_optimizer": 0.0}, ValueError, "obj_optimizer must be positive where it is a rate, but is 0.0"),
+    "no rate": ({"obj_optimizer": True}, TypeError, "obj_optimizer must be one of PyMC's, .*or a rate.*but is True"),
     "backend": ({"backend": "numbat"}, ValueError, "backend must be .* but is 'numbat'"),
     "of all rows": ({"update": "inner"}, TypeError, "update is for fits of all rows at once"),
     "names for labels": (
@@ -477,10 +484,11 @@ def test_as_it_comes_rates_fall_so_that_a_run_that_was_cut_ends_as_a_whole_one()
     whole = as_it_comes(20).trace.values
     assert whole["optimiser_5"] == 18.0  # two are of the warm-up
     model, _ = models.shared()
-    steps = pm.fit(20, model=model, method="sparse_ep", batch_size=10, random_seed=3, progressbar=False,
-                   obj_optimizer=gpep.falling_adam(18, 0.03)).trace.values  # fmt: skip
-    for name, values in steps.items():
-        assert_array_equal(whole[name], values, err_msg=name)
+    for optimiser in (FallingAdam(18, 0.03), 0.03):
+        steps = pm.fit(20, model=model, method="sparse_ep", batch_size=10, random_seed=3, progressbar=False,
+                       obj_optimizer=optimiser).trace.values  # fmt: skip
+        for name, values in steps.items():
+            assert_array_equal(whole[name], values, err_msg=name)
 
 
 def test_as_it_comes_length_scales_that_nobody_has_said_begin_where_data_suggest():

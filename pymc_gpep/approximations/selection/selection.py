@@ -34,11 +34,6 @@ class DenseRows:
     ----------
     k : array (n, n), (1, n, n) or (c, n, n)
     mean : array (c, n)
-
-    Examples
-    --------
-    >>> solution = gpep.IVM(active=8).solve(gpep.DenseRows(K, mean), y)
-    >>> solution.bound  # of the log evidence of all labels
     """
 
     def __init__(self, k: ArrayLike, mean: ArrayLike) -> None:

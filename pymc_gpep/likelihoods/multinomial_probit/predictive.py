@@ -69,11 +69,6 @@ def class_probabilities(
     ValueError
         If the shapes do not agree, if there are fewer than two classes, if `tolerance` is not positive, or if
         `method` is unknown.
-
-    Examples
-    --------
-    >>> p, error = gpep.class_probabilities(np.array([[1.0, 0.0, -1.0]]), np.eye(3)[None])
-    >>> p.round(3)
     """
     mean, cov = gaussian_moments(mean, cov, tolerance)
     # Beside the widest the unit noise is nothing, so that all may be narrower in proportion.

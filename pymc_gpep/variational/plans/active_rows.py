@@ -1,6 +1,5 @@
 """The method that fits the labels of a few rows, which are chosen among all."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,7 +20,7 @@ from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb, Report
-from pymc_gpep.variational.plans.plan import FitTask, Plan
+from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan
 
 __all__ = ["ACTIVE_METHODS", "ActiveRows"]
 
@@ -57,7 +56,7 @@ class ActiveRows(Plan):
         """See `Plan`."""
         functions_of(given.classifier, given.gps)
 
-    def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Climb:
+    def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Climb:
         """See `Plan`."""
         run.stage("making the graphs of the covariances")
         blocks = InducingBlocks(given.classifier, given.gps, given.space.data, kwargs, given.rows)

@@ -1,6 +1,5 @@
 """Methods that work on all latent values together."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +15,7 @@ from pymc_gpep.structure.prior_functions import prior_type_of
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb
-from pymc_gpep.variational.plans.plan import FitTask, Plan
+from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan
 
 __all__ = ["AllRows"]
 
@@ -53,7 +52,7 @@ class AllRows(Plan):
             return ""
         return nothing_learned(fit.log_posterior, fit.theta, fit.solution)  # type: ignore[arg-type]  # its own
 
-    def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Climb:
+    def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Climb:
         """See `Plan`."""
         for each in given.classifier.each:
             warn_of_single_class(each, *evaluate([each.labels]))

@@ -51,7 +51,7 @@ from pymc_gpep.variational.model_warnings import (
     warn_of_jitter,
     warn_of_single_count,
 )
-from pymc_gpep.variational.plans.plan import FitTask, Plan, Search
+from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan, Search
 
 __all__ = ["ByBatches"]
 
@@ -173,9 +173,7 @@ class ByBatches(Plan):
         at_a_row = LikelihoodElsewhere(given.classifier, 1, space.data)(space.point(space.initial_point()))
         return rule_for(given.approximator.functional, self.sites, at_a_row)
 
-    def begin(
-        self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None
-    ) -> Search:
+    def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Search:
         """See `Plan`."""
         run.stage("reading the data")
         blocks = InducingBlocks(given.classifier, given.gps, given.space.data, rows=given.rows)
@@ -196,7 +194,7 @@ class _Stepping(Search):
         rule: Rule,
         blocks: InducingBlocks,
         first: Array,
-        optimiser: Callable[..., Any] | None,
+        optimiser: Optimiser | None,
         kwargs: dict[str, Any],
     ) -> None:
         self._plan, self._given, self._rule, self._blocks = plan, given, rule, blocks
@@ -229,7 +227,9 @@ class _Stepping(Search):
         run.stage("preparing steps")
         steps_in_all = len(known.losses) + n
         warmup = self._warmup(batches.per_epoch, steps_in_all)
-        optimiser = self._optimiser or FallingAdam(max(1, steps_in_all - warmup), _RATE)
+        optimiser = _RATE if self._optimiser is None else self._optimiser
+        if not callable(optimiser):
+            optimiser = FallingAdam(max(1, steps_in_all - warmup), optimiser)
         step = step_of(problem, state, optimiser, self._kwargs)
         if before is not None:
             state.set_values(before.values)

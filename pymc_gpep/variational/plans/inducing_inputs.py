@@ -1,6 +1,5 @@
 """Methods that know latent functions by inducing values, by sweeps over all rows."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,7 +21,7 @@ from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_free_magnitude, warn_of_jitter, warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb, Report
-from pymc_gpep.variational.plans.plan import FitTask, Plan
+from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan
 
 __all__ = ["SPARSE_METHODS", "InducingInputs"]
 
@@ -101,7 +100,7 @@ class InducingInputs(Plan):
                 "labels) do not have. Put the rows into the model."
             )
 
-    def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Climb:
+    def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Climb:
         """See `Plan`."""
         if optimiser is not None and self.update == "outer":
             raise ValueError('obj_optimizer is for update="inner"; update="outer" takes L-BFGS.')
@@ -136,9 +135,9 @@ class InducingInputs(Plan):
         return ClusterLogPosterior(*parts, self.client, rows=given.rows)
 
 
-def _direction(optimiser: Callable[..., Any] | None, bounded: bool) -> Direction:
+def _direction(optimiser: Optimiser | None, bounded: bool) -> Direction:
     """Steps of `update="inner"`. On a bound those by signs alone are refused too often."""
-    if optimiser is not None:
+    if callable(optimiser):
         return OptimiserSteps(optimiser)
     return OptimiserSteps(pm.adam(learning_rate=_RATE), _MOST) if bounded else SignedSteps()
 

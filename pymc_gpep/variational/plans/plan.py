@@ -15,7 +15,10 @@ from pymc_gpep.streaming.left_off import LeftOff
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.variational.fit_run import FitRun
 
-__all__ = ["FitTask", "Plan", "Search"]
+__all__ = ["FitTask", "Optimiser", "Plan", "Search"]
+
+type Optimiser = Callable[..., Any] | float
+"""One of PyMC's, or the rate of Adam for steps over batches."""
 
 
 @dataclass(frozen=True)
@@ -165,9 +168,7 @@ class Plan(ABC):
         return ""
 
     @abstractmethod
-    def begin(
-        self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None
-    ) -> Search:
+    def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Search:
         """Make a search.
 
         Parameters

@@ -8,13 +8,14 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.sites import CoupledSites
 from pymc_gpep.gaussians.whitening import PriorWhitening
-from pymc_gpep.sampling.pseudo_marginal import EvidenceEstimate
+from pymc_gpep.samplers.pseudo_marginal import EvidenceEstimate
 from tests import models
 from tests.reference.exact import orthant_evidence
-from tests.sampling.exactness import PROBLEMS, assert_exact, build
+from tests.samplers.exactness import PROBLEMS, assert_exact, build
 
 QUICK = {"progressbar": False, "compute_convergence_checks": False}
 
@@ -31,7 +32,7 @@ def three_points():
         gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=0.7))
         f = gp.prior("f", X=np.array([[-1.0], [0.2], [0.9]]), n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=[2, 0, 1])
-        step = gpep.PseudoMarginal()
+        step = gpep.samplers.PseudoMarginal()
     point = model.initial_point() | {"eta_log__": np.array(np.log(2.5))}
     return step, point, step.prior(point)
 
@@ -48,7 +49,7 @@ def marginal(model):
 
 @pytest.fixture(scope="module")
 def step(marginal):
-    return gpep.PseudoMarginal(model=marginal)
+    return gpep.samplers.PseudoMarginal(model=marginal)
 
 
 def whitenings(step, point, prior):
@@ -109,7 +110,7 @@ def test_estimate_does_not_depend_on_the_past(three_points):
 
 def test_extrapolated_sites_replace_those_that_do_not_converge(three_points, monkeypatch):
     step, point, prior = three_points
-    monkeypatch.setattr(step, "approximator", gpep.NestedEP(max_iterations=1))
+    monkeypatch.setattr(step, "approximator", NestedEP(max_iterations=1))
     extrapolated = step.site_model.at(step.latent_model.theta(point))
     found = step.sites(step.site_model, prior, point)
     np.testing.assert_array_equal(found.precision, extrapolated.precision)
@@ -153,7 +154,7 @@ OPTIONS = {
 def test_draws_are_exact(problem, draws):
     model = build(PROBLEMS[problem])
     with model:
-        step = gpep.PseudoMarginal(**OPTIONS[problem], hyper_moves=2)
+        step = gpep.samplers.PseudoMarginal(**OPTIONS[problem], hyper_moves=2)
     idata = pm.sample(draws, tune=draws // 5, chains=2, cores=1, model=model, step=step, random_seed=4, **QUICK)
     assert_exact(idata, PROBLEMS[problem])
 
@@ -162,7 +163,7 @@ def test_marginal_model_has_the_hyperparameters_of_the_original(model, marginal,
     """The potential of the marginal model is not asked, and latent values are where they would be in the original."""
     assert {v.name for v in step.vars} == {"ls_log__", "eta_log__"}
     with model:
-        original = draw(model, gpep.PseudoMarginal(), chains=2, cores=1)
+        original = draw(model, gpep.samplers.PseudoMarginal(), chains=2, cores=1)
     hidden = draw(marginal, step, chains=2, cores=1)
     assert "f" not in hidden.posterior
     for name in ("ls", "eta", "eta_squared"):
@@ -206,20 +207,20 @@ def test_state_has_the_latent_values_of_a_marginal_model(marginal, step):
 
 
 def test_draws_from_a_marginal_model_can_be_recovered(marginal, step):
-    idata = gpep.recover(draw(marginal, step, chains=1, cores=1), marginal, random_seed=0, progressbar=False)
+    idata = gpep.recover_latent(draw(marginal, step, chains=1, cores=1), marginal, random_seed=0, progressbar=False)
     assert idata.posterior["f"].shape == (1, 6, 3, 30)
 
 
 def test_hyperparameters_of_a_marginal_model_are_moved_together(marginal):
-    step = gpep.PseudoMarginal([marginal["eta"], marginal["ls"]], model=marginal)
+    step = gpep.samplers.PseudoMarginal([marginal["eta"], marginal["ls"]], model=marginal)
     assert {v.name for v in step.vars} == {"ls_log__", "eta_log__"}
     with pytest.raises(ValueError, match="vars leaves out 'ls_log__'"):
-        gpep.PseudoMarginal([marginal["eta"]], model=marginal)
+        gpep.samplers.PseudoMarginal([marginal["eta"]], model=marginal)
 
 
 def test_hyperparameters_can_be_left_to_others(model):
     with model:
-        steps = [gpep.PseudoMarginal([model["f"]]), pm.Slice([model["ls"], model["eta"]])]
+        steps = [gpep.samplers.PseudoMarginal([model["f"]]), pm.Slice([model["ls"], model["eta"]])]
     idata = draw(model, steps, chains=1, cores=1)
     assert np.isnan(idata.sample_stats["pseudo_marginal_acceptance"].values).all()
     for name in ("f", "ls", "eta"):
@@ -246,4 +247,4 @@ def test_progress_bar_shows_what_is_sampled(marginal, step):
 )
 def test_bad_options_are_refused(model, options, message):
     with model, pytest.raises(ValueError, match=message):
-        gpep.PseudoMarginal(**options)
+        gpep.samplers.PseudoMarginal(**options)

@@ -9,8 +9,8 @@ import pytest
 
 import pymc_gpep as gpep
 from tests.reference.rank_uniformity import ecdf_p_value, histogram_p_value
-from tests.sampling.calibration import ETA, LIKELIHOODS, QUANTITIES, Chain, build, joint_p_values, rank_p_values
-from tests.sampling.samplers import SAMPLERS
+from tests.samplers.calibration import ETA, LIKELIHOODS, QUANTITIES, Chain, build, joint_p_values, rank_p_values
+from tests.samplers.samplers import SAMPLERS
 
 FALSE_ALARM = 1e-3
 REPLICATIONS, DRAWS, FORGET = 200, 15, 3
@@ -66,7 +66,7 @@ def test_joint_distribution_is_left_invariant(sampler):
     assert p.min() > FALSE_ALARM / p.size, p
 
 
-class ForgetsNormaliser(gpep.GuidedHMC):
+class ForgetsNormaliser(gpep.samplers.GuidedHMC):
     """Takes the sites as if they left the evidence of all hyperparameters the same."""
 
     def whitening(self, prior, point):
@@ -79,7 +79,7 @@ class ForgetsNormaliser(gpep.GuidedHMC):
 MISTAKES = {
     "normaliser": lambda: Chain(ForgetsNormaliser, seed=1),
     "prior": lambda: Chain(
-        lambda: gpep.GuidedHMC(guide="prior"), seed=1, model=build(LIKELIHOODS["multinomial_probit"], 2 * ETA)
+        lambda: gpep.samplers.GuidedHMC(guide="prior"), seed=1, model=build(LIKELIHOODS["multinomial_probit"], 2 * ETA)
     ),
 }
 

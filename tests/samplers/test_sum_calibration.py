@@ -1,6 +1,6 @@
 """Simulation-based calibration of a sampler on sums of effects: data are drawn from the model, by other code.
 
-As in `tests/sampling/test_calibration.py` chains start at the truth, and p values are those of a family.
+As in `tests/samplers/test_calibration.py` chains start at the truth, and p values are those of a family.
 """
 
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def rank(problem, seed):
     truth, y = problem.draw(rng)
     with pm.Model():
         problem.declare(y)
-        step = gpep.GuidedHMC()
+        step = gpep.samplers.GuidedHMC()
     step.setup_chain(rng, TUNE, DRAWS)
     point, draws = {name: np.asarray(value) for name, value in truth.items()}, []
     for i in range(TUNE + DRAWS * THIN):

@@ -10,7 +10,7 @@ from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.whitening import Whitening
-from pymc_gpep.sampling.guided import GuidedStep, GuidedStepState
+from pymc_gpep.samplers.guided import GuidedStep, GuidedStepState
 
 __all__ = ["GuidedHMC"]
 
@@ -54,7 +54,7 @@ class GuidedHMC(GuidedStep):
     Examples
     --------
     >>> with model:
-    ...     idata = pm.sample(step=gpep.GuidedHMC())
+    ...     idata = pm.sample(step=gpep.samplers.GuidedHMC())
     """
 
     name = "guided_hmc"

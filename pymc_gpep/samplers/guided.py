@@ -28,8 +28,8 @@ from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.gaussians.whitening import PriorWhitening, Sampled, Whitening
 from pymc_gpep.graph.memory import check_memory
-from pymc_gpep.sampling.guiding_sites import SiteModel, fit_sites
-from pymc_gpep.sampling.step import LatentStep, sampled_model
+from pymc_gpep.samplers.guiding_sites import SiteModel, fit_sites
+from pymc_gpep.samplers.step import LatentStep, sampled_model
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.latent_prior import LatentPrior

@@ -20,7 +20,7 @@ every_way = pytest.mark.parametrize("hyper", WAYS)
 
 def step_of(model, *args, seed=1, **options):
     with model:
-        return gpep.ProbitGibbs(*args, rng=seed, **options)
+        return gpep.samplers.ProbitGibbs(*args, rng=seed, **options)
 
 
 def chain(step, model, draws, tune=300):
@@ -164,7 +164,7 @@ def model():
 
 def test_cores_change_nothing(model):
     with model:
-        one, two = (sampled(model, gpep.ProbitGibbs(), cores) for cores in (1, 2))
+        one, two = (sampled(model, gpep.samplers.ProbitGibbs(), cores) for cores in (1, 2))
     for name in ("eta", "ls", "f", "f_of_virginica"):
         assert_array_equal(one["posterior"][name], two["posterior"][name])
     first, second = one["posterior"]["f"].values
@@ -178,7 +178,7 @@ def test_cores_change_nothing(model):
 
 def test_beside_other_steps(model):
     with model:
-        idata = sampled(model, gpep.ProbitGibbs([model["f"], model["eta"]]), 1)
+        idata = sampled(model, gpep.samplers.ProbitGibbs([model["f"], model["eta"]]), 1)
     for name in ("eta", "ls", "f"):
         values = idata["posterior"][name].values
         assert np.isfinite(values).all()
@@ -192,9 +192,11 @@ def test_progress_bar(model):
     ]
     assert headers == [["Divergences", "Step size", "Grad evals"], []]
     with model:  # with the bar
-        pm.sample(3, tune=3, chains=1, step=gpep.ProbitGibbs(), random_seed=1, compute_convergence_checks=False)
         pm.sample(
-            3, tune=3, chains=1, step=[gpep.ProbitGibbs([model["f"]]), pm.Slice([model["eta"], model["ls"]])],
+            3, tune=3, chains=1, step=gpep.samplers.ProbitGibbs(), random_seed=1, compute_convergence_checks=False
+        )
+        pm.sample(
+            3, tune=3, chains=1, step=[gpep.samplers.ProbitGibbs([model["f"]]), pm.Slice([model["eta"], model["ls"]])],
             random_seed=1, compute_convergence_checks=False,
         )  # fmt: skip
 
@@ -304,7 +306,7 @@ def test_refuses_other_numbers_of_sweeps(sweeps, error, message):
 
 
 def test_is_public():
-    assert gpep.ProbitGibbs.__module__ == "pymc_gpep.sampling.probit_gibbs"
+    assert gpep.samplers.ProbitGibbs.__module__ == "pymc_gpep.samplers.probit_gibbs"
     assert "ProbitGibbs" in gpep.__all__
 
 

@@ -11,8 +11,8 @@ from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import check_whole
-from pymc_gpep.sampling.guided import guided
-from pymc_gpep.sampling.step import LatentStep, sampled_model
+from pymc_gpep.samplers.guided import guided
+from pymc_gpep.samplers.step import LatentStep, sampled_model
 from pymc_gpep.structure import read_classifier
 
 __all__ = ["ScaledMetropolis"]
@@ -72,7 +72,9 @@ class ScaledMetropolis(LatentStep):
     Examples
     --------
     >>> with model:
-    ...     idata = pm.sample(step=[gpep.ScaledMetropolis([model["f"]]), pm.Slice([model["ls"], model["eta"]])])
+    ...     idata = pm.sample(
+    ...         step=[gpep.samplers.ScaledMetropolis([model["f"]]), pm.Slice([model["ls"], model["eta"]])]
+    ...     )
     """
 
     name = "scaled_metropolis"

@@ -13,12 +13,12 @@ from pymc_gpep.fits.callback import Callback
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.fitted import Gp
 
-__all__ = ["HeldOut"]
+__all__ = ["EarlyStopping"]
 
 _SAME = 1e-6  # relative difference of scores of a fit that was solved once more
 
 
-class HeldOut(Callback):
+class EarlyStopping(Callback):
     """A callback of `pm.fit` that scores predictions of rows that are kept back, and keeps the fit that is best there.
 
     A fit raises an evidence or a bound, which need not say how well it predicts. Where inducing inputs or many length
@@ -68,7 +68,7 @@ class HeldOut(Callback):
 
     Examples
     --------
-    >>> held = gpep.HeldOut(Xnew, ynew, patience=5)
+    >>> held = gpep.EarlyStopping(Xnew, ynew, patience=5)
     >>> with model:
     ...     fit = pm.fit(20, method="sparse_ep", inducing=5, batch_size=10, callbacks=[held])
     >>> held.best.predict(Xnew)
@@ -124,7 +124,7 @@ class HeldOut(Callback):
 
     def __repr__(self) -> str:
         """How many rows, and what their best score is."""
-        rows = f"HeldOut of {len(self._y)} rows"
+        rows = f"EarlyStopping of {len(self._y)} rows"
         if self._best is None:
             return f"{rows}, nothing scored yet"
         return f"{rows}, best at iteration {self._best[0]} of {self._iteration}: mlpd {self._highest:.4f}"
@@ -137,7 +137,7 @@ class HeldOut(Callback):
         """Score, if it is time to."""
         if not isinstance(fit, Fit):
             raise TypeError(
-                f"callbacks has a HeldOut, which is for the methods of pymc_gpep, but got a {type(fit).__name__}."
+                f"callbacks has a EarlyStopping, which is for the methods of pymc_gpep, but got a {type(fit).__name__}."
             )
         if not self._iteration:
             self._check(fit)
@@ -171,13 +171,13 @@ class HeldOut(Callback):
         """Raise an error if there is something wrong with the rows, before time has been spent on a fit."""
         classifier = fit.classifier
         classifier.check_one()
-        classifier.likelihood_model.check(self._y, classifier.n_functions, len(self._y), "y of HeldOut")
+        classifier.likelihood_model.check(self._y, classifier.n_functions, len(self._y), "y of EarlyStopping")
         if self._predicts_nothing(fit):
             return
         try:
             self._predict(fit, slice(0, 1))
         except (TypeError, ValueError) as error:
-            error.add_note("Raised for the rows of a HeldOut: Xnew is its X.")
+            error.add_note("Raised for the rows of a EarlyStopping: Xnew is its X.")
             raise
 
     @staticmethod

@@ -11,7 +11,7 @@ import xarray as xr
 
 import pymc_gpep as gpep
 from tests.reference.prior_sampling import posterior_moments
-from tests.sampling.exactness import standard_errors
+from tests.samplers.exactness import standard_errors
 
 DRAWS = 100_000
 GROUP = np.array([0, 0, 0, 1, 1, 1])

@@ -20,14 +20,14 @@ from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import Utilities
-from pymc_gpep.sampling.conditional_nuts import (
+from pymc_gpep.samplers.conditional_nuts import (
     centred,
     collapsed,
     conditional_nuts,
     move_hyperparameters,
     whitened,
 )
-from pymc_gpep.sampling.step import LatentStep, sampled_model
+from pymc_gpep.samplers.step import LatentStep, sampled_model
 from pymc_gpep.structure import read_classifier
 
 __all__ = ["ProbitGibbs"]
@@ -95,7 +95,7 @@ class ProbitGibbs(LatentStep):
     Examples
     --------
     >>> with model:
-    ...     idata = pm.sample(step=gpep.ProbitGibbs())
+    ...     idata = pm.sample(step=gpep.samplers.ProbitGibbs())
     """
 
     name = "probit_gibbs"

@@ -6,7 +6,13 @@ import pytest
 import pymc_gpep as gpep
 from tests import models
 
-STEPS = (gpep.EllipticalSlice, gpep.GuidedHMC, gpep.ProbitGibbs, gpep.PseudoMarginal, gpep.ScaledMetropolis)
+STEPS = (
+    gpep.samplers.EllipticalSlice,
+    gpep.samplers.GuidedHMC,
+    gpep.samplers.ProbitGibbs,
+    gpep.samplers.PseudoMarginal,
+    gpep.samplers.ScaledMetropolis,
+)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -17,4 +23,4 @@ def test_unknown_options_are_refused_in_the_name_of_the_step(step):
 
 def test_options_of_a_base_are_known():
     with models.probit()[0], pytest.raises(ValueError, match="hyper_moves must be at least 1"):
-        gpep.EllipticalSlice(hyper_moves=0)
+        gpep.samplers.EllipticalSlice(hyper_moves=0)

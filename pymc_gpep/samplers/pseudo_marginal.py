@@ -32,9 +32,9 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.gaussians.whitening import Sampled, Whitening
 from pymc_gpep.graph.marginal_model import MarginalModel
-from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
-from pymc_gpep.sampling.guided import GuidedStepState
-from pymc_gpep.sampling.guiding_sites import SiteModel, solution_sites
+from pymc_gpep.samplers.elliptical_slice import EllipticalSlice
+from pymc_gpep.samplers.guided import GuidedStepState
+from pymc_gpep.samplers.guiding_sites import SiteModel, solution_sites
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.prior_functions import observed
@@ -82,8 +82,8 @@ class PseudoMarginal(EllipticalSlice):
     `EllipticalSlice` and `GuidedHMC` do. But interpolated sites cost next to nothing.
 
     For a model that `gpep.marginalize` returns, the step samples its hyperparameters exactly: it does not use the
-    evidence in the model's Potential. It keeps the latent values to itself, and `gpep.recover` draws others from the
-    approximation. Sample the original model where exact ones are wanted.
+    evidence in the model's Potential. It keeps the latent values to itself, and `gpep.recover_latent` draws others from
+    the approximation. Sample the original model where exact ones are wanted.
 
     Parameters
     ----------
@@ -128,12 +128,12 @@ class PseudoMarginal(EllipticalSlice):
     Examples
     --------
     >>> with model:
-    ...     idata = pm.sample(step=gpep.PseudoMarginal())
+    ...     idata = pm.sample(step=gpep.samplers.PseudoMarginal())
 
     Draws of the hyperparameters alone:
 
     >>> marginal = gpep.marginalize(model)
-    >>> idata = pm.sample(model=marginal, step=gpep.PseudoMarginal(model=marginal))
+    >>> idata = pm.sample(model=marginal, step=gpep.samplers.PseudoMarginal(model=marginal))
     """
 
     name = "pseudo_marginal"

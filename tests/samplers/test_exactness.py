@@ -3,8 +3,8 @@
 import pymc as pm
 import pytest
 
-from tests.sampling.exactness import PROBLEMS, assert_exact, build
-from tests.sampling.samplers import SAMPLERS
+from tests.samplers.exactness import PROBLEMS, assert_exact, build
+from tests.samplers.samplers import SAMPLERS
 
 FEW = {
     ("guided_hmc", "probit"): 300,

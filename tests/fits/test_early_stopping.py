@@ -42,7 +42,7 @@ def mean_log_density(fit):
 
 @pytest.fixture(scope="module", params=list(WAYS))
 def way(request):
-    held, seen = gpep.HeldOut(X, Y), []
+    held, seen = gpep.EarlyStopping(X, Y), []
     per = EPOCHS.get(request.param, 1)
     model, gp = models.shared()
     given = {} if request.param == "all latent values" else {"gp": gp}
@@ -83,7 +83,7 @@ def test_the_best_can_be_saved(way):
 
 
 def test_patience_counts_scores_since_the_best():
-    held = gpep.HeldOut(X, Y, patience=2, every=2)
+    held = gpep.EarlyStopping(X, Y, patience=2, every=2)
     _, found = fit(60, held, **WAYS["inducing inputs"] | {"start": {"ls": [1.0, 1.0], "eta": 30.0}})
     scores = held.scores.mlpd
     assert (scores.iteration % 2 == 0).all()
@@ -92,7 +92,7 @@ def test_patience_counts_scores_since_the_best():
 
 
 def test_a_fit_that_integrates_over_hyperparameters_is_scored_at_its_end():
-    held = gpep.HeldOut(X, Y)
+    held = gpep.EarlyStopping(X, Y)
     _, found = fit(30, held, method="qiep", hyper="ccd", random_seed=0)
     assert found.nodes.sizes["node"] > 1
     assert_allclose(held.scores.mlpd[-1], mean_log_density(found), rtol=1e-9)
@@ -101,21 +101,21 @@ def test_a_fit_that_integrates_over_hyperparameters_is_scored_at_its_end():
 
 
 def test_what_was_kept_of_another_fit_is_forgotten():
-    held = gpep.HeldOut(X, Y, every=2)
-    assert repr(held) == "HeldOut of 15 rows, nothing scored yet"
+    held = gpep.EarlyStopping(X, Y, every=2)
+    assert repr(held) == "EarlyStopping of 15 rows, nothing scored yet"
     fit(4, held, **WAYS["inducing inputs"])
     first = held.best
     fit(2, held, **WAYS["inducing inputs"] | {"inducing": 3})
     assert held.scores.iteration.values.tolist() == [2]
     assert held.best is not first
-    assert repr(held).startswith("HeldOut of 15 rows, best at iteration 2 of 2: mlpd -0.")
+    assert repr(held).startswith("EarlyStopping of 15 rows, best at iteration 2 of 2: mlpd -0.")
 
 
 def test_a_posterior_that_there_is_not_has_no_score(way):
     _, held, _, found = way
     broken = found.kept("a fit like it")
     broken.solution = SimpleNamespace(posterior=None)
-    held = gpep.HeldOut(X, Y, every=1)
+    held = gpep.EarlyStopping(X, Y, every=1)
     held(broken, broken.hist, 1)
     held(found, found.hist, 2)
     assert_array_equal(np.isnan(held.scores.mlpd), [True, False])
@@ -128,7 +128,7 @@ def test_counts_are_scored_by_their_own_scores():
     with pm.Model():
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=0.5)).prior("f", X=x)
         pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(8) % 3)
-        held = gpep.HeldOut(x[:3] + 0.1, [1, 0, 2])
+        held = gpep.EarlyStopping(x[:3] + 0.1, [1, 0, 2])
         pm.fit(method="laplace", progressbar=False, callbacks=[held])
     assert set(held.scores) == {"mlpd", "squared_error"}
     assert held.scores.iteration == 0  # there is nothing to learn, and only the end
@@ -141,24 +141,27 @@ def test_what_made_the_latent_values_may_be_given():
         x = pm.Data("x", inputs)  # the greatest of them is known of all rows together alone
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, 1.0) * (x**2).max())
         gpep.MultinomialProbit("y", gp.prior("f", X=x, n_outputs=3).T, observed=labels)
-        held = gpep.HeldOut(X, Y, gp=gp)
+        held = gpep.EarlyStopping(X, Y, gp=gp)
         pm.fit(method="qiep", progressbar=False, callbacks=[held])
         with pytest.raises(gpep.StructureError, match="cannot be had at other inputs"):
-            pm.fit(method="qiep", progressbar=False, callbacks=[gpep.HeldOut(X, Y)])
+            pm.fit(method="qiep", progressbar=False, callbacks=[gpep.EarlyStopping(X, Y)])
     assert held.scores.accuracy > 0.9
 
 
 def test_other_methods_have_no_fit_to_score():
     with models.fixed()[0], pytest.raises(TypeError, match=r"for the methods of pymc_gpep, but got a"):
-        pm.fit(2, method="advi", callbacks=[gpep.HeldOut(X, Y)], progressbar=False)
+        pm.fit(2, method="advi", callbacks=[gpep.EarlyStopping(X, Y)], progressbar=False)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((X, Y + 1), "y of HeldOut must be integers 0…2, but run from 1 to 3. Code the classes from 0: labels - 1"),
+        (
+            (X, Y + 1),
+            "y of EarlyStopping must be integers 0…2, but run from 1 to 3. Code the classes from 0: labels - 1",
+        ),
         ((X, Y + 0.5), "but 15 are no whole numbers: that at 0 is 0.5"),
-        ((X, np.where(Y, Y, np.nan)), "y of HeldOut are missing at 5 of 15 points (position 0; 1; 2; 3; 4)"),
+        ((X, np.where(Y, Y, np.nan)), "y of EarlyStopping are missing at 5 of 15 points (position 0; 1; 2; 3; 4)"),
         ((X, Y.astype(str)), "but are of type <U21, such as '0'. Code them in the way of the labels"),
         ((X[:, :1], Y), "Xnew has 1 columns, but the model's inputs have 2"),
     ],
@@ -167,13 +170,13 @@ def test_other_methods_have_no_fit_to_score():
 def test_rows_that_are_not_of_the_model_are_refused_after_one_iteration(arguments, message):
     seen = []
     with models.shared()[0], pytest.raises(ValueError, match=re.escape(message)):
-        pm.fit(5, callbacks=[lambda *_: seen.append(1), gpep.HeldOut(*arguments, every=5)], progressbar=False,
+        pm.fit(5, callbacks=[lambda *_: seen.append(1), gpep.EarlyStopping(*arguments, every=5)], progressbar=False,
                **WAYS["inducing inputs"])  # fmt: skip
     assert seen == [1]
 
 
 def test_there_is_no_best_before_a_fit():
-    held = gpep.HeldOut(X, Y)
+    held = gpep.EarlyStopping(X, Y)
     assert held.scores.sizes["iteration"] == 0
     with pytest.raises(ValueError, match="No fit has been scored yet"):
         _ = held.best
@@ -192,7 +195,7 @@ def test_there_is_no_best_before_a_fit():
 )
 def test_what_cannot_be_scored_is_refused(arguments, options, error, message):
     with pytest.raises(error, match=message):
-        gpep.HeldOut(*arguments, **options)
+        gpep.EarlyStopping(*arguments, **options)
 
 
 def test_rows_of_a_sum_of_effects_are_their_data():
@@ -200,10 +203,10 @@ def test_rows_of_a_sum_of_effects_are_their_data():
     with pm.Model() as model:
         a = pm.Normal("a", 0, pm.HalfNormal("s", 1), shape=3)
         gpep.Probit("y", a[pm.Data("group", group)], observed=y)
-    held = gpep.HeldOut(None, [1, 0], data={"group": [0, 2]})
+    held = gpep.EarlyStopping(None, [1, 0], data={"group": [0, 2]})
     fit = pm.fit(3, model=model, method="ep", hyper="map", callbacks=[held], progressbar=False)
     expected = fit.predict(data={"group": [0, 2]}, observed=[1, 0])["log_density"].mean()
     assert held.scores["mlpd"][-1] == expected
-    assert str(held).startswith("HeldOut of 2 rows")
+    assert str(held).startswith("EarlyStopping of 2 rows")
     with pytest.raises(ValueError, match="X is None and there is no data"):
-        gpep.HeldOut(None, [1, 0])
+        gpep.EarlyStopping(None, [1, 0])

@@ -5,8 +5,8 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
-from tests.sampling.samplers import SAMPLERS
-from tests.sampling.sum_problems import BINARY, KEPT, SUM_PROBLEMS, assert_exact, build
+from tests.samplers.samplers import SAMPLERS
+from tests.samplers.sum_problems import BINARY, KEPT, SUM_PROBLEMS, assert_exact, build
 
 FEW = {
     ("guided_hmc", "crossed"),
@@ -43,10 +43,13 @@ def test_sampler_is_exact(sampler, problem, draws):
     assert_exact(problem, idata, least_effective=0.1 * draws)
 
 
-@pytest.mark.parametrize("step", [gpep.GuidedHMC, gpep.EllipticalSlice, gpep.PseudoMarginal, gpep.ProbitGibbs])
+@pytest.mark.parametrize(
+    "step",
+    [gpep.samplers.GuidedHMC, gpep.samplers.EllipticalSlice, gpep.samplers.PseudoMarginal, gpep.samplers.ProbitGibbs],
+)
 def test_draws_are_of_the_variables_of_the_model(step):
     with build("mixed") as model:
-        given = step(guide="prior") if step is gpep.EllipticalSlice else step()
+        given = step(guide="prior") if step is gpep.samplers.EllipticalSlice else step()
         assert {v.name for v in given.vars} == {"z", "beta", "g", "s_log__", "eta_log__"}
         idata = pm.sample(8, tune=8, chains=1, step=given, random_seed=1, progressbar=False,
                           compute_convergence_checks=False)  # fmt: skip
@@ -58,12 +61,12 @@ def test_draws_are_of_the_variables_of_the_model(step):
         assert float(posterior[name].std()) > 0
 
 
-@pytest.mark.parametrize("step", [gpep.EllipticalSlice, gpep.ScaledMetropolis])
+@pytest.mark.parametrize("step", [gpep.samplers.EllipticalSlice, gpep.samplers.ScaledMetropolis])
 def test_missing_responses_are_drawn_anew(step):
     with build("missing") as model:
-        given = step(guide="prior") if step is gpep.EllipticalSlice else step()
+        given = step(guide="prior") if step is gpep.samplers.EllipticalSlice else step()
         assert model.rvs_to_values[model["y_unobserved"]] in given.vars
-        others = [] if step is gpep.EllipticalSlice else [pm.Slice([model["s"]])]
+        others = [] if step is gpep.samplers.EllipticalSlice else [pm.Slice([model["s"]])]
         draws = pm.sample(20, tune=2, chains=2, cores=1, step=[given, *others], random_seed=1, progressbar=False,
                           compute_convergence_checks=False)["posterior"]  # fmt: skip
     unobserved = draws["y_unobserved"].values
@@ -77,7 +80,7 @@ def test_missing_responses_are_drawn_anew(step):
 def test_other_steps_may_move_the_scales():
     """Normals are those of the variables at the scales that another step has left."""
     with build("crossed") as model:
-        step = gpep.EllipticalSlice([model["level"], model["ability"], model["difficulty"]])
+        step = gpep.samplers.EllipticalSlice([model["level"], model["ability"], model["difficulty"]])
         idata = pm.sample(200, tune=100, chains=2, cores=1, step=[step, pm.Slice([model["s"]])], random_seed=2,
                           progressbar=False, compute_convergence_checks=False)  # fmt: skip
     assert_exact("crossed", idata, least_effective=15)
@@ -86,12 +89,12 @@ def test_other_steps_may_move_the_scales():
 
 def test_variables_that_are_left_out_are_named():
     with build("mixed") as model, pytest.raises(ValueError, match="vars leaves out latent values, 'z', 'g'"):
-        gpep.EllipticalSlice([model["beta"]])
+        gpep.samplers.EllipticalSlice([model["beta"]])
 
 
 def test_latent_values_of_sums_are_not_held():
     with build("mixed"), pytest.raises(ValueError, match="hyper='centred' holds latent values, which have no density"):
-        gpep.ProbitGibbs(hyper="centred")
+        gpep.samplers.ProbitGibbs(hyper="centred")
 
 
 def test_marginal_model():
@@ -99,7 +102,7 @@ def test_marginal_model():
     model = build("crossed")
     marginal = gpep.marginalize(model)
     with marginal:
-        step = gpep.PseudoMarginal()
+        step = gpep.samplers.PseudoMarginal()
         idata = pm.sample(5, tune=2, chains=1, step=step, random_seed=1, progressbar=False,
                           compute_convergence_checks=False)  # fmt: skip
     assert set(idata["posterior"]) == {"s"}

@@ -22,11 +22,11 @@ from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import frozen_data, prior_roots, prior_type_of
 
-__all__ = ["recover"]
+__all__ = ["recover_latent"]
 
 
 @one_blas_thread()
-def recover(
+def recover_latent(
     idata: xr.DataTree, marginal: pm.Model, *, random_seed: Any = None, progressbar: bool = True
 ) -> xr.DataTree:
     """Draw latent values for each draw of the hyperparameters from a marginal model.
@@ -63,7 +63,7 @@ def recover(
     --------
     >>> marginal = gpep.marginalize(model)
     >>> idata = pm.sample(10, tune=10, step=pm.DEMetropolisZ(model=marginal), model=marginal)
-    >>> gpep.recover(idata, marginal)["posterior"]["f"]
+    >>> gpep.recover_latent(idata, marginal)["posterior"]["f"]
     """
     if not isinstance(marginal, MarginalModel):
         raise TypeError(

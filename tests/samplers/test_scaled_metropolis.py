@@ -5,7 +5,7 @@ import pytest
 
 import pymc_gpep as gpep
 from tests import models
-from tests.sampling import small
+from tests.samplers import small
 
 ETA = 2.0
 
@@ -14,7 +14,8 @@ def sample(model, draws=1500, tune=500, chains=2, cores=1, step=None, **options)
     with model:
         return pm.sample(
             draws, tune=tune, chains=chains, cores=cores, random_seed=7, progressbar=False,
-            compute_convergence_checks=False, step=gpep.ScaledMetropolis() if step is None else step, **options,
+            step=gpep.samplers.ScaledMetropolis() if step is None else step,
+            compute_convergence_checks=False, **options,
         )  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def test_softmax_posterior_with_a_prior_for_each_class():
 def test_scale_is_adapted_in_tuning_and_fixed_after():
     model, _ = models.fixed()
     with model:
-        step = gpep.ScaledMetropolis(scale=1.0, updates=5, target_accept=0.4)
+        step = gpep.samplers.ScaledMetropolis(scale=1.0, updates=5, target_accept=0.4)
     stats = sample(model, draws=200, tune=300, step=step).sample_stats
     scale, acceptance = stats["metropolis_scale"].values, stats["metropolis_acceptance"].values
     assert (scale == scale[:, :1]).all()
@@ -85,7 +86,7 @@ def test_proposals_keep_the_prior():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(1, ls=0.1)).prior("f", X=small.X)
         pm.Normal("y", f, 1e4, observed=[0.0, 1.0])
-        step = gpep.ScaledMetropolis(scale=0.6, updates=5, rng=1)
+        step = gpep.samplers.ScaledMetropolis(scale=0.6, updates=5, rng=1)
     step.stop_tuning()
     point, drawn = model.initial_point(), []
     for _ in range(400):
@@ -99,7 +100,7 @@ def test_leaves_hyperparameters_to_nuts(vars_of):
     model = small.bernoulli()
     with model:
         vars = vars_of(model)
-        step = gpep.ScaledMetropolis() if vars is None else gpep.ScaledMetropolis(vars)
+        step = gpep.samplers.ScaledMetropolis() if vars is None else gpep.samplers.ScaledMetropolis(vars)
         assert [v.name for v in step.vars] == ["f_rotated_"]
         data = sample(model, draws=20, tune=20, chains=1, step=step)
     assert {"metropolis_scale", "metropolis_acceptance", "step_size"} < set(data.sample_stats)
@@ -110,7 +111,7 @@ def test_leaves_hyperparameters_to_nuts(vars_of):
 def test_moves_latent_values_only_and_alike_however_they_are_held(rotated):
     model = small.classifier("softmax", rotated)
     with model:
-        step = gpep.ScaledMetropolis(updates=50, rng=3)
+        step = gpep.samplers.ScaledMetropolis(updates=50, rng=3)
     point = model.initial_point()
     moved, [stats] = step.step(point)
     assert moved["eta_log__"] == point["eta_log__"]
@@ -120,7 +121,7 @@ def test_moves_latent_values_only_and_alike_however_they_are_held(rotated):
     assert (f != step.current(point)[1]).all()
     twin = small.classifier("softmax", not rotated)
     with twin:
-        other = gpep.ScaledMetropolis(updates=50, rng=3)
+        other = gpep.samplers.ScaledMetropolis(updates=50, rng=3)
     np.testing.assert_allclose(other.current(other.step(twin.initial_point())[0])[1], f, rtol=1e-8)
 
 
@@ -129,7 +130,7 @@ def test_never_goes_where_there_is_no_likelihood(nowhere):
     with pm.Model():
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=small.X, reparameterize=False)
         pm.Potential("positive", pt.switch(f.sum() > 0, 0.0, nowhere))
-        step = gpep.ScaledMetropolis(scale=0.9, updates=30, rng=1)
+        step = gpep.samplers.ScaledMetropolis(scale=0.9, updates=30, rng=1)
     point = {"f": np.array([0.1, 0.1])}
     sums, acceptance = [], []
     for _ in range(30):
@@ -145,7 +146,7 @@ def test_never_goes_where_there_is_no_likelihood(nowhere):
 def test_small_proposals_stay_near_whatever_the_mean(rotated):
     model = small.bernoulli(ETA, rotated)
     with model:
-        step = gpep.ScaledMetropolis(scale=1e-8, rng=1)
+        step = gpep.samplers.ScaledMetropolis(scale=1e-8, rng=1)
     point = model.initial_point()
     moved, [stats] = step.step(point)
     before, after = step.current(point)[1], step.current(moved)[1]
@@ -156,7 +157,7 @@ def test_small_proposals_stay_near_whatever_the_mean(rotated):
 def test_goes_on_from_its_state():
     model = small.bernoulli(ETA)
     with model:
-        first, second = gpep.ScaledMetropolis(rng=1), gpep.ScaledMetropolis(rng=2, scale=0.7)
+        first, second = gpep.samplers.ScaledMetropolis(rng=1), gpep.samplers.ScaledMetropolis(rng=2, scale=0.7)
     point = model.initial_point()
     for _ in range(5):
         point, _ = first.step(point)
@@ -186,7 +187,7 @@ def test_shows_acceptance_and_scale(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with small.bernoulli(ETA):
         pm.sample(
-            100, tune=5, chains=1, cores=1, step=gpep.ScaledMetropolis(), random_seed=1, progressbar=True,
+            100, tune=5, chains=1, cores=1, step=gpep.samplers.ScaledMetropolis(), random_seed=1, progressbar=True,
             compute_convergence_checks=False,
         )  # fmt: skip
     shown = capsys.readouterr().out
@@ -205,7 +206,7 @@ def test_shows_acceptance_and_scale(capsys, monkeypatch):
 )
 def test_refuses_options_that_make_no_sense(options, message):
     with small.bernoulli(ETA), pytest.raises(ValueError, match=message):
-        gpep.ScaledMetropolis(**options)
+        gpep.samplers.ScaledMetropolis(**options)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +218,7 @@ def test_refuses_options_that_make_no_sense(options, message):
 )
 def test_refuses_hyperparameters(names, message):
     with small.bernoulli() as model, pytest.raises(ValueError, match=message):
-        gpep.ScaledMetropolis([model[name] for name in names])
+        gpep.samplers.ScaledMetropolis([model[name] for name in names])
 
 
 def test_refuses_a_model_without_latent_values():
@@ -225,7 +226,7 @@ def test_refuses_a_model_without_latent_values():
         x = pm.Normal("x")
         pm.Normal("y", x, 1, observed=0.0)
         with pytest.raises(gpep.StructureError, match="must be observed with an axis for points"):
-            gpep.ScaledMetropolis()
+            gpep.samplers.ScaledMetropolis()
 
 
 @pytest.mark.slow

@@ -8,13 +8,13 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep.sampling.guided import guided
+from pymc_gpep.samplers.guided import guided
 from pymc_gpep.structure import read_classifier
 from tests import models
-from tests.sampling import small
-from tests.sampling.exactness import PROBLEMS, build
+from tests.samplers import small
+from tests.samplers.exactness import PROBLEMS, build
 
-STEPS = [gpep.GuidedHMC, gpep.EllipticalSlice, gpep.PseudoMarginal]
+STEPS = [gpep.samplers.GuidedHMC, gpep.samplers.EllipticalSlice, gpep.samplers.PseudoMarginal]
 
 
 def draw(model, step, draws=5, tune=3, **options):
@@ -53,7 +53,7 @@ def test_draws_depend_on_the_seed_alone(model, step):
 def test_processes_that_begin_anew_draw_the_same(model):
     """One step of the three stands for all: each of them is pickled in the process that made it, too."""
     with model:
-        step = gpep.GuidedHMC()
+        step = gpep.samplers.GuidedHMC()
     one = draw(model, step, chains=2, cores=1)
     two = draw(model, step, chains=2, cores=2, mp_ctx="spawn")
     for name in ("f", "ls", "eta"):
@@ -100,7 +100,7 @@ def test_nothing_is_learned_after_tuning(model, step):
 
 def test_hyperparameters_can_be_left_to_others(model):
     with model:
-        step = gpep.GuidedHMC([model["f"], model["eta"]])
+        step = gpep.samplers.GuidedHMC([model["f"], model["eta"]])
         assert {v.name for v in step.vars} == {"f_rotated_", "eta_log__"}
         idata = pm.sample(
             10, tune=5, chains=1, step=[step, pm.Slice([model["ls"]])], random_seed=1, progressbar=False,
@@ -114,7 +114,7 @@ def test_short_leapfrog_steps_keep_the_energy(monkeypatch):
     """They change it by the square of their length, so that hardly a proposal is refused."""
     model, _ = models.fixed()
     with model:
-        step = gpep.GuidedHMC(rng=1)
+        step = gpep.samplers.GuidedHMC(rng=1)
     monkeypatch.setattr(step.step_size, "current", lambda tune: 0.05)
     point, rates = model.initial_point(0), []
     for _ in range(10):
@@ -133,7 +133,7 @@ def test_long_leapfrog_steps_are_refused_as_often_as_the_posterior_wants(monkeyp
     total, *expected = small.integrate(moments, np.full(2, small.MEAN), small.covariance(2.0))
     model = small.bernoulli(2.0)
     with model:
-        step = gpep.GuidedHMC(guide="prior", path_length=4.0, rng=1)
+        step = gpep.samplers.GuidedHMC(guide="prior", path_length=4.0, rng=1)
     monkeypatch.setattr(step.step_size, "current", lambda tune: 1.25)
     point, drawn = model.initial_point(0), []
     for _ in range(1000):
@@ -150,7 +150,7 @@ def test_ellipses_are_about_the_centre_of_the_guide(monkeypatch):
     """Directions are draws from its Gaussian, less its mean."""
     model, _ = models.fixed()
     with model:
-        step = gpep.EllipticalSlice(rng=1)
+        step = gpep.samplers.EllipticalSlice(rng=1)
     point = model.initial_point(0)
     directions = []
 
@@ -158,7 +158,7 @@ def test_ellipses_are_about_the_centre_of_the_guide(monkeypatch):
         directions.append(direction)
         return x, current, 1
 
-    monkeypatch.setattr("pymc_gpep.sampling.elliptical_slice.elliptical_slice", kept)
+    monkeypatch.setattr("pymc_gpep.samplers.elliptical_slice.elliptical_slice", kept)
     for _ in range(300):
         step.step(point)
     whitening = step.whitening(step.prior(point), point)
@@ -170,7 +170,7 @@ def test_ellipses_are_about_the_centre_of_the_guide(monkeypatch):
 def test_no_hyperparameters_to_move(model):
     fixed, _ = models.fixed()
     with fixed:
-        step = gpep.EllipticalSlice(guide="prior")
+        step = gpep.samplers.EllipticalSlice(guide="prior")
     idata = draw(fixed, step, chains=1, cores=1)
     assert np.isnan(idata.sample_stats["hyper_acceptance"].values).all()
     assert np.ptp(idata.posterior["f"].values, axis=1).min() > 0
@@ -182,17 +182,17 @@ def test_guide_is_chosen_by_the_likelihood():
         assert chosen == guide
     model, _ = models.fixed()
     with model:
-        assert gpep.EllipticalSlice().guide == "nested_ep"
+        assert gpep.samplers.EllipticalSlice().guide == "nested_ep"
 
 
 def test_what_is_waited_for_is_said_where_pymc_speaks(caplog):
     """Once, before the guide is fitted; who silences `pm.sample` hears nothing."""
     with models.fixed()[0]:
         with caplog.at_level("INFO", logger="pymc"):
-            gpep.EllipticalSlice()
-            gpep.EllipticalSlice(guide="prior")
+            gpep.samplers.EllipticalSlice()
+            gpep.samplers.EllipticalSlice(guide="prior")
         with caplog.at_level("WARNING", logger="pymc"):
-            gpep.EllipticalSlice()
+            gpep.samplers.EllipticalSlice()
     assert caplog.messages == ["Fitting nested_ep to guide EllipticalSlice"]
 
 
@@ -212,18 +212,18 @@ def test_what_is_waited_for_is_said_where_pymc_speaks(caplog):
 )
 def test_bad_options_are_refused(model, options, message):
     with model, pytest.raises(ValueError, match=message):
-        gpep.GuidedHMC(**options)
+        gpep.samplers.GuidedHMC(**options)
 
 
 def test_bad_sweeps_are_refused(model):
     with model, pytest.raises(ValueError, match="sweeps must be at least 1"):
-        gpep.EllipticalSlice(sweeps=0)
+        gpep.samplers.EllipticalSlice(sweeps=0)
 
 
 @pytest.mark.parametrize("guide", ["qep", "iep", "qiep", "vb"])
 def test_whatever_has_a_site_for_each_latent_function_can_guide(guide):
     with build(PROBLEMS["probit"]) as model:
-        step = gpep.EllipticalSlice(guide=guide, rng=1)
+        step = gpep.samplers.EllipticalSlice(guide=guide, rng=1)
         point, _ = step.step(model.initial_point(0))
     assert step.guide == guide
     assert all(np.isfinite(value).all() for value in point.values())
@@ -233,26 +233,26 @@ def test_a_guide_needs_a_classifier():
     with pm.Model():
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=np.arange(4.0)[:, None])
         pm.MvNormal("y", mu=f, cov=np.eye(4), observed=np.zeros(4))
-        assert gpep.EllipticalSlice().guide == "prior"
+        assert gpep.samplers.EllipticalSlice().guide == "prior"
         with pytest.raises(gpep.StructureError, match="no likelihood to read"):
-            gpep.GuidedHMC(guide="nested_ep")
+            gpep.samplers.GuidedHMC(guide="nested_ep")
     with build(PROBLEMS["bernoulli"]), pytest.raises(ValueError, match="for a logit likelihood it must be one of 'ep'"):
-        gpep.GuidedHMC(guide="nested_ep")
+        gpep.samplers.GuidedHMC(guide="nested_ep")
 
 
 def test_a_model_without_processes_is_refused():
     with pm.Model():
         pm.Normal("x")
         with pytest.raises(gpep.StructureError, match=r"The model has no likelihood to read"):
-            gpep.GuidedHMC()
+            gpep.samplers.GuidedHMC()
 
 
 def test_unknown_variables_are_refused(model):
     with pm.Model():
         other = pm.Normal("other")
     with model, pytest.raises(ValueError, match="'other', which are no free variables of this model"):
-        gpep.EllipticalSlice([model["f"], other])
+        gpep.samplers.EllipticalSlice([model["f"], other])
     with model, pytest.raises(ValueError, match=r"variables, not names: model\['f'\]"):
-        gpep.EllipticalSlice("f")
+        gpep.samplers.EllipticalSlice("f")
     with model, pytest.raises(ValueError, match="leaves out latent values, 'f'"):
-        gpep.EllipticalSlice([model["eta"]])
+        gpep.samplers.EllipticalSlice([model["eta"]])

@@ -50,7 +50,7 @@ def log_density(model):
 def test_with_all_rows_it_is_the_model(name):
     outputs, observe = OBSERVED[name]
     model, gp = rough(observe, outputs)
-    sparse = gpep.sparsify(model, gp, inputs(), shared_inducing=True, jitter=1e-10)
+    sparse = gpep.inducing_model(model, gp, inputs(), shared_inducing=True, jitter=1e-10)
     dense, other = model.compile_logp(mode=INTERPRETED), sparse.compile_logp(mode=INTERPRETED)
     for _ in range(3):
         point = {k: v + 0.5 * RNG.normal(size=np.shape(v)) for k, v in model.initial_point().items()}
@@ -65,18 +65,18 @@ def test_with_all_rows_it_is_the_model(name):
 def small(observe, outputs):
     model, _ = rough(observe, outputs)
     places = np.random.default_rng(5).normal(size=(5, 2))
-    return gpep.sparsify(model, inducing=places)  # at rows distances are zero up to rounding
+    return gpep.inducing_model(model, inducing=places)  # at rows distances are zero up to rounding
 
 
 def per_class():
-    return gpep.sparsify(
+    return gpep.inducing_model(
         *models.per_class(), inducing=X[None, :4].repeat(3, axis=0) + np.random.default_rng(5).normal(size=(3, 4, 2))
     )
 
 
 CASES_OF_DERIVATIVES = {
     **{name: lambda pair=OBSERVED[name]: small(pair[1], pair[0]) for name in ("multinomial_probit", "probit")},
-    "poisson": lambda: gpep.sparsify(model_of(CASES["poisson"].observe)[0], inducing=4),
+    "poisson": lambda: gpep.inducing_model(model_of(CASES["poisson"].observe)[0], inducing=4),
     "per_class": per_class,
 }
 
@@ -104,7 +104,7 @@ def test_the_posterior_of_the_residuals_is_integrated_out():
     names = {name: [v.name for v in small(pair[1], pair[0]).free_RVs] for name, pair in OBSERVED.items()}
     assert names["multinomial_probit"] == names["probit"] == names["bernoulli"] == ["ls", "mean", "u_rotated_"]
     assert names["softmax"] == names["logit"] == ["ls", "mean", "u_rotated_", "u_residual_"]
-    ordered = gpep.sparsify(model_of(CASES["ordered_probit"].observe)[0], inducing=4)
+    ordered = gpep.inducing_model(model_of(CASES["ordered_probit"].observe)[0], inducing=4)
     assert [v.name for v in ordered.free_RVs] == ["eta", "cut", "u_rotated_", "u_residual_"]
 
 
@@ -125,7 +125,7 @@ def named(rotated=True):
 @pytest.mark.parametrize("rotated", [True, False])
 def test_everything_else_stays(rotated):
     model, _ = named(rotated)
-    sparse = gpep.sparsify(model, inducing=6, name="at")
+    sparse = gpep.inducing_model(model, inducing=6, name="at")
     kept = set(model.named_vars) - {"f", "f_rotated_", "f_squared", "y"}
     assert set(sparse.named_vars) == kept | {"at", "at_rotated_", "y"}
     assert sparse.named_vars_to_dims["at"] == ("species", "inducing")
@@ -142,7 +142,7 @@ def test_functions_in_another_order_than_their_names():
         gp = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(2, ls=1.0))
         f = gp.prior("f", X=X, n_outputs=3, dims=("species", "flower"))
         gpep.MultinomialProbit("y", f[[2, 0, 1]].T, observed=Y)
-    sparse = gpep.sparsify(model, inducing=np.arange(24.0).reshape(3, 4, 2))
+    sparse = gpep.inducing_model(model, inducing=np.arange(24.0).reshape(3, 4, 2))
     v = np.zeros((3, 4))
     v[2] = 1.0  # of virginica, the function of the first class
     u, mean = evaluate([sparse["u"], sparse["y"].owner.inputs[2]], {sparse["u_rotated_"]: v})
@@ -155,20 +155,20 @@ def test_functions_in_another_order_than_their_names():
 def test_refused():
     model, gp = named()
     with pytest.raises(ValueError, match="The model has a variable 'eta' already"):
-        gpep.sparsify(model, gp, 5, name="eta")
+        gpep.inducing_model(model, gp, 5, name="eta")
     with pytest.raises(ValueError, match="inducing must be from 1 to 30"):
-        gpep.sparsify(model, gp, 31)
+        gpep.inducing_model(model, gp, 31)
     with pytest.raises(TypeError, match=r"gp must be the pm\.gp\.Latent"):
-        gpep.sparsify(model, 3, 5)
+        gpep.inducing_model(model, 3, 5)
     with model:
         model.add_coord("inducing", ["a", "b"])
     with pytest.raises(ValueError, match="The model has a dim 'inducing' of its own"):
-        gpep.sparsify(model, gp, 5)
+        gpep.inducing_model(model, gp, 5)
 
 
 @models.interpreted_sampler
 def test_samplers_of_pymc_run_on_it():
-    sparse = gpep.sparsify(*named(), inducing=3, shared_inducing=True)
+    sparse = gpep.inducing_model(*named(), inducing=3, shared_inducing=True)
     quick = {"tune": 5, "draws": 5, "chains": 1, "progressbar": False, "compute_convergence_checks": False}
     idata = pm.sample(model=sparse, random_seed=1, **quick)
     assert idata.posterior["u"].dims == ("chain", "draw", "species", "inducing")
@@ -191,7 +191,7 @@ def drawn():
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(2, ls=1.0))
         gpep.MultinomialProbit("y", gp.prior("f", X=x, n_outputs=3).T, observed=y)
-        sparse = gpep.sparsify(model, gp, 20, random_seed=5)
+        sparse = gpep.inducing_model(model, gp, 20, random_seed=5)
         fit = pm.fit(method="sparse_ep", inducing=sparse.inducing_inputs, learn_inducing=False, progressbar=False)
     return sparse, fit, x, y
 
@@ -239,8 +239,8 @@ def test_the_means_of_ep_are_those_of_nuts(drawn, machine_code):
 
 
 def test_what_works_on_latent_functions_says_that_it_is_no_classifier():
-    sparse = gpep.sparsify(models.shared()[0], inducing=4)
-    with sparse, pytest.raises(gpep.StructureError, match=r"what gpep\.sparsify made.*sparse\.classifier\.model"):
+    sparse = gpep.inducing_model(models.shared()[0], inducing=4)
+    with sparse, pytest.raises(gpep.StructureError, match=r"what gpep\.inducing_model made.*sparse\.classifier\.model"):
         pm.fit(method="sparse_ep")
-    with sparse, pytest.raises(gpep.StructureError, match=r"what gpep\.sparsify made"):
-        gpep.GuidedHMC()
+    with sparse, pytest.raises(gpep.StructureError, match=r"what gpep\.inducing_model made"):
+        gpep.samplers.GuidedHMC()

@@ -9,7 +9,7 @@ from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.ellipse import elliptical_slice
 from pymc_gpep.gaussians.whitening import Whitening
-from pymc_gpep.sampling.guided import GuidedStep
+from pymc_gpep.samplers.guided import GuidedStep
 
 __all__ = ["EllipticalSlice"]
 
@@ -36,7 +36,7 @@ class EllipticalSlice(GuidedStep):
     Examples
     --------
     >>> with model:
-    ...     idata = pm.sample(step=gpep.EllipticalSlice())
+    ...     idata = pm.sample(step=gpep.samplers.EllipticalSlice())
     """
 
     name = "elliptical_slice"

@@ -21,13 +21,13 @@ from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.process_functions import ProcessFunctions
 
-__all__ = ["SparseModel", "sparsify"]
+__all__ = ["InducingModel", "inducing_model"]
 
 _DIM = "inducing"
 
 
-class SparseModel(pm.Model):
-    """A classifier whose latent functions are known by inducing values; made by `sparsify`, which says what is in it.
+class InducingModel(pm.Model):
+    """A classifier whose latent functions are known by inducing values, as `inducing_model` makes it.
 
     Parameters
     ----------
@@ -49,14 +49,14 @@ class SparseModel(pm.Model):
 
     Examples
     --------
-    >>> sparse = gpep.sparsify(model, inducing=5)
+    >>> sparse = gpep.inducing_model(model, inducing=5)
     >>> sparse.inducing_inputs.shape
     """
 
     made_from_a_classifier = (
-        "This is what gpep.sparsify made of a classifier: its functions are known by inducing values, which pm.sample "
-        'and pm.fit(method="advi") take as they are. What approximates latent functions works on the original model, '
-        "which is sparse.classifier.model."
+        "This is what gpep.inducing_model made of a classifier: its functions are known by inducing values, which "
+        'pm.sample and pm.fit(method="advi") take as they are. Methods that approximate latent functions work on the '
+        "original model, sparse.classifier.model."
     )
     """Message for a caller who takes it for a classifier."""
 
@@ -147,7 +147,7 @@ def _of_output(mean: TensorVariable, output: int) -> TensorVariable:
     return mean[output] if mean.type.ndim == 2 else mean
 
 
-def sparsify(
+def inducing_model(
     model: pm.Model,
     gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
     inducing: Any = 50,
@@ -157,7 +157,7 @@ def sparsify(
     jitter: float = 1e-6,
     likelihood: str | None = None,
     random_seed: int = 0,
-) -> SparseModel:
+) -> InducingModel:
     """Put inducing values in place of the latent values of a classifier (Snelson and Ghahramani 2006).
 
     The result is the model that `pm.fit(method="sparse_ep")` approximates, as a model of PyMC. It is for NUTS and
@@ -193,7 +193,7 @@ def sparsify(
 
     Returns
     -------
-    SparseModel
+    InducingModel
         Its `inducing_inputs` are (1 or c, M, d).
 
     Raises
@@ -208,7 +208,7 @@ def sparsify(
 
     Examples
     --------
-    >>> sparse = gpep.sparsify(model, inducing=20)
+    >>> sparse = gpep.inducing_model(model, inducing=20)
     >>> idata = pm.sample(model=sparse)
     """
     classifier = read_classifier(model, likelihood)
@@ -217,4 +217,4 @@ def sparsify(
         raise ValueError(f"The model has a variable {taken[0]!r} already. Give inducing values another name=...")
     inputs, labels = evaluate([functions[0][1].inputs, classifier.labels])
     z = initial_inducing(inducing, InMemory(inputs, labels), classifier.n_functions, shared_inducing, random_seed)
-    return SparseModel(classifier, functions, np.asarray(z), name, jitter)
+    return InducingModel(classifier, functions, np.asarray(z), name, jitter)

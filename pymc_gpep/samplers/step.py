@@ -38,7 +38,7 @@ def sampled_model(model: pm.Model | None) -> pm.Model:
     if lower_dims(model) is not model:
         raise StructureError(
             "Step methods of pymc_gpep move models of ordinary variables, and this one is by pymc.dims. Sample the "
-            "same model without it: with gpep.lower_dims(model): pm.sample(step=...)."
+            "same model without it: with gpep.samplers.lower_dims(model): pm.sample(step=...)."
         )
     return model
 

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 import pymc_gpep as gpep
 from tests.reference.data import iris
-from tests.sampling.samplers import SAMPLERS
+from tests.samplers.samplers import SAMPLERS
 
 FALSE_ALARM = 1e-3  # of one test, by Bonferroni
 # Draws of each of two chains, enough for an effective size of a hundred. Samplers that need too many for it are left to

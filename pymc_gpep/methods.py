@@ -1,0 +1,218 @@
+"""Methods of `pm.fit` as functions of arrays: one name a method, whatever the likelihood.
+
+Each function is made of the approximations of that name, whose options are its keyword arguments.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pymc_gpep.approximations.approximator import Approximator
+from pymc_gpep.approximations.ivm import IVM, ActiveSolution
+from pymc_gpep.approximations.limits import did_you_mean, options_of
+from pymc_gpep.approximations.methods import (
+    APPROXIMATIONS,
+    SPARSE_APPROXIMATIONS,
+    approximator,
+    check_fits,
+    with_options,
+)
+from pymc_gpep.approximations.selection.selection import DenseRows
+from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.approximations.sparse import InducedArrays, SparseApproximation, SparseSolution
+from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.solvers.problem import NO_PARAMETERS
+
+__all__ = [
+    "ep",
+    "fv",
+    "gfitc",
+    "iep",
+    "ivm",
+    "kl",
+    "laplace",
+    "lr",
+    "nested_ep",
+    "qep",
+    "qiep",
+    "sparse_ep",
+    "sparse_vi",
+    "tap_naive",
+    "vb",
+]
+
+_COVARIANCE = """\
+k : array (n, n) or (c, n, n)
+    Prior covariance of the latent values, shared by the latent functions or one for each.
+"""
+_INDUCING = """\
+inducing : array (M, M) or (c, M, M)
+    Prior covariance of the inducing values, shared by the latent functions or one for each.
+cross : array (M, n) or (c, M, n)
+    Prior covariance between inducing values and latent values.
+variance : array (n,) or (c, n)
+    Prior variance of the latent values.
+"""
+_OBSERVED = """\
+mean : array (c, n), or (n,) of one function
+    Prior mean of the latent values.
+labels : array (n,)
+    Observations. Classes are counted from 0.
+likelihood : {{{likelihoods}}}
+    Name of the likelihood.
+"""
+_START = """\
+start : array, optional
+    `start` of the solution of a neighbouring problem. A solve begins cold without it.
+"""
+_PARAMETERS = """\
+parameters : array (p, n), optional
+    Numbers that the likelihood takes at each row besides latent values, such as log exposures of counts.
+"""
+_SEED = """\
+random_seed : int
+    Seed for the first rows, for candidates, and for the sample that the bound is over.
+"""
+_RAISES = """\
+Raises
+------
+ValueError
+    If shapes do not agree, numbers are not finite, or labels are not classes. If the method does not fit the
+    likelihood, or an option has a value that makes no sense.
+TypeError
+    If an option is not one of the method's.
+"""
+
+
+def _on_dense(name: str) -> Callable[..., Solution]:
+    """The dense method of a name."""
+
+    def method(
+        k: ArrayLike,
+        mean: ArrayLike,
+        labels: ArrayLike,
+        likelihood: str,
+        *,
+        parameters: Array | None = None,
+        start: Array | None = None,
+        **options: Any,
+    ) -> Solution:
+        found = _likelihood(likelihood)
+        solver = approximator(name, found, options)
+        matrix, centre = np.asarray(k, np.float64), np.asarray(mean, np.float64)
+        given = NO_PARAMETERS if parameters is None else parameters
+        return solver.solve(matrix, centre, np.asarray(labels), start, likelihood=found, parameters=given)
+
+    kinds = [kind for kind in APPROXIMATIONS if kind.name == name]
+    of_one = not kinds[0].first_likelihood().function_axis
+    arrays = "K, mean[0], y == 2" if of_one else "K, mean, y"
+    return _documented(method, name, kinds, _COVARIANCE, _PARAMETERS + _START, arrays, "log_evidence")
+
+
+def _on_inducing(name: str) -> Callable[..., SparseSolution]:
+    """The method of a name that works by inducing inputs."""
+    kind = next(kind for kind in SPARSE_APPROXIMATIONS if kind.name == name)
+
+    def method(
+        inducing: ArrayLike,
+        cross: ArrayLike,
+        variance: ArrayLike,
+        mean: ArrayLike,
+        labels: ArrayLike,
+        likelihood: str,
+        *,
+        start: Array | None = None,
+        **options: Any,
+    ) -> SparseSolution:
+        found = _likelihood(likelihood)
+        check_fits(name, kind.approximates, found)
+        prior = InducedArrays(inducing, cross, variance, mean)
+        return with_options(kind, options).solve(prior, labels, start, likelihood=found)
+
+    arrays = "K[:5, :5], K[:5], K.diagonal(), mean, y"
+    return _documented(method, name, [kind], _INDUCING, _START, arrays, "objective")
+
+
+def _on_rows(name: str) -> Callable[..., ActiveSolution]:
+    """The method that chooses active rows."""
+
+    def method(
+        k: ArrayLike, mean: ArrayLike, labels: ArrayLike, likelihood: str, *, random_seed: int = 0, **options: Any
+    ) -> ActiveSolution:
+        found = _likelihood(likelihood)
+        check_fits(name, IVM.approximates, found)
+        return with_options(IVM, options).solve(DenseRows(k, mean), labels, likelihood=found, random_seed=random_seed)
+
+    return _documented(method, name, [IVM], _COVARIANCE, _SEED, "K, mean, y", "bound")
+
+
+def _likelihood(name: str) -> Likelihood:
+    known = {each.name: each for each in LIKELIHOODS}
+    if name not in known:
+        meant = did_you_mean([str(name)], known)
+        raise ValueError(f"likelihood is {name!r}, but must be one of {', '.join(map(repr, known))}.{meant}")
+    return known[name]
+
+
+type _Kind = type[Approximator | SparseApproximation | IVM]
+
+
+def _documented[F: Callable[..., Any]](
+    method: F, name: str, kinds: Sequence[_Kind], prior: str, more: str, arrays: str, number: str
+) -> F:
+    """The function with the documentation and the options of the approximations that it chooses from."""
+    theirs = {kind: [each.name for each in LIKELIHOODS if kind.approximates(each)] for kind in kinds}
+    words: list[str] = []
+    options: dict[str, str] = {}
+    defaults: dict[str, Any] = {}
+    for kind, names in theirs.items():
+        own = inspect.getdoc(kind) or ""
+        text = own.partition("Parameters\n")[0].partition("Examples\n")[0].strip()
+        words.append(f"For {', '.join(names)}:\n\n{text}" if len(kinds) > 1 else text)
+        defaults |= {option.name: option.default for option in fields(kind) if option.name not in defaults}
+        for listed, described in options_of(own).items():
+            lacks = [other for other in kinds if listed.split(", ")[0] not in {each.name for each in fields(other)}]
+            options.setdefault(listed, described + f"    Only for {', '.join(names)}.\n" * bool(lacks))
+    likelihoods = ", ".join(f'"{each}"' for names in theirs.values() for each in names)
+    first = next(iter(theirs.values()))[0]
+    given = prior + _OBSERVED.format(likelihoods=likelihoods) + more + "".join(options.values())
+    heading = f"`pm.fit(method={name!r})` on arrays.\n\n"
+    signature = inspect.signature(method)
+    method.__doc__ = (
+        heading
+        + "\n\n".join(words)
+        + f"\n\nParameters\n----------\n{given}\nReturns\n-------\n{signature.return_annotation.__name__}\n\n"
+        + f"{_RAISES}\nExamples\n--------\n"
+        + f'>>> solution = gpep.methods.{name}({arrays}, "{first}")\n>>> solution.{number}\n'
+    )
+    method.__name__ = method.__qualname__ = name
+    arguments = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    keywords = [
+        inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for option, default in defaults.items()
+    ]
+    method.__signature__ = signature.replace(parameters=[*arguments, *keywords])  # type: ignore[attr-defined]
+    return method
+
+
+nested_ep = _on_dense("nested_ep")
+qep = _on_dense("qep")
+iep = _on_dense("iep")
+qiep = _on_dense("qiep")
+ep = _on_dense("ep")
+laplace = _on_dense("laplace")
+vb = _on_dense("vb")
+kl = _on_dense("kl")
+fv = _on_dense("fv")
+lr = _on_dense("lr")
+tap_naive = _on_dense("tap_naive")
+sparse_ep = _on_inducing("sparse_ep")
+sparse_vi = _on_inducing("sparse_vi")
+gfitc = _on_inducing("gfitc")
+ivm = _on_rows("ivm")

@@ -1,1 +1,0 @@
-"""Exact samplers for Gaussian process classifiers, as step methods of `pm.sample`."""

@@ -1,0 +1,36 @@
+"""The samplers that are held against the truth, and against each other."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pymc as pm
+
+import pymc_gpep as gpep
+from pymc_gpep.structure import read_classifier
+
+
+class Sampler(NamedTuple):
+    """How to make the step, or the steps, within the context of a model, and what it takes."""
+
+    make: Callable[[], Any]
+    kinds: tuple[str, ...] = ("multinomial_probit", "softmax", "bernoulli", "bernoulli_probit")
+
+
+def _scaled_metropolis() -> list[Any]:
+    """It leaves the hyperparameters to others: here one at a time, by slices."""
+    return [gpep.samplers.ScaledMetropolis(), pm.Slice(list(read_classifier(pm.modelcontext(None)).hyperparameters))]
+
+
+PROBITS = ("multinomial_probit", "bernoulli_probit")
+SAMPLERS = {
+    "guided_hmc": Sampler(lambda: gpep.samplers.GuidedHMC()),
+    "guided_hmc-prior": Sampler(lambda: gpep.samplers.GuidedHMC(guide="prior")),
+    "guided_hmc-iep": Sampler(lambda: gpep.samplers.GuidedHMC(guide="iep"), ("multinomial_probit",)),
+    "elliptical_slice": Sampler(lambda: gpep.samplers.EllipticalSlice()),
+    "elliptical_slice-prior": Sampler(lambda: gpep.samplers.EllipticalSlice(guide="prior")),
+    "probit_gibbs-collapsed": Sampler(lambda: gpep.samplers.ProbitGibbs(hyper="collapsed"), PROBITS),
+    "probit_gibbs-whitened": Sampler(lambda: gpep.samplers.ProbitGibbs(hyper="whitened"), PROBITS),
+    "probit_gibbs-centred": Sampler(lambda: gpep.samplers.ProbitGibbs(hyper="centred"), PROBITS),
+    "pseudo_marginal": Sampler(lambda: gpep.samplers.PseudoMarginal()),
+    "scaled_metropolis": Sampler(_scaled_metropolis),
+}
