@@ -26,7 +26,7 @@ LOG_VARIANCES = range(-2, 13, 2)
 LOG_LENGTHSCALES = range(-2, 6)
 LIMIT = 300
 OURS = NestedEP()
-PLAIN = {damping: NestedEP(memory=0, damping=damping, ladder=False, max_iterations=LIMIT) for damping in (0.5, 0.8)}
+PLAIN = {damping: NestedEP(depth=0, damping=damping, ladder=False, max_iterations=LIMIT) for damping in (0.5, 0.8)}
 
 
 def measure(name: str, X: np.ndarray, y: np.ndarray, step: int) -> dict[str, Any]:

@@ -203,16 +203,16 @@ def active_rows(n: int, active: int, rows: int) -> dict[str, float]:
     """A choice of active rows with the bound over some rows, and what a major round adds: ten steps, another choice."""
     import pymc as pm
 
-    def fit(X: np.ndarray, y: np.ndarray, majors: int, **options: int) -> tuple[float, float]:
+    def fit(X: np.ndarray, y: np.ndarray, rounds: int, **options: int) -> tuple[float, float]:
         with model_of(10, 3, shared=True):
             began = time.process_time()
-            found = pm.fit(method="ivm", majors=majors, data=(X, y), progressbar=False, random_seed=1, **options)
+            found = pm.fit(method="ivm", rounds=rounds, data=(X, y), progressbar=False, random_seed=1, **options)
         return found.seconds, time.process_time() - began
 
     X, y = data(n, 10, 3)
     fit(X[:200], y[:200], 1, active=10)  # compiles
     before = _megabytes()
-    choice, with_round = (np.array(fit(X, y, majors, active=active, rows=rows)) for majors in (0, 1))
+    choice, with_round = (np.array(fit(X, y, rounds, active=active, rows=rows)) for rounds in (0, 1))
     (first, cpu), (of_round, cpu_of_round) = choice, with_round - choice
     return {
         "choice": first, "CPU": cpu, "round": of_round, "its CPU": cpu_of_round, "MB before": before,

@@ -92,7 +92,7 @@ def by_active_rows(
     prior = squared_exponential(distances(parts), *AT[name])
     n, classes = len(parts.y), parts.classes
     counts = [count for count in counts if count < n]
-    ivm = IVM(active=counts[-1], score=score, rows=counts[-1] + 1, sites="coupled")
+    ivm = IVM(active=counts[-1], criterion=score, rows=counts[-1] + 1, sites="coupled")
     with threadpool_limits(1):
         solution = ivm.solve(DenseRows(prior.k, np.zeros((classes, n))), parts.y, random_seed=1)
         found = []

@@ -68,7 +68,7 @@ def predictions(
     likelihood = SoftmaxLikelihood()
     options = WAYS[way] | {"liquid": min(WAYS[way]["liquid"], active)}
     # As many sites of a function, whichever rows they are on.
-    ivm = IVM(active=active, pool=POOL, rows=len(DIGITS) * active + 1, score="information", **options)
+    ivm = IVM(active=active, pool=POOL, rows=len(DIGITS) * active + 1, criterion="information", **options)
     prior = DenseRows(k, np.zeros((classes, n)))
     solution = ivm.solve(prior, split.y, likelihood=likelihood, random_seed=seed)
     cross = covariance(split.Xnew, split.X[solution.selection.rows])

@@ -52,7 +52,7 @@ def by_active_rows(data: str, score: str, seed: int, active: int, every: int, si
     n, classes = len(split.y), 26
     k = covariance(split.X, split.X)
     k.flat[:: n + 1] += JITTER
-    ivm = IVM(active=active, pool=n, rows=active + 1, sites="utility", score=score, polish=False)
+    ivm = IVM(active=active, pool=n, rows=active + 1, sites="utility", criterion=score, polish=False)
     solution = ivm.solve(DenseRows(k, np.zeros((classes, n))), split.y, random_seed=seed)
     cross = covariance(split.Xnew, split.X[solution.selection.rows])
     counts = np.arange(every, active + 1, every)

@@ -26,9 +26,9 @@ SEEDS = 3
 WHOLE = "all rows"
 METHODS: dict[str, dict[str, Any]] = {
     WHOLE: {"method": "nested_ep"},
-    "active rows, expected": {"method": "ivm", "score": "expected"},
-    "active rows, information": {"method": "ivm", "score": "information"},
-    "active rows, random": {"method": "ivm", "score": "random"},
+    "active rows, expected": {"method": "ivm", "criterion": "expected"},
+    "active rows, information": {"method": "ivm", "criterion": "information"},
+    "active rows, random": {"method": "ivm", "criterion": "random"},
 }
 
 

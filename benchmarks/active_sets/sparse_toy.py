@@ -25,14 +25,14 @@ RELEVANCE, OTHERS = 10.0, 0.004
 SAME = "same rows"
 JITTER = 1e-6
 VARIANTS: dict[str, dict[str, Any]] = {
-    f"utility sites, probability, {SAME}": {"sites": "utility", "score": "probability", "polish": False},
-    f"utility sites, random, {SAME}": {"sites": "utility", "score": "random", "polish": False},
-    "utility sites, probability": {"sites": "utility", "score": "probability", "polish": False},
-    "utility sites, random": {"sites": "utility", "score": "random", "polish": False},
-    "coupled sites, information": {"sites": "coupled", "score": "information"},
-    "coupled sites, expected": {"sites": "coupled", "score": "expected"},
-    "coupled sites, probability": {"sites": "coupled", "score": "probability"},
-    "coupled sites, random": {"sites": "coupled", "score": "random"},
+    f"utility sites, probability, {SAME}": {"sites": "utility", "criterion": "probability", "polish": False},
+    f"utility sites, random, {SAME}": {"sites": "utility", "criterion": "random", "polish": False},
+    "utility sites, probability": {"sites": "utility", "criterion": "probability", "polish": False},
+    "utility sites, random": {"sites": "utility", "criterion": "random", "polish": False},
+    "coupled sites, information": {"sites": "coupled", "criterion": "information"},
+    "coupled sites, expected": {"sites": "coupled", "criterion": "expected"},
+    "coupled sites, probability": {"sites": "coupled", "criterion": "probability"},
+    "coupled sites, random": {"sites": "coupled", "criterion": "random"},
 }
 
 

@@ -46,9 +46,9 @@ def load(name: str, folder: str, size: int) -> tuple[Array, Array, int]:
 
 def cavities(K: Array, y: Array, c: int) -> tuple[Array, Array]:
     """Cavity moments (n, c) and (n, c, c) of every point after two sweeps."""
-    two = NestedEP(memory=0, damping=1.0, max_iterations=2, ladder=False)
+    two = NestedEP(depth=0, damping=1.0, max_iterations=2, ladder=False)
     sites = two.solve(K, np.zeros((c, y.size)), y).start
-    once = NestedEP(memory=0, damping=1.0, max_iterations=1, ladder=False)
+    once = NestedEP(depth=0, damping=1.0, max_iterations=1, ladder=False)
     after = once.solve(K, np.zeros((c, y.size)), y, start=sites)
     return after.posterior.cavities(after.mean, after.cov)
 

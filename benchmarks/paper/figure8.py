@@ -55,7 +55,7 @@ def run(
     elif inner == ACCELERATED:
         solutions = accelerated(METHODS[method], prior.k, points.y, points.classes, iterations)
     else:
-        solver = METHODS[method](memory=0, damping=damping, max_inner=INNER[inner], max_iterations=1, ladder=False)
+        solver = METHODS[method](depth=0, damping=damping, max_inner=INNER[inner], max_iterations=1, ladder=False)
         solutions = one_at_a_time(solver, prior.k, points.y, points.classes)
     evidence, mlpd = [], []
     converged = False

@@ -81,7 +81,7 @@ def approximate(name: str, folder: str, size: int, method: str, order: int, repe
     K, n, y, c = load(name, folder, size)
     options: dict[str, Any] = {"rule": RULES[method], "order": order} if method in RULES else {}
     plain = METHODS[method](
-        memory=0, damping=DAMPING, max_iterations=ITERATIONS, ladder=False, tolerance=np.finfo(float).tiny, **options
+        depth=0, damping=DAMPING, max_iterations=ITERATIONS, ladder=False, tolerance=np.finfo(float).tiny, **options
     )
     prior, mean = np.ascontiguousarray(K[:n, :n]), np.zeros((c, n))
     METHODS[method](max_iterations=1, ladder=False, **options).solve(prior[:9, :9], mean[:, :9], y[:9])  # compiles

@@ -25,7 +25,7 @@ class AcceleratedBound(Approximator):
         The bound is accurate to about the square of the tolerance.
     max_iterations : int
         Limit on iterations.
-    memory : int
+    depth : int
         Past steps that Anderson acceleration combines; 0 is the plain iteration.
     mixing : float
         Part of the combined residual that an accelerated step takes.
@@ -33,7 +33,7 @@ class AcceleratedBound(Approximator):
 
     tolerance: float = field(default=1e-6, metadata=positive())
     max_iterations: int = field(default=500, metadata=at_least(1))
-    memory: int = field(default=4, metadata=at_least(0))
+    depth: int = field(default=4, metadata=at_least(0))
     mixing: float = field(default=1.0, metadata=fraction())
 
     schemes: ClassVar[tuple[str, ...]] = ("accelerated ascent",)
@@ -63,7 +63,7 @@ class AcceleratedEP(Approximator):
         Where the evidence is stationary in the sites, it is accurate to about the square of the tolerance.
     max_iterations : int
         Limit on outer iterations.
-    memory : int
+    depth : int
         Past steps that Anderson acceleration combines; 0 is plain damped EP.
     mixing : float
         Part of the combined residual that an accelerated step takes.
@@ -75,7 +75,7 @@ class AcceleratedEP(Approximator):
 
     tolerance: float = field(default=1e-6, metadata=positive())
     max_iterations: int = field(default=500, metadata=at_least(1))
-    memory: int = field(default=8, metadata=at_least(0))
+    depth: int = field(default=8, metadata=at_least(0))
     mixing: float = field(default=0.9, metadata=fraction())
     damping: float = field(default=0.7, metadata=fraction())
     ladder: bool = True

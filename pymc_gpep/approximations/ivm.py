@@ -109,7 +109,7 @@ class IVM:
     method. Time is O(n d²) and more, memory O(n d) for as many rows as are candidates; no matrix has two axes over all
     rows (Seeger and Jordan 2004; Girolami and Rogers 2006, section 5).
 
-    `pm.fit` has more options than these, `majors`, `gp` and `data`: see "Options" on the page "Fit many rows" of the
+    `pm.fit` has more options than these, `rounds`, `gp` and `data`: see "Options" on the page "Fit many rows" of the
     documentation, or `pymc_gpep.variational.plans.active_rows`.
 
     Parameters
@@ -121,7 +121,7 @@ class IVM:
         `"independent"` ones are those of `"qiep"`, or of `"ep"` for one function, and `"utility"` those of `"vb"`. The
         first that fits the likelihood if not given. `"separate"` ones are the independent ones where each function
         chooses `active` rows of its own.
-    score : {"expected", "information", "probability", "random"}
+    criterion : {"expected", "information", "probability", "random"}
         Score by which candidates are chosen. The first is the divergence that their site would make, on average over
         the labels that they may have. The second is the divergence with the label which they have, the third how
         improbable this label is. The last chooses by nothing. The second and the third seek labels that are wrong.
@@ -147,7 +147,7 @@ class IVM:
 
     active: int = field(default=500, metadata=at_least(1))
     sites: str | None = field(default=None, metadata=one_of(*RULE_NAMES))
-    score: str = field(default="expected", metadata=one_of(*SCORE_NAMES))
+    criterion: str = field(default="expected", metadata=one_of(*SCORE_NAMES))
     pool: int | None = field(default=None, metadata=at_least(1))
     retained: float = field(default=0.5, metadata=fraction())
     liquid: int = field(default=1, metadata=at_least(1))
@@ -159,10 +159,10 @@ class IVM:
 
     def __post_init__(self) -> None:
         check_limits(self)
-        if self.sites == SEPARATE and (self.score not in OF_FUNCTIONS or self.liquid > 1):
+        if self.sites == SEPARATE and (self.criterion not in OF_FUNCTIONS or self.liquid > 1):
             raise ValueError(
-                f"sites={SEPARATE!r} goes with score={' or '.join(map(repr, OF_FUNCTIONS))} and liquid=1, but score is "
-                f"{self.score!r} and liquid is {self.liquid}: take sites='independent' for these."
+                f"sites={SEPARATE!r} goes with criterion={' or '.join(map(repr, OF_FUNCTIONS))} and liquid=1, but "
+                f"criterion is {self.criterion!r} and liquid is {self.liquid}: take sites='independent' for these."
             )
         if self.rows is not None and self.rows <= self.active:
             raise ValueError(
@@ -195,7 +195,7 @@ class IVM:
         n, c = prior.n_points, prior.n_functions
         active = min(self.active, n)
         liquid = min(self.liquid, active)
-        if self.score == RANDOM or active == n:  # there is nothing to choose
+        if self.criterion == RANDOM or active == n:  # there is nothing to choose
             rows = rng.permutation(n)[:active]
             return include_rows(prior, labels, likelihood, rule, rows, liquid, self.passes).selection
         coupled = rule.form is SiteForm.COUPLED
@@ -204,7 +204,7 @@ class IVM:
         slow = c > 1 and not rule.shares
         pool = self.pool or max(1, min(_ROOM // numbers, _POOL if slow else n))
         return choose_rows(
-            prior, labels, likelihood, rule, active=active, score=self.score, pool=pool, retained=self.retained,
+            prior, labels, likelihood, rule, active=active, criterion=self.criterion, pool=pool, retained=self.retained,
             rng=rng, liquid=liquid, passes=self.passes,
         )  # fmt: skip
 

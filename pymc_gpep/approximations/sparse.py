@@ -186,7 +186,7 @@ class SparseApproximation(ABC):
         Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
     max_iterations : int
         Limit on iterations.
-    memory : int
+    depth : int
         Past steps that Anderson acceleration combines.
     mixing : float
         Part of the combined residual that an accelerated step takes.
@@ -197,7 +197,7 @@ class SparseApproximation(ABC):
 
     tolerance: float = field(default=1e-6, metadata=positive())
     max_iterations: int = field(default=500, metadata=at_least(1))
-    memory: int = field(default=3, metadata=at_least(0))
+    depth: int = field(default=3, metadata=at_least(0))
     mixing: float = field(default=0.9, metadata=fraction())
     jitter: float = field(default=1e-6, metadata=positive())
 

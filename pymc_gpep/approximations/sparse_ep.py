@@ -46,7 +46,7 @@ class SparseEP(SparseApproximation):
         not at all either, with sites that leave them independent; with all points it is `"qiep"`, or `"ep"` for a
         likelihood of one function. `"pairwise"`: the paper's product over the other classes, whose evidence is a lower
         bound factor by factor and cannot be compared with any other.
-    memory : int
+    depth : int
         Past steps that Anderson acceleration combines, each as long as two starts; 0 is plain damped EP.
     damping : float
         Part of the full update that a plain step takes, in (0, 1].
@@ -75,7 +75,7 @@ class SparseEP(SparseApproximation):
         return f"sites={self.sites!r}, "
 
     def one_sweep(self) -> Self:
-        return replace(self, max_iterations=1, memory=0, ladder=False)
+        return replace(self, max_iterations=1, depth=0, ladder=False)
 
     def rule(self, likelihood: Likelihood, c: int, size: int) -> SiteRule:
         """How a likelihood is taken apart; a ValueError if it cannot be."""
@@ -104,13 +104,13 @@ class SparseEP(SparseApproximation):
 
     def steps(self, likelihood: Likelihood) -> dict[str, Any]:
         """How the iteration goes, for `pymc_gpep.solvers.accelerated_ep.climb`."""
-        names = "tolerance", "memory", "mixing", "damping", "ladder"
+        names = "tolerance", "depth", "mixing", "damping", "ladder"
         return {name: getattr(self, name) for name in names} | {"largest_precision": likelihood.largest_precision}
 
     def _widen(self, sweep: Sweep, sites: Array, history: History) -> float | None:
         """Iterate from sites close to the end, with short steps; None, and the sites are what they were, if in vain."""
         steps = Steps(
-            self.tolerance, self.memory, _SHORT * self.mixing, _SHORT * self.damping, np.inf, least_precision=-np.inf
+            self.tolerance, self.depth, _SHORT * self.mixing, _SHORT * self.damping, np.inf, least_precision=-np.inf
         )
         moved = sites.copy()
         evidence, status = accelerated_ep(sweep, moved, history, steps, patience=_PATIENCE)

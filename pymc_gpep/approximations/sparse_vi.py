@@ -58,11 +58,11 @@ class SparseVI(SparseApproximation):
     tolerance : float
         Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the bound.
         The bound is accurate to about the square of the tolerance.
-    memory : int
+    depth : int
         Past steps that Anderson acceleration combines; 0 is the plain iteration.
     """
 
-    memory: int = field(default=6, metadata=at_least(0))
+    depth: int = field(default=6, metadata=at_least(0))
     mixing: float = field(default=1.0, metadata=fraction())
 
     name: ClassVar[str] = "sparse_vi"
@@ -106,7 +106,7 @@ class SparseVI(SparseApproximation):
             sites,
             history,
             tolerance=self.tolerance,
-            memory=self.memory,
+            depth=self.depth,
             mixing=self.mixing,
             largest_precision=np.inf,
             least_precision=-np.inf,
@@ -114,7 +114,7 @@ class SparseVI(SparseApproximation):
         if status == CONVERGED or not np.isfinite(bound):
             return Iterated(bound, status, self.first_scheme)
         # So close that the bound tells no step from another: the residual does.
-        steps = Steps(self.tolerance, self.memory, _SHORT * self.mixing, _SHORT, np.inf, least_precision=-np.inf)
+        steps = Steps(self.tolerance, self.depth, _SHORT * self.mixing, _SHORT, np.inf, least_precision=-np.inf)
         moved = sites.copy()
         last, status = accelerated_ep(sweeps.sweep, moved, history, steps, patience=_PATIENCE)
         if status != CONVERGED or last < bound - self.tolerance * (1.0 + abs(bound)):

@@ -87,9 +87,7 @@ class ClusterLogPosterior(SparseLogPosterior):
         super().__init__(space, approximator, blocks, inducing, learn, rows)
         count = sum(client.nthreads().values()) if parts is None else parts
         recipes = [
-            Recipe(
-                blocks.on(rows_between(blocks.rows, slice(start, stop))), likelihood, self._rule, approximator.memory
-            )
+            Recipe(blocks.on(rows_between(blocks.rows, slice(start, stop))), likelihood, self._rule, approximator.depth)
             for start, stop in pairwise(part_ends(blocks.rows, max(count, 1)))
         ]
         self.rounds = Rounds(client, recipes)

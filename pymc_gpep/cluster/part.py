@@ -39,7 +39,7 @@ class Recipe(NamedTuple):
     """Blocks with the rows of the part."""
     likelihood: Likelihood
     rule: SiteRule
-    memory: int
+    depth: int
 
 
 class Begin(NamedTuple):
@@ -115,7 +115,7 @@ class Part:
         self._ends: dict[int, Array] = {}
 
     def _new(self, sites: Array) -> SiteVector:
-        vector = SiteVector(sites, self._recipe.memory)
+        vector = SiteVector(sites, self._recipe.depth)
         vector.rest()
         return vector
 

@@ -71,7 +71,7 @@ def learning_curve(
     Examples
     --------
     >>> with model:
-    ...     fit = pm.fit(method="ivm", active=10, majors=0)
+    ...     fit = pm.fit(method="ivm", active=10, rounds=0)
     >>> gpep.diagnostics.learning_curve(fit, Xnew, ynew, every=5).to_dataframe()
     """
     check_whole("every", every, 1)

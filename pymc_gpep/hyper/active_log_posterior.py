@@ -273,7 +273,7 @@ class ActiveLogPosterior(BlockLogPosterior):
         """See `LogPosterior`."""
         sampled = solution.sample.weight > 1.0
         number = f"{'estimate of a ' if sampled else ''}lower bound {solution.bound:.4f} of the log evidence"
-        given = f"score={self.approximator.score!r}, {len(solution.selection.rows)} of {len(solution.labels)}"
+        given = f"criterion={self.approximator.criterion!r}, {len(solution.selection.rows)} of {len(solution.labels)}"
         chosen = f"sites={self.approximator.sites!r}, {given} rows active"
         return f"{self.name} ({chosen}): {number}, {self.state(converged)}."
 

@@ -27,7 +27,7 @@ _HOW = {
     "held": "Hyperparameters were not to be learned.",
     "settled": "Rounds no longer move hyperparameters.",
     "lost": "With rows chosen anew the bound was not finite; the best round before is kept.",
-    "rounds": "The limit of majors={rounds} rounds was reached.",
+    "rounds": "The limit of {rounds} rounds was reached, rounds={rounds}.",
     "iterations": "The limit of n={iterations} iterations was reached.",
 }
 _WELL = ("nothing", "held", "settled")

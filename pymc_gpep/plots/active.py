@@ -69,7 +69,7 @@ def plot_active(
     Examples
     --------
     >>> with model:
-    ...     fit = pm.fit(method="ivm", active=10, majors=0)
+    ...     fit = pm.fit(method="ivm", active=10, rounds=0)
     >>> gpep.plots.plot_active(fit)
     """
     check_active(fit)
@@ -127,7 +127,7 @@ def plot_learning_curve(
     Examples
     --------
     >>> with model:
-    ...     fit = pm.fit(method="ivm", active=10, majors=0)
+    ...     fit = pm.fit(method="ivm", active=10, rounds=0)
     >>> gpep.plots.plot_learning_curve(gpep.diagnostics.learning_curve(fit, Xnew, ynew, every=5))
     """
     several: Any = curves if not isinstance(curves, xr.Dataset) else {"": curves}

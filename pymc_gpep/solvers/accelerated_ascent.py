@@ -32,7 +32,7 @@ def accelerated_ascent(
     history: History,
     *,
     tolerance: float,
-    memory: int,
+    depth: int,
     mixing: float,
     largest_precision: float,
     least_precision: float = 0.0,
@@ -46,7 +46,7 @@ def accelerated_ascent(
     best_sites, to_natural, to_better = sites.copy(), np.zeros_like(sites), np.zeros_like(sites)
     half = sites.size // 2
     weight, step = np.empty((2, sites.size))
-    dx, df = np.empty((2, memory, sites.size))
+    dx, df = np.empty((2, depth, sites.size))
     best, length, stored = -np.inf, 1.0, 0
     closest, idle = np.inf, 0
     while not history.is_full() and idle < _PATIENCE:
@@ -63,8 +63,8 @@ def accelerated_ascent(
                 return value, CONVERGED
             if residual < tolerance:
                 better[:] = natural
-            if memory > 0 and np.isfinite(best):
-                slot = stored % memory
+            if depth > 0 and np.isfinite(best):
+                slot = stored % depth
                 dx[slot] = (sites - best_sites).reshape(-1)
                 df[slot] = (better - sites - to_better).reshape(-1)
                 stored += 1
@@ -82,7 +82,7 @@ def accelerated_ascent(
             variance = scale.reshape(-1)
             weight[half:] = variance
             np.multiply(variance, variance, out=weight[:half])
-            accelerated_step(weight, to_better.reshape(-1), dx, df, min(stored, memory), mixing, step)
+            accelerated_step(weight, to_better.reshape(-1), dx, df, min(stored, depth), mixing, step)
             np.add(best_sites, step.reshape(sites.shape), out=sites)
             # Where acceleration takes a precision out of its interval, the plain step does not.
             outside = ~((sites[0] >= least_precision) & (sites[0] <= largest_precision))

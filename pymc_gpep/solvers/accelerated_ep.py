@@ -67,16 +67,16 @@ class SiteVector:
     ----------
     sites : array (2, n, d)
         Precisions and locations. They are overwritten.
-    memory : int
+    depth : int
         How many differences are kept.
     """
 
-    def __init__(self, sites: Array, memory: int) -> None:
+    def __init__(self, sites: Array, depth: int) -> None:
         self.sites = sites
         self.target, self.scale = np.empty_like(sites), np.empty(sites.shape[1:])
         self._x = sites.reshape(-1)
         self._weight, self._step = np.empty((2, self._x.size))
-        self._dx, self._df = np.empty((2, memory, self._x.size))
+        self._dx, self._df = np.empty((2, depth, self._x.size))
         self._f = self.target.reshape(-1)  # in place, as all is: sites of a million points are what takes the memory
         self._old_x, self._old_f = np.empty((2, self._x.size))
 
@@ -139,11 +139,11 @@ class SitesInMemory(SiteVector):
     sweep : Sweep
     sites : array (2, n, d)
         They are overwritten.
-    memory : int
+    depth : int
     """
 
-    def __init__(self, sweep: Sweep, sites: Array, memory: int) -> None:
-        super().__init__(sites, memory)
+    def __init__(self, sweep: Sweep, sites: Array, depth: int) -> None:
+        super().__init__(sites, depth)
         self._sweep = sweep
 
     def sweep(self) -> tuple[bool, float, float]:
@@ -159,7 +159,7 @@ class Steps(NamedTuple):
     """How an iteration goes from sweep to sweep; see `pymc_gpep.approximations.accelerated_ep.AcceleratedEP`."""
 
     tolerance: float
-    memory: int
+    depth: int
     mixing: float
     damping: float
     largest_precision: float
@@ -190,7 +190,7 @@ def accelerated_ep(
     patience: float = np.inf,
 ) -> tuple[float, int]:
     """Iterate from `sites` (2, n, d), which are overwritten; see `iterate`."""
-    return iterate(SitesInMemory(sweep, sites, steps.memory), history, steps, patience=patience)
+    return iterate(SitesInMemory(sweep, sites, steps.depth), history, steps, patience=patience)
 
 
 def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float = np.inf) -> tuple[float, int]:
@@ -200,7 +200,7 @@ def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float
     largest. Damped for the first sweeps, then accelerated, and starting afresh from a damped step whenever the residual
     grows. Returns evidence and status.
     """
-    tolerance, memory, mixing, damping, largest_precision, least_precision = steps
+    tolerance, depth, mixing, damping, largest_precision, least_precision = steps
     stored = sweeps = progress = 0
     smallest = best_residual = last_residual = np.inf
     evidence = np.nan
@@ -223,13 +223,13 @@ def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float
         if norm > (_GROWTH if last_residual > _NEAR else _GROWTH_NEAR) * smallest:
             stored = 0
             smallest = norm
-        elif memory > 0 and sweeps > 1 and (sweeps > _WARM_UP + 1 or last_residual < _BOLD):
-            space.remember(stored % memory)
+        elif depth > 0 and sweeps > 1 and (sweeps > _WARM_UP + 1 or last_residual < _BOLD):
+            space.remember(stored % depth)
             stored += 1
         smallest = min(smallest, norm)
         last_residual = residual
         if stored > 0:
-            space.accelerate(min(stored, memory), mixing, damping, (least_precision, largest_precision))
+            space.accelerate(min(stored, depth), mixing, damping, (least_precision, largest_precision))
         else:
             space.damp(damping)
     return evidence, OUT_OF_ITERATIONS
@@ -243,7 +243,7 @@ _SHRINKAGE = 0.6  # damping of each rung, in units of that of the one before
 
 def ep_ladder(sweep: Sweep, sites: Array, history: History, *, ladder: bool, **options: Any) -> tuple[float, int, int]:
     """Iterate from `sites` (2, n, d), which are overwritten; see `climb`."""
-    space = SitesInMemory(sweep, sites, options["memory"])
+    space = SitesInMemory(sweep, sites, options["depth"])
     return climb(space, history, ladder=ladder, **options)
 
 
@@ -319,4 +319,4 @@ def climb(
         if status == NOT_FINITE:
             space.clear()
         rung += 1
-        steps = steps.times(_SHRINKAGE)._replace(memory=0)
+        steps = steps.times(_SHRINKAGE)._replace(depth=0)

@@ -126,7 +126,7 @@ def scalar_bound(
     largest_precision: float,
     least_precision: float = 0.0,
     tolerance: float,
-    memory: int,
+    depth: int,
     mixing: float,
 ) -> Found:
     """Raise the bound; `start`, which is overwritten, holds precisions and locations of the sites (2, n).
@@ -195,7 +195,7 @@ def scalar_bound(
         sites,
         history,
         tolerance=tolerance,
-        memory=memory,
+        depth=depth,
         mixing=mixing,
         largest_precision=largest_precision,
         least_precision=least_precision,

@@ -14,7 +14,7 @@ import pymc as pm
 from pymc.progress_bar import default_progress_theme
 from pymc.variational.inference import Inference
 
-from pymc_gpep.argument_types import check_whole
+from pymc_gpep.argument_types import check_switches, check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import check_callbacks
 from pymc_gpep.fits.checkpoint import read_checkpoint
@@ -161,7 +161,7 @@ class GPInference(Inference):
     def fit(
         self,
         n: int = 10000,
-        score: bool | str | None = None,
+        score: bool | None = None,
         callbacks: Sequence[Callable[[Fit, Array, int], None]] | None = None,
         progressbar: bool = True,
         progressbar_theme: Any = default_progress_theme,
@@ -178,9 +178,9 @@ class GPInference(Inference):
         n : int
             Limit on iterations of the optimiser, from each start; with active rows of all rounds together. By batches
             it is the number of steps, of one batch each.
-        score : bool or str, optional
-            For `"ivm"` the score that rows are chosen by, see `IVM`. True and False, which PyMC means by it, change
-            nothing: the loss, the negative log posterior, is always recorded.
+        score : bool, optional
+            Whether losses are recorded, as PyMC has it. It changes nothing: the loss, the negative log posterior, is
+            always recorded.
         callbacks : list of functions of (fit, losses, iteration), optional
             Functions called after each iteration or step, with a fit that never changes; StopIteration ends the fit and
             keeps the best point so far. With several starts the losses are those of the search that has come a step
@@ -218,12 +218,10 @@ class GPInference(Inference):
         The posterior there is computed when it is first asked for.
         """
         check_whole(f"n, {self._plan.limit}", n)
+        if score is not None:
+            check_switches(score=score)
         _check_optimiser(obj_optimizer, self._given.method, self._plan)
         given = self._given
-        if isinstance(score, str):
-            if not hasattr(given.approximator, "score"):
-                raise TypeError(f"score={score!r} says what active rows are chosen by, which {given.method} has not.")
-            given = replace(given, approximator=replace(given.approximator, score=score))
         kwargs = compile_options(backend, compile_kwargs)
         with FitRun(given.method, callbacks, progressbar, progressbar_theme) as run:
             # The model may have other data than in an earlier fit.

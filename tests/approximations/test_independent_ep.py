@@ -129,9 +129,9 @@ def test_converges_on_the_grid(kind, data):
     "approximation",
     [
         IEP(1e-8, max_inner=30),
-        IEP(1e-8, memory=0),
-        IEP(1e-8, memory=8, mixing=0.5),
-        QIEP(1e-8, memory=0, damping=0.5),
+        IEP(1e-8, depth=0),
+        IEP(1e-8, depth=8, mixing=0.5),
+        QIEP(1e-8, depth=0, damping=0.5),
     ],
     ids=str,
 )
@@ -173,7 +173,7 @@ def test_input_that_cannot_be_used_is_reported(kind):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("tolerance", 0), ("max_iterations", 0), ("max_inner", 0), ("memory", -1), ("mixing", 0), ("damping", 1.5)],
+    [("tolerance", 0), ("max_iterations", 0), ("max_inner", 0), ("depth", -1), ("mixing", 0), ("damping", 1.5)],
 )
 def test_options_are_checked(option, value):
     with pytest.raises(ValueError, match=option):

@@ -34,9 +34,9 @@ def test_with_all_rows_active_it_is_the_dense_method(case):
 @pytest.mark.parametrize("score", ["information", "probability", "random"])
 def test_chosen_rows_are_worth_more_than_random_ones(score):
     problem = random_problem(5, 80, 3, variance=9.0)
-    found = IVM(active=25, score=score).solve(DenseRows(problem.K, problem.m), problem.y, random_seed=1)
+    found = IVM(active=25, criterion=score).solve(DenseRows(problem.K, problem.m), problem.y, random_seed=1)
     blind = [
-        IVM(active=25, score="random").solve(DenseRows(problem.K, problem.m), problem.y, random_seed=seed).bound
+        IVM(active=25, criterion="random").solve(DenseRows(problem.K, problem.m), problem.y, random_seed=seed).bound
         for seed in range(4)
     ]
     assert np.isnan(found.selection.scores).sum() == (25 if score == "random" else 3)
@@ -58,10 +58,10 @@ def test_a_bound_over_a_sample_is_near_that_over_all_rows():
     ("options", "message"),
     [
         ({"active": 0}, "active must be at least 1"),
-        ({"score": "entropy"}, "score must be one of 'information', 'expected'"),
+        ({"criterion": "entropy"}, "criterion must be one of 'information', 'expected'"),
         ({"sites": "nested"}, "sites must be one of 'coupled', 'independent', 'utility', 'separate'"),
-        ({"sites": "separate", "score": "random"}, "sites='separate' goes with score='expected' or 'information'"),
-        ({"sites": "separate", "liquid": 2}, "and liquid=1, but score is 'expected' and liquid is 2"),
+        ({"sites": "separate", "criterion": "random"}, "'separate' goes with criterion='expected' or 'information'"),
+        ({"sites": "separate", "liquid": 2}, "and liquid=1, but criterion is 'expected' and liquid is 2"),
         ({"retained": 0.0}, "retained must be in"),
     ],
 )

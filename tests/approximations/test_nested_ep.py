@@ -78,7 +78,7 @@ def test_wine_agrees_with_gibbs():
 
 
 @pytest.mark.parametrize(
-    "options", [{"memory": 0, "damping": 0.5}, {"memory": 0}, {"max_inner": 30}, {"memory": 8, "mixing": 0.5}]
+    "options", [{"depth": 0, "damping": 0.5}, {"depth": 0}, {"max_inner": 30}, {"depth": 8, "mixing": 0.5}]
 )
 def test_every_schedule_has_the_same_fixed_point(options):
     prior = standardised(iris, 1, 1)
@@ -91,7 +91,7 @@ def test_every_schedule_has_the_same_fixed_point(options):
 
 def test_acceleration_converges_where_damping_does_not():
     prior = standardised(iris, 8, 2.5)
-    plain = NestedEP(memory=0, damping=0.8, max_iterations=200, ladder=False).solve(*prior)
+    plain = NestedEP(depth=0, damping=0.8, max_iterations=200, ladder=False).solve(*prior)
     accelerated = NestedEP(max_iterations=100).solve(*prior)
     assert plain.convergence.status == OUT_OF_ITERATIONS
     assert "ran out of iterations after 200 iterations of accelerated EP" in str(plain.convergence)
@@ -134,7 +134,7 @@ def test_values_that_are_not_finite_are_reported(what):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("tolerance", 0), ("max_iterations", 0), ("max_inner", 0), ("memory", -1), ("mixing", 0), ("damping", 1.5)],
+    [("tolerance", 0), ("max_iterations", 0), ("max_inner", 0), ("depth", -1), ("mixing", 0), ("damping", 1.5)],
 )
 def test_options_are_checked(option, value):
     with pytest.raises(ValueError, match=option):

@@ -29,7 +29,7 @@ def logit(name, f, observed):
     [
         ("sparse_ep", {"inducing": 5, "learn_inducing": False}),
         ("sparse_ep", {"inducing": 5, "batch_size": 15}),
-        ("ivm", {"active": 8, "majors": 0}),
+        ("ivm", {"active": 8, "rounds": 0}),
     ],
     ids=["inducing inputs", "batches", "active rows"],
 )

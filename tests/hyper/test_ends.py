@@ -109,7 +109,7 @@ METHODS = {
     "laplace": {"starts": 2},
     "sparse_ep": {"inducing": 12, "random_seed": 1},
     "sparse_vi": {"inducing": 12, "update": "inner", "n": 400},
-    "ivm": {"active": 40, "majors": 4},
+    "ivm": {"active": 40, "rounds": 4},
 }
 
 

@@ -66,10 +66,10 @@ def test_rounds_end_where_neither_hyperparameters_nor_rows_move(rows, choices):
     np.testing.assert_allclose(whole.asked[1:], 1.0, atol=1e-3)
 
 
-@pytest.mark.parametrize(("n", "majors", "message"), [(100, 1, "majors=1 rounds"), (1, 5, "n=1 iterations")])
-def test_rounds_end_at_the_limit_that_they_name(n, majors, message):
+@pytest.mark.parametrize(("n", "rounds", "message"), [(100, 1, "limit of 1 rounds"), (1, 5, "n=1 iterations")])
+def test_rounds_end_at_the_limit_that_they_name(n, rounds, message):
     whole = Parabola([[1, 2]])
-    optimum, _ = climb_in_rounds(whole, np.zeros(1), n, majors, lambda history, held: None)
+    optimum, _ = climb_in_rounds(whole, np.zeros(1), n, rounds, lambda history, held: None)
     assert whole.choices == 2
     assert not optimum.converged
     assert message in optimum.message

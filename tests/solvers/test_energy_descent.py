@@ -74,7 +74,7 @@ def test_a_limit_is_kept():
 def test_small_steps_help_where_ep_cycles():
     X, y = iris()
     k = squared_exponential(X, variance=np.exp(8), lengthscale=np.exp(2.5)) + 1e-8 * np.eye(150)
-    undamped = {"memory": 0, "damping": 1.0}
+    undamped = {"depth": 0, "damping": 1.0}
     stuck = NestedEP(**undamped, max_iterations=200, ladder=False).solve(k, np.zeros((3, 150)), y)
     solution = NestedEP(**undamped).solve(k, np.zeros((3, 150)), y)
     assert stuck.convergence.status == OUT_OF_ITERATIONS

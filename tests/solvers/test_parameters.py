@@ -20,7 +20,7 @@ from pymc_gpep.solvers.scalar_bound import average_target, scalar_bound
 from tests.approximations.binary import random_binary
 
 N = 7
-ACCELERATION = {"tolerance": 1e-10, "memory": 4, "largest_precision": np.inf}
+ACCELERATION = {"tolerance": 1e-10, "depth": 4, "largest_precision": np.inf}
 
 
 class Given(NamedTuple):

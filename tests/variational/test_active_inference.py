@@ -10,7 +10,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
 from pymc_gpep.fits import datasets
-from pymc_gpep.variational.inference import GPInference
 from tests import models
 
 X, Y = models.data()
@@ -29,7 +28,7 @@ def fitted():
 def test_with_all_rows_active_it_is_the_dense_fit(make, method):
     model, _ = make()
     with model:
-        fit = pm.fit(method="ivm", active=100, majors=0, progressbar=False)
+        fit = pm.fit(method="ivm", active=100, rounds=0, progressbar=False)
         with pytest.warns(RuntimeWarning, match="No iteration was allowed"):
             dense = pm.fit(0, method=method, progressbar=False)
     assert fit.converged
@@ -47,7 +46,7 @@ def test_hyperparameters_are_learned_by_the_bound(fitted):
     assert_allclose(fit.hist, -fit.history.log_posterior)
     assert fit.lower_bound == fit.solution.bound == fit.objective
     assert np.isnan(fit.log_evidence)
-    assert "ivm (sites='coupled', score='expected', 10 of 30 rows active): lower bound" in str(fit)
+    assert "ivm (sites='coupled', criterion='expected', 10 of 30 rows active): lower bound" in str(fit)
     assert "NOT converged" in str(fit)
 
 
@@ -115,7 +114,7 @@ def test_functions_of_a_softmax_may_choose_rows_of_their_own():
     assert_array_equal(there.sum(axis=1), 5)
     assert 5 < len(fit.active.row) == there.shape[1]
     assert_array_equal(fit.active.site, there.T)
-    assert f"sites='separate', score='expected', {there.shape[1]} of 30 rows active" in str(fit)
+    assert f"sites='separate', criterion='expected', {there.shape[1]} of 30 rows active" in str(fit)
     p = fit.predict(gp, X).p
     assert (p.values.argmax(axis=1) == Y).mean() > 0.8
     back = gpep.from_datatree(fit.to_datatree(), model)
@@ -127,7 +126,7 @@ def test_functions_of_a_softmax_may_choose_rows_of_their_own():
 
 def test_the_same_seed_is_the_same_fit():
     model, _ = models.bernoulli_logit()
-    options = {"method": "ivm", "active": 6, "pool": 8, "majors": 0, "score": "probability", "progressbar": False}
+    options = {"method": "ivm", "active": 6, "pool": 8, "rounds": 0, "criterion": "probability", "progressbar": False}
     with model:
         one, two = (pm.fit(random_seed=3, **options) for _ in range(2))
     assert_array_equal(one.active.row, two.active.row)
@@ -146,26 +145,18 @@ def test_positions_of_active_rows_stay_where_the_model_calls_its_rows_so(fitted)
     assert_array_equal(found.row_name, chosen.rows + 1000)
 
 
-def test_a_score_is_that_of_one_fit():
-    model, _ = models.bernoulli_logit()
-    inference = GPInference("ivm", model, active=6, majors=0)
-    scores = [
-        inference.fit(0, score=score, progressbar=False).log_posterior.approximator.score for score in ("random", None)
-    ]
-    assert scores == ["random", "expected"]
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"active": 2.5}, TypeError, "active must be a whole number"),
         ({"active": "15"}, TypeError, "active must be a whole number, but is '15'"),
         ({"active": np.arange(3)}, TypeError, "active must be a whole number, but is array"),
-        ({"majors": -1}, ValueError, "majors, .*, must be at least 0"),
+        ({"rounds": -1}, ValueError, "rounds, .*, must be at least 0"),
         ({"inducing": 5}, TypeError, "ivm has no option inducing; .* Other methods take inducing: 'sparse_ep'"),
         ({"hyper": "nuts"}, ValueError, "hyper='nuts' is only for methods that work on all latent values together"),
         ({"sites": "utility"}, ValueError, "no 'utility' sites"),
-        ({"score": "best"}, ValueError, "score must be one of"),
+        ({"score": "information"}, TypeError, "score must be True or False, but is 'information'"),
+        ({"criterion": "best"}, ValueError, "criterion must be one of"),
         ({"active": 10, "rows": 10}, ValueError, "rows must be more than active"),
     ],
 )

@@ -267,7 +267,8 @@ REFUSED = {
     "n": ({"n": 1.5}, TypeError, "must be a whole number"),
     "optimiser": ({"update": "inner", "obj_optimizer": "adam"}, TypeError, "obj_optimizer must be one of PyMC's"),
     "backend": ({"backend": "numbat"}, ValueError, "backend must be .* but is 'numbat'"),
-    "memory": ({"memory": "sites"}, TypeError, r"memory='sites' is for fits by batches: give batch_size\."),
+    "memory": ({"memory": "sites"}, TypeError, "Options of batches were given, memory: give batch_size"),
+    "decay": ({"decay": 0.1, "warmup": 1}, TypeError, "Options of batches were given, decay, warmup: give"),
     "batches": ({"method": "gfitc", "batch_size": 5}, TypeError, "gfitc has no batches. Leave batch_size out"),
 }
 

@@ -143,7 +143,7 @@ def choose_rows(
     rule: RowSiteRule,
     *,
     active: int,
-    score: str,
+    criterion: str,
     pool: int,
     retained: float,
     rng: np.random.Generator,
@@ -160,7 +160,7 @@ def choose_rows(
     rule : RowSiteRule
     active : int
         Number of active rows, d ≤ n; of each function where the rule is `separate`.
-    score : str
+    criterion : str
         Name of a score, one of `SCORES`.
     pool : int
         Candidates that are scored at each inclusion. With fewer than all rows the part `retained` of them, those that
@@ -188,7 +188,7 @@ def choose_rows(
         candidates.include(place)
     keep = int(retained * (size - moving))
     while not candidates.full:
-        places, scores = candidates.scores(score)
+        places, scores = candidates.scores(criterion)
         if not len(places):  # no row would tell anything
             break
         scores = np.where(np.isfinite(scores), scores, -np.inf)

@@ -34,17 +34,17 @@ class ActiveRows(Plan):
 
     Parameters
     ----------
-    majors : int
+    rounds : int
         How often active rows are chosen anew while hyperparameters are learned, at most. With 0 these stay at their
         initial values.
     """
 
-    majors: int = 10
+    rounds: int = 10
 
     takes: ClassVar[tuple[str, ...]] = ("gp", "data", "starts")
 
     def __post_init__(self) -> None:
-        check_whole("majors, the limit on rounds of choosing rows,", self.majors)
+        check_whole("rounds, the limit on rounds of choosing rows,", self.rounds)
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
         """See `Plan`."""
@@ -63,15 +63,15 @@ class ActiveRows(Plan):
         log_posterior = ActiveLogPosterior(given.space, given.approximator, blocks, given.seed, given.rows)
         warn_of_single_class(given.classifier, log_posterior.labels)
         run.stage("choosing rows")
-        return _Rounds(given, log_posterior, self.majors)
+        return _Rounds(given, log_posterior, self.rounds)
 
 
 class _Rounds(Climb):
     """A search in rounds, at whose end the log posterior has active rows."""
 
-    def __init__(self, given: FitTask, log_posterior: ActiveLogPosterior, majors: int) -> None:
+    def __init__(self, given: FitTask, log_posterior: ActiveLogPosterior, rounds: int) -> None:
         super().__init__(given, log_posterior, whole=self._one)
-        self._majors = majors
+        self._limit = rounds
         self._held: HeldActive | None = None
         self._solutions: dict[bytes, ActiveSolution] = {}
 
@@ -80,7 +80,7 @@ class _Rounds(Climb):
             self._held = held
             report(history, 0)
 
-        optimum, solution = climb_in_rounds(self.log_posterior, x, n, self._majors, tell)
+        optimum, solution = climb_in_rounds(self.log_posterior, x, n, self._limit, tell)
         self._solutions[optimum.best.theta.tobytes()] = solution
         return optimum
 
@@ -97,7 +97,7 @@ class _Rounds(Climb):
 
     def alarming(self, fit: Fit, n: int) -> bool:
         """See `Search`."""
-        return bool(self._majors and n) and super().alarming(fit, n)
+        return bool(self._limit and n) and super().alarming(fit, n)
 
     def _ending(self, best: Evaluation, solution: ActiveSolution) -> ActiveLogPosterior:
         log_posterior: ActiveLogPosterior = self.log_posterior

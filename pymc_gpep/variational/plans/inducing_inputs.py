@@ -1,6 +1,6 @@
 """Methods that know latent functions by inducing values, by sweeps over all rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import pymc as pm
@@ -20,6 +20,7 @@ from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_free_magnitude, warn_of_jitter, warn_of_single_class
+from pymc_gpep.variational.plans.batches import ByBatches
 from pymc_gpep.variational.plans.climb import Climb, Report
 from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan
 
@@ -78,7 +79,12 @@ class InducingInputs(Plan):
         kind = SPARSE_METHODS[method]
         if "batch_size" in options:  # of a method that has them this is another plan
             raise TypeError(f'{method} has no batches. Leave batch_size out, or take method="sparse_ep".')
-        _check_memory(method, options.get("memory"))
+        own = {*self.names(), *(option.name for option in fields(kind))}
+        of_batches = sorted(options.keys() & {option.name for option in fields(ByBatches)} - own)
+        if method in STREAMING_METHODS and of_batches:
+            raise TypeError(
+                f"Options of batches were given, {', '.join(of_batches)}: give batch_size, or leave them out."
+            )
         with_batches = [*others, "batch_size", "warmup", "decay"] if method in STREAMING_METHODS else others
         made = with_options(kind, options, self.besides(), with_batches)
         check_fits(method, kind.approximates, classifier.likelihood_model)
@@ -140,12 +146,3 @@ def _direction(optimiser: Optimiser | None, bounded: bool) -> Direction:
     if callable(optimiser):
         return OptimiserSteps(optimiser)
     return OptimiserSteps(pm.adam(learning_rate=_RATE), _MOST) if bounded else SignedSteps()
-
-
-def _check_memory(method: str, memory: Any) -> None:
-    """Raise a TypeError if `memory` is what the option of this name is of fits by batches."""
-    if isinstance(memory, str) and any(memory == each.name for each in STREAMING_METHODS.get(method, ())):
-        raise TypeError(
-            f"memory={memory!r} is for fits by batches: give batch_size. Without batches memory is a number, of past "
-            "steps that are combined."
-        )

@@ -73,5 +73,5 @@ def test_rows_that_move_take_no_place_of_those_that_are_scored(monkeypatch):
         return places, found
 
     monkeypatch.setattr(Candidates, "scores", counted)
-    IVM(active=12, pool=8, liquid=5, polish=False, score="information").solve(case.rows(problem), problem.y)
+    IVM(active=12, pool=8, liquid=5, polish=False, criterion="information").solve(case.rows(problem), problem.y)
     assert min(counts) >= 8

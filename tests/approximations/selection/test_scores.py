@@ -47,7 +47,7 @@ def test_a_wrong_label_is_chosen_early(score):
     k = 9.0 * np.exp(-0.5 * (x - x.T) ** 2) + 1e-8 * np.eye(61)
     y = (x[:, 0] > 0).astype(np.int64)
     y[5] = 1
-    ivm = IVM(active=12, score=score, sites="coupled")
+    ivm = IVM(active=12, criterion=score, sites="coupled")
     chosen = ivm.solve(DenseRows(k, np.zeros((2, 61))), y).selection.rows
     assert 5 in chosen
 

@@ -65,7 +65,7 @@ def test_candidates_that_come_later_know_what_all_others_do(case):
 @EVERY
 def test_sites_that_were_iterated_match_the_tilted_moments_of_their_functions_alone(case):
     problem = case.problem()
-    ivm = IVM(active=ACTIVE, sites="separate", score="information")
+    ivm = IVM(active=ACTIVE, sites="separate", criterion="information")
     found = ivm.solve(case.rows(problem), problem.y, likelihood=case.likelihood)
     assert found.converged
     assert np.isnan(found.active_evidence)
