@@ -21,9 +21,14 @@ import pytest
 import pymc_gpep as gpep
 from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.methods import APPROXIMATIONS, METHODS, SPARSE_APPROXIMATIONS
+from pymc_gpep.streaming.methods import STREAMING_METHODS
+from pymc_gpep.variational.plans.active_rows import ActiveRows
+from pymc_gpep.variational.plans.batches import ByBatches
+from pymc_gpep.variational.plans.inducing_inputs import InducingInputs
 from tests.models import interpreted_sampler
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
+OPTIONS = PAGE.with_name("options.md")
 MODULES = ("methods", "samplers", "diagnostics", "plots", "sklearn")
 ROOMS = {name: import_module(f"pymc_gpep.{name}") for name in MODULES}
 NAMES = [(module, name) for module in (gpep, *ROOMS.values()) for name in module.__all__ if name not in ROOMS]
@@ -126,3 +131,17 @@ def test_functions_of_arrays_document_each_option_that_they_take(name):
 def test_options_are_documented_once_each_also_those_of_the_classes_above(kind):
     listed = re.findall(r"^([\w, ]+) : ", inspect.getdoc(kind).partition("Parameters\n")[2], flags=re.MULTILINE)
     assert sorted(", ".join(listed).split(", ")) == sorted(option.name for option in fields(kind))
+
+
+@pytest.mark.parametrize(
+    ("heading", "plan", "kinds"),
+    [
+        ("Active rows", ActiveRows, [IVM]),
+        ("Inducing inputs, all rows", InducingInputs, SPARSE_APPROXIMATIONS),
+        ("Batches", ByBatches, [memory for memories in STREAMING_METHODS.values() for memory in memories]),
+    ],
+)
+def test_the_page_of_options_has_each_option(heading, plan, kinds):
+    section = OPTIONS.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    there = {*plan.names(), *(option.name for kind in kinds for option in fields(kind)), "start", "random_seed"}
+    assert set(re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)) == there - {"starts"}
