@@ -271,6 +271,8 @@ class Likelihood(ABC):
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         """Predictive mean of an observation and of its square (2, m), arguments as in `probabilities`.
 
+        Likelihoods whose observations are no classes override this, `cumulative` and `scores`.
+
         Raises
         ------
         TypeError

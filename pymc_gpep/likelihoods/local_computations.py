@@ -4,9 +4,9 @@ A likelihood offers some of these, an approximation names the types that it need
 latent values `f` (c, n), labels `y` (n,), covariances between the latent values of a point `cov` (n, c, c).
 
 Kernels of one latent function drop its axis: `f`, `mean` and `variance` are (n,) and contiguous. `y` (n,) holds
-classes, counts or categories as int64. `parameters` (p, n) holds the other parameters of the density at each point; p
-is 0 if it has no others. The kernels write NaN where a number cannot be computed, as for an observation that cannot
-occur.
+classes, counts or categories as int64, and other numbers as float64. `parameters` (p, n) holds the other parameters of
+the density at each point. If it has no others, the array may be (0, 0), whatever n is. The kernels write NaN where
+a number cannot be computed, as for an observation that cannot occur.
 """
 
 from collections.abc import Callable

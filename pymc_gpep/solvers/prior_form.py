@@ -192,8 +192,8 @@ class PriorForm(ABC):
 
     Parameters
     ----------
-    array : array
-        The numbers that the covariance is made of.
+    array : array with three axes
+        The numbers that the covariance is made of, with respect to which posteriors have derivatives.
     """
 
     def __init__(self, array: Array) -> None:

@@ -212,7 +212,11 @@ class LatentPrior(ABC):
 
     @property
     def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
-        """Types of priors and what makes their arrays, the one that suits the size of the problem first."""
+        """Types of priors and what makes their arrays, the one that suits the size of the problem first.
+
+        An array has three axes. Each approximation that sees this prior has to find a type whose form it takes. All of
+        them take that of `DensePrior`.
+        """
         return {DensePrior: self.covariances}
 
     def bound(
