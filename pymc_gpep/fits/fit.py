@@ -107,4 +107,8 @@ class Fit(Fitted):
                 return object.__getattribute__(self, name)
             if name.startswith("_"):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            return getattr(self.groups[0], name)
+            try:
+                return getattr(self.groups[0], name)
+            except AttributeError:
+                absent = f"{type(self).__name__!r} object has no attribute {name!r}"
+                raise AttributeError(absent, name=name, obj=self) from None

@@ -150,7 +150,7 @@ class DensePrior(Prior):
 
     def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> "tuple[Array, type[DensePrior]]":
         """The array that a solver takes, and the prior that is made of it; see `NormalsPrior`."""
-        return self.array, DensePrior
+        return self.array, type(self)
 
     @property
     def maker(self) -> Any:

@@ -105,7 +105,10 @@ class Evidence(Op):
                 raise ValueError("start must be given, np.zeros(start_size), where the shape of the mean is not known.")
             start = np.zeros(size)
         n = mean.shape[1] if n is None else n
-        k = pt.specify_shape(_with_axes("k", k, 3, "float64"), (None, *((n, n) if self.form.square else (None, None))))
+        k = pt.specify_shape(
+            _with_axes("k, the array of the prior,", k, 3, "float64"),
+            (None, *((n, n) if self.form.square else (None, None))),
+        )
         axes = self.likelihood.observed_axes
         labels = _with_axes("labels", labels, axes, self.likelihood.observed_dtype)
         labels = pt.specify_shape(labels, (n, mean.shape[0] if c is None else c)[:axes])

@@ -294,7 +294,8 @@ def _kernel(density: ScalarDensity, terms: Callable[[_Points], Array]) -> Kernel
 
     def call(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
         out[:] = np.nan
-        points = _Points(density, mean, variance, y, parameters)
+        given = parameters if len(parameters) else np.empty((0, len(mean)))  # `NO_PARAMETERS` has no columns
+        points = _Points(density, mean, variance, y, given)
         with np.errstate(all="ignore"):
             usable = (
                 ~np.isnan(points.log_density(0.0 * mean)[0])

@@ -149,7 +149,7 @@ class StackedLikelihood(OneFunction):
                 yield rows, own, None if observed is None else part.observed(observed, rows)
 
     def read(self, variable: TensorVariable, latents: object = ()) -> Reading | None:
-        """None: no single variable has it."""
+        """Return None, since no single variable has it."""
         return None
 
     def n_classes(self, n_functions: int) -> int:

@@ -27,7 +27,7 @@ class ArrayLike:
 
     @classmethod
     def of(cls, array: Any) -> Self | None:
-        """None if it has no shape, no dtype or no slices."""
+        """Return None for an array without shape, dtype or slices."""
         known = all(hasattr(array, name) for name in ("shape", "dtype", "__getitem__"))
         return cls(array) if known else None
 

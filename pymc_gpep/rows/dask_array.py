@@ -34,7 +34,7 @@ class DaskArray:
 
     @classmethod
     def of(cls, array: Any) -> Self | None:
-        """None if it is no array of Dask."""
+        """Return None for an array that is not Dask's."""
         kind = type(array)
         return cls(array) if kind.__module__.startswith("dask.array") and hasattr(array, "dask") else None
 

@@ -84,7 +84,7 @@ def open_rows(data: Any, label: str | None = None, columns: Sequence[str] | None
 
 
 def _stored(array: Any) -> StoredArrays | None:
-    """None for what is in memory."""
+    """Return None for arrays in memory."""
     if isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
         return None
     return next((found for kind in STORED if (found := kind.of(array)) is not None), None)

@@ -24,7 +24,7 @@ class ZarrArray:
 
     @classmethod
     def of(cls, array: Any) -> Self | None:
-        """None if it is no array of Zarr."""
+        """Return None for an array that is not Zarr's."""
         kind = type(array)
         return cls(array) if kind.__module__.split(".")[0] == "zarr" and kind.__name__ == "Array" else None
 

@@ -51,7 +51,7 @@ class CoupledFactors(NamedTuple):
         return len(self.labels), self.n_functions - 1
 
     def widening(self) -> None:
-        """None: factors of inner EP are log-concave."""
+        """Return None, since factors of inner EP are log-concave."""
 
     def sweeps(self, features: RowFeatures, team: Team) -> "CoupledSparseSweeps":
         """Return the parts of an iteration over the inner sites."""

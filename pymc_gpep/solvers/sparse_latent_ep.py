@@ -35,7 +35,7 @@ class LatentSites(NamedTuple):
         return self.factors.shape
 
     def widening(self) -> None:
-        """None: the factors are log-concave."""
+        """Return None, since the factors are log-concave."""
 
     def sweeps(self, features: RowFeatures, team: Team) -> "SparseLatentSweeps":
         """Return the parts of an iteration over their sites."""

@@ -38,7 +38,7 @@ class PointAverages(NamedTuple):
         return self.functions.shape
 
     def widening(self) -> None:
-        """None: these are the sites that there are."""
+        """Return None, since there are no other sites."""
 
     def sweeps(self, features: RowFeatures, team: Team) -> "SparseVISweeps":
         """Return the parts of an iteration over their sites."""

@@ -75,7 +75,11 @@ class Moments(NamedTuple):
 
 def prior_type_of(classifier: GPClassifier, approximator: TakesForms) -> type[DensePrior]:
     """Return the type of prior that suits the size of a problem best, of those that an approximation takes."""
-    return next(kind for kind in classifier.arrays if approximator.takes(kind.form))
+    found = next((kind for kind in classifier.arrays if approximator.takes(kind.form)), None)
+    if found is None:
+        offered = ", ".join(kind.__name__ for kind in classifier.arrays)
+        raise ValueError(f"{approximator!r} takes none of the forms that the prior of the model has: {offered}.")
+    return found
 
 
 def prior_array_of(

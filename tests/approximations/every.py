@@ -78,7 +78,7 @@ EVERY = [
     Case(approximator, likelihood)
     for likelihood in LIKELIHOODS
     for approximator in [*(kind() for kind in APPROXIMATIONS), *VARIANTS]
-    if approximator.approximates(likelihood) and not likelihood.has_parameters and likelihood.observed_axes == 1
+    if approximator.approximates(likelihood) and not likelihood.has_parameters and likelihood.observes_classes(2)
 ]
 approximations = pytest.mark.parametrize("approximation", EVERY, ids=str)
 

@@ -214,7 +214,7 @@ def test_failure_is_nan_and_a_status(entry, approximation, status, mode):
 @pytest.mark.parametrize(
     ("position", "value", "message"),
     [
-        (0, np.eye(N), "k must have 3 axes, but has 2"),
+        (0, np.eye(N), "k, the array of the prior, must have 3 axes, but has 2"),
         (1, np.zeros(N), "mean must have 2 axes, but has 1"),
         (2, np.zeros((N, 1), int), "labels must have 1 axes, but has 2"),
         (3, np.zeros((2, N, C - 1)), "start must have 1 axes, but has 3"),

@@ -9,6 +9,7 @@ from scipy import integrate, stats
 from pymc_gpep.kernels.scalar import logit, ordinal, poisson, probit
 from pymc_gpep.likelihoods.adaptive_averages import average_log_density, gaussian_average, parameter_slopes
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
+from pymc_gpep.solvers.problem import NO_PARAMETERS
 from tests.reference.scalar_averages import log_average
 
 DENSITIES = {
@@ -36,7 +37,7 @@ def test_two_classes_come_out_as_by_their_own_rules(link, sd):
     """Relative to what a value and its derivatives amount to in the middle of a density of that width."""
     density = ScalarDensity(link.derivatives)
     mean = np.array([0.0, 0.3, -0.3, 2.0, -2.0, 5.0, -5.0, 20.0, -20.0]) * (sd or 1.0)
-    arrays = mean, np.full(9, sd**2), np.repeat([1, 0, 1], 3), np.empty((0, 9))
+    arrays = mean, np.full(9, sd**2), np.repeat([1, 0, 1], 3), NO_PARAMETERS
     natural = max(sd, 1.0) ** -np.arange(5.0)[:, None]
     h = written(gaussian_average(density).terms, 5, *arrays)
     expected = written(link.average, 5, *arrays)

@@ -19,8 +19,8 @@ from tests.likelihoods.integrals import integrate
 
 N = 6
 LABELS = {2: np.array([0, 1, 1, 1, 0, 0]), 3: np.array([0, 1, 2, 1, 0, 2])}  # by the number of classes
-# Those with parameters have tests of their own, `test_parameters`, and votes `test_votes`.
-WITHOUT_PARAMETERS = [each for each in LIKELIHOODS if not each.has_parameters and each.observed_axes == 1]
+# Those with parameters, and counts, have tests of their own, `test_contract_with_parameters`, and votes `test_votes`.
+WITHOUT_PARAMETERS = [each for each in LIKELIHOODS if not each.has_parameters and each.observes_classes(2)]
 likelihoods = pytest.mark.parametrize("likelihood", WITHOUT_PARAMETERS, ids=lambda likelihood: likelihood.name)
 OBSERVED = {
     "multinomial_probit": lambda f, y: gpep.MultinomialProbit("y", f.T, observed=y),

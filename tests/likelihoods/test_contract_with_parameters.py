@@ -20,7 +20,9 @@ from tests.likelihoods.with_parameters import EVERY, model_of
 from tests.reference.dense_averages import normal_average
 
 # Those of several functions are of another kind, `test_label_noise`.
-WITH_PARAMETERS = [each for each in LIKELIHOODS if each.has_parameters and not each.function_axis]
+WITH_PARAMETERS = [
+    each for each in LIKELIHOODS if not each.function_axis and (each.has_parameters or not each.observes_classes(1))
+]
 likelihoods = pytest.mark.parametrize("likelihood", WITH_PARAMETERS, ids=lambda likelihood: likelihood.name)
 N = 12
 RNG = np.random.default_rng(3)

@@ -65,7 +65,7 @@ class PoissonLikelihood(OneFunction):
         )
 
     def n_classes(self, n_functions: int) -> int:
-        """None: they are counts."""
+        """Return 0, since observations are counts."""
         return 0
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
