@@ -14,13 +14,8 @@ from pymc_gpep.approximations.selection.greedy import choose_rows, include_rows
 from pymc_gpep.approximations.selection.scores import OF_FUNCTIONS, RANDOM, SCORE_NAMES
 from pymc_gpep.approximations.selection.selection import Places, RowPrior, Selection
 from pymc_gpep.approximations.selection.separate import iterate_separately
-from pymc_gpep.approximations.selection.site_rules.row_site_rule import RowSiteRule
-from pymc_gpep.approximations.selection.site_rules.row_site_rules import (
-    RULE_NAMES,
-    SEPARATE,
-    rows_can_be_chosen,
-    selection_rule,
-)
+from pymc_gpep.approximations.selection.site_rules.row_site_rule import SEPARATE, RowSiteRule
+from pymc_gpep.approximations.selection.site_rules.row_site_rules import RULE_NAMES, rows_can_be_chosen, selection_rule
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import DensePosterior

@@ -21,7 +21,7 @@ def test_sites_and_moments_are_those_of_dense_filtering(case):
         grown.include(int(row))
     match = MATCHES[case.likelihood.name, case.rule.name]
     exact = adf(problem.K, problem.m, problem.y, ORDER, match)
-    selection, growth = grown.selection, grown.growth
+    selection, growth = grown.selection, grown.growths[0]
     assert_allclose(case.blocks(selection.precision), exact.precision, atol=2e-7)
     assert_allclose(selection.location.T, exact.location, atol=2e-7)
     assert_allclose(growth.mean, exact.mean, atol=2e-7)
@@ -40,10 +40,10 @@ def test_what_has_grown_is_what_is_made_at_once(case, per_class):
     grown = Candidates(case.rows(problem), problem.y, case.likelihood, case.rule, 40, np.arange(60))
     for row in range(40):
         grown.include(row)
-    mean, cov = grown.growth.mean.copy(), grown.growth.covariance().copy()
+    mean, cov = grown.growths[0].mean.copy(), grown.growths[0].covariance().copy()
     grown.replace(np.arange(60), np.arange(60))
-    assert_allclose(grown.growth.mean, mean, atol=1e-10)
-    assert_allclose(grown.growth.covariance(), cov, atol=1e-10)
+    assert_allclose(grown.growths[0].mean, mean, atol=1e-10)
+    assert_allclose(grown.growths[0].covariance(), cov, atol=1e-10)
     selection = grown.selection
     dense = posterior_of(
         case.prior(problem, selection.rows), sites_of(case.rule, selection.precision, selection.location)
