@@ -11,7 +11,7 @@ from pymc.pytensorf import floatX
 from pymc.variational.opvi import Group
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.draws import Conditional
+from pymc_gpep.fits.draws import conditionals
 from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.solvers.team import one_blas_thread
@@ -103,17 +103,9 @@ class GPGroup(Group):
         return self.mean + self.symbolic_initial @ root.T
 
 
-def _conditionals(hyper: HyperPosterior) -> Iterator[Conditional]:
-    """The joint posterior given each node in turn."""
-    log_posterior = hyper.log_posterior
-    for s, (node, solution) in enumerate(hyper.solutions()):
-        functions = log_posterior.latent(node.theta, solution)
-        yield Conditional(log_posterior.space.variables, hyper.point(s), functions)
-
-
 def _moments(hyper: HyperPosterior) -> tuple[dict[str, Array], dict[str, Array]]:
     """Means and standard deviations by name of value variable."""
-    means, variances = zip(*(conditional.moments() for conditional in _conditionals(hyper)), strict=True)
+    means, variances = zip(*(conditional.moments() for conditional in conditionals(hyper)), strict=True)
     mean, std = {}, {}
     for name in means[0]:
         parts = (np.array([part[name] for part in of]) for of in (means, variances))
@@ -126,7 +118,7 @@ def _covariance(hyper: HyperPosterior, places: Mapping[str, slice], size: int) -
     """Covariance (size, size) of the flat vector in which each value variable has its place."""
 
     def parts() -> Iterator[tuple[Array, Array]]:
-        for conditional in _conditionals(hyper):
+        for conditional in conditionals(hyper):
             flat = np.zeros(size)
             for name, mean in conditional.moments()[0].items():
                 flat[places[name]] = np.ravel(mean)
