@@ -39,6 +39,7 @@ __all__ = [
     "predict",
     "predict_at",
     "predict_given",
+    "probabilities_and_moments",
     "process_and_inputs",
     "unreached",
     "warn_of_far_rows",
@@ -413,3 +414,11 @@ def labelled(
     if prediction.log_density is not None:
         arrays["log_density"] = ((dim,), prediction.log_density)
     return xr.Dataset(arrays, coords=coords)
+
+
+def probabilities_and_moments(classifier: GPClassifier, predicted: xr.Dataset) -> tuple[Array, Array | None]:
+    """Class probabilities (m, classes) of a dataset by `labelled`, or moments (2, m) where there are no classes."""
+    if "p" in predicted:
+        return predicted["p"].values, None
+    moments = np.stack([predicted[f"{classifier.response}_{moment}"].values for moment in ("mean", "variance")])
+    return np.empty((moments.shape[1], 0)), moments
