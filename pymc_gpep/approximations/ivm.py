@@ -10,7 +10,7 @@ from pymc_gpep.approximations.limits import at_least, check_limits, fraction, on
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.approximations.selection.bound import ActiveBound
-from pymc_gpep.approximations.selection.greedy import choose_rows, include_rows
+from pymc_gpep.approximations.selection.greedy import Candidates, choose_rows
 from pymc_gpep.approximations.selection.scores import OF_FUNCTIONS, RANDOM, SCORE_NAMES
 from pymc_gpep.approximations.selection.selection import Places, RowPrior, Selection
 from pymc_gpep.approximations.selection.separate import iterate_separately
@@ -192,7 +192,8 @@ class IVM:
         liquid = min(self.liquid, active)
         if self.score == RANDOM or active == n:  # there is nothing to choose
             rows = rng.permutation(n)[:active]
-            return include_rows(prior, labels, likelihood, rule, rows, liquid, self.passes).selection
+            candidates = Candidates(prior, labels, likelihood, rule, active, rows, liquid, self.passes)
+            return candidates.include_first(active).selection
         coupled = rule.form is SiteForm.COUPLED
         numbers = active * (2 * c if coupled else 1 if rule.shares and prior.n_covariances == 1 else c)
         numbers += c * c * liquid if liquid > 1 else 0

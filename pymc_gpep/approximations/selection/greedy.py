@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import reduce
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 
-__all__ = ["Candidates", "choose_rows", "include_rows"]
+__all__ = ["Candidates", "choose_rows"]
 
 _DENSE = 4_000_000  # numbers in the covariance of all rows, which is had at once where all are candidates: 32 MB
 _FIRST = 3  # rows of different classes to begin with, before scores say anything
@@ -110,6 +111,12 @@ class Candidates:
         """Covariances of the functions of a group, among those of the prior."""
         return slice(0, 1) if self.prior.n_covariances == 1 else group
 
+    def include_first(self, count: int) -> Self:
+        """Make the first candidates active, in their order."""
+        for place in range(count):
+            self.include(place)
+        return self
+
     def replace(self, places: Places, rows: Places) -> None:
         """Put other rows in some places."""
         self.rows[places] = rows
@@ -177,22 +184,6 @@ class Candidates:
         return Selection(self._active, np.array(self._scores), *sites)
 
 
-def include_rows(
-    prior: RowPrior,
-    labels: NDArray[np.int64],
-    likelihood: Likelihood,
-    rule: RowSiteRule,
-    rows: Places,
-    liquid: int = 1,
-    passes: int = 0,
-) -> Candidates:
-    """Include rows in a given order."""
-    candidates = Candidates(prior, labels, likelihood, rule, len(rows), rows, liquid, passes)
-    for place in range(len(rows)):
-        candidates.include(place)
-    return candidates
-
-
 def choose_rows(
     prior: RowPrior,
     labels: NDArray[np.int64],
@@ -211,10 +202,8 @@ def choose_rows(
 
     Parameters
     ----------
-    prior : RowPrior
-    labels : array (n,)
-    likelihood : Likelihood
-    rule : RowSiteRule
+    prior, labels, likelihood, rule, liquid, passes
+        See `Candidates`.
     active : int
         Number of active rows, d ≤ n; of each function where the rule is `separate`.
     score : str
@@ -224,8 +213,6 @@ def choose_rows(
         score best, stay, and others are drawn in place of the rest.
     retained : float
     rng : np.random.Generator
-    liquid, passes : int
-        Of `Candidates`.
     """
     n = prior.n_points
     order = rng.permutation(n)
@@ -237,8 +224,7 @@ def choose_rows(
         prior = DenseRows.of(prior)
     rows = np.concatenate([first, others])[:size]
     candidates = Candidates(prior, labels, likelihood, rule, active, rows, liquid, passes)
-    for place in range(len(first)):
-        candidates.include(place)
+    candidates.include_first(len(first))
     keep = int(retained * (size - moving))
     while not candidates.full:
         places, scores = candidates.scores(score)

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations.ivm import sites_of
-from pymc_gpep.approximations.selection.greedy import Candidates, include_rows
+from pymc_gpep.approximations.selection.greedy import Candidates
 from pymc_gpep.gaussians.posteriors import posterior_of
 from tests.approximations.selection.cases import CASES
 from tests.reference.active_rows import MATCHES, adf
@@ -58,7 +58,7 @@ def test_a_number_that_all_means_have_in_common_changes_nothing():
     case = CASES[0]
     problem = case.problem()
     one, other = (
-        include_rows(case.rows(each), each.y, case.likelihood, case.rule, ORDER).selection
+        Candidates(case.rows(each), each.y, case.likelihood, case.rule, 6, ORDER).include_first(6).selection
         for each in (problem, problem._replace(m=problem.m + 7.0))
     )
     assert_allclose(one.precision, other.precision, rtol=1e-10)
