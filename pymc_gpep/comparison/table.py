@@ -16,7 +16,6 @@ from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
 from pymc_gpep.comparison.draw_prediction import predict_draws
 from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, hyperparameter_draws, latent_moments
 from pymc_gpep.comparison.held_out_scores import information
-from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.prediction import held_out, probabilities_and_moments
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.interpreted import evaluate
@@ -282,8 +281,8 @@ def _itself(result: Result, classifier: GPClassifier) -> dict[str, float]:
     if not isinstance(result, xr.DataTree):
         row["log_evidence"], own = result.log_evidence, result.classifier
         row["lower_bound"] = result.lower_bound
-    if isinstance(result, Fit) and len(result.hyper_posterior) > 1:
-        row["log_evidence_integrated"] = result.hyper_posterior.log_evidence
+        if len(result.hyper_posterior) > 1:
+            row["log_evidence_integrated"] = result.hyper_posterior.log_evidence
     for rv in own.hyperparameters:
         values = hyperparameter_draws(result, rv.name)
         mean = values.weighted(values["weight"]).mean("sample")
