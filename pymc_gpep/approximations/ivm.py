@@ -10,17 +10,12 @@ from pymc_gpep.approximations.limits import at_least, check_limits, fraction, on
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.approximations.selection.bound import ActiveBound
-from pymc_gpep.approximations.selection.greedy import choose_rows, include_rows
+from pymc_gpep.approximations.selection.greedy import Candidates, choose_rows
 from pymc_gpep.approximations.selection.scores import OF_FUNCTIONS, RANDOM, SCORE_NAMES
 from pymc_gpep.approximations.selection.selection import Places, RowPrior, Selection
 from pymc_gpep.approximations.selection.separate import iterate_separately
-from pymc_gpep.approximations.selection.site_rules.row_site_rule import RowSiteRule
-from pymc_gpep.approximations.selection.site_rules.row_site_rules import (
-    RULE_NAMES,
-    SEPARATE,
-    rows_can_be_chosen,
-    selection_rule,
-)
+from pymc_gpep.approximations.selection.site_rules.row_site_rule import SEPARATE, RowSiteRule
+from pymc_gpep.approximations.selection.site_rules.row_site_rules import RULE_NAMES, rows_can_be_chosen, selection_rule
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import DensePosterior
@@ -197,7 +192,8 @@ class IVM:
         liquid = min(self.liquid, active)
         if self.criterion == RANDOM or active == n:  # there is nothing to choose
             rows = rng.permutation(n)[:active]
-            return include_rows(prior, labels, likelihood, rule, rows, liquid, self.passes).selection
+            candidates = Candidates(prior, labels, likelihood, rule, active, rows, liquid, self.passes)
+            return candidates.include_first(active).selection
         coupled = rule.form is SiteForm.COUPLED
         numbers = active * (2 * c if coupled else 1 if rule.shares and prior.n_covariances == 1 else c)
         numbers += c * c * liquid if liquid > 1 else 0

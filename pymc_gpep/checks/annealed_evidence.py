@@ -1,6 +1,6 @@
 """The evidence of a model at fixed hyperparameters by sampling: what approximations of it can be held against."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,8 +185,14 @@ def annealed_evidence(
     with one_blas_thread():
         prior = _prior(latent_model, at)
         base = _base(latent_model, at, prior, start)
-        log_likelihood = _log_likelihood(latent_model, at, prior)
-        u, evaluations = _run(base, log_likelihood, path, runs, sweeps, random_seed, progressbar, progressbar_theme)
+        function = latent_model.likelihood(slope=False)
+        columns, console = (*Progress.get_default_columns(), TimeElapsedColumn()), Console(theme=progressbar_theme)
+        with CustomProgress(*columns, console=console, disable=not progressbar) as progress:
+            task = progress.add_task(f"Annealing {runs} runs", total=len(path))
+            u, evaluations = anneal(
+                base, lambda x: function(at, x, prior)[0], path, runs, sweeps, np.random.default_rng(random_seed),
+                lambda: progress.update(task, advance=1),
+            )  # fmt: skip
     log_weights = base.log_normaliser + importance_weights(u, path)
     estimate, effective = importance_estimate(log_weights)
     thermodynamic = thermodynamic_estimate(u, path)
@@ -296,30 +302,3 @@ def _base(latent_model: LatentModel, point: PointType, prior: Sampled, start: st
     if base is None or not np.isfinite(base.log_normaliser):
         raise ValueError(f"{start} gives no posterior to start from: {solution.convergence}. Use start='prior'.")
     return base
-
-
-def _log_likelihood(latent_model: LatentModel, point: PointType, prior: Sampled) -> Callable[[Array], float]:
-    """Log likelihood of latent values (c, n), or of what else is sampled, at a point."""
-    function = latent_model.likelihood(slope=False)
-    return lambda x: function(point, x, prior)[0]
-
-
-def _run(
-    base: Base,
-    log_likelihood: Callable[[Array], float],
-    path: Array,
-    runs: int,
-    sweeps: int,
-    random_seed: Any,
-    progressbar: bool,
-    theme: Any,
-) -> tuple[Array, int]:
-    """Anneal, and say how far it is."""
-    with CustomProgress(
-        *Progress.get_default_columns(), TimeElapsedColumn(), console=Console(theme=theme), disable=not progressbar
-    ) as progress:
-        task = progress.add_task(f"Annealing {runs} runs", total=len(path))
-        return anneal(
-            base, log_likelihood, path, runs, sweeps, np.random.default_rng(random_seed),
-            lambda: progress.update(task, advance=1),
-        )  # fmt: skip

@@ -13,7 +13,7 @@ weights make at that point is the part of the fit's error that comes from near b
 not do: expectation propagation makes the moments agree that it would change.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -257,16 +257,6 @@ class ResampledDraws(NamedTuple):
     def chain(self, chain: int) -> dict[str, Array]:
         """The values of one chain, by name."""
         return {name: value[chain] for name, value in self.values.items()}
-
-    def labelled_weights(self, coords: Mapping[Hashable, xr.DataArray]) -> xr.DataArray:
-        """The log weights, with the coordinates of draws."""
-        dims = ("chain", "draw")
-        return xr.DataArray(self.log_weights, dims=dims, coords={dim: coords[dim] for dim in dims})
-
-    @property
-    def attrs(self) -> dict[str, float]:
-        """Numbers that describe the weights as a whole."""
-        return {name: getattr(self.check, name) for name in ("pareto_k", "effective_size", "log_evidence")}
 
 
 def importance_check(method: str, solution: Solution, f: Array, mean: xr.DataArray) -> ImportanceCheck:

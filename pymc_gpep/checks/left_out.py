@@ -1,14 +1,15 @@
 """The result of leave-one-out cross-validation without draws."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from arviz import ELPDDataLOO
-from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.checks.left_out_groups import Groups
 from pymc_gpep.hyper.weights import USABLE
 from pymc_gpep.structure import GPClassifier
 
@@ -54,8 +55,7 @@ class LeaveOneOut(ELPDDataLOO):
 def groups_summed_up(
     classifier: GPClassifier,
     method: str,
-    name: str,
-    labels: NDArray[Any],
+    groups: Groups,
     lpd: Array,
     elpd: Array,
     sampled: tuple[Array, Array],
@@ -65,24 +65,12 @@ def groups_summed_up(
     """For log densities (g,) of groups under the whole posterior and without themselves, with errors and Pareto k."""
 
     def by_group(values: Array) -> xr.DataArray:
-        return xr.DataArray(values, dims=[name], coords={name: labels}, name=classifier.response)
+        return xr.DataArray(values, dims=[groups.name], coords={groups.name: groups.labels}, name=classifier.response)
 
-    error, pareto_k = sampled
+    found = _totals(by_group, lpd, elpd, converged)
+    error, pareto_k = map(by_group, sampled)
     return LeaveOneOut(
-        elpd=float(elpd.sum()),
-        se=float(np.sqrt(len(elpd) * elpd.var())),
-        p=float((lpd - elpd).sum()),
-        n_samples=draws,
-        n_data_points=len(elpd),
-        scale="log",
-        warning=not converged,
-        good_k=USABLE,
-        elpd_i=by_group(elpd),
-        pareto_k=by_group(pareto_k),
-        p_loo_i=by_group(lpd - elpd),
-        method=method,
-        groups=name,
-        error_i=by_group(error),
+        method=method, groups=groups.name, error_i=error, pareto_k=pareto_k, n_samples=draws, good_k=USABLE, **found
     )
 
 
@@ -110,18 +98,20 @@ def summed_up(
     def by_point(values: Array) -> xr.DataArray:
         return xr.DataArray(values, dims=[dim], coords=coords, name=name)
 
-    return LeaveOneOut(
-        elpd=float(elpd.sum()),
-        se=float(np.sqrt(len(elpd) * elpd.var())),
-        p=float((lpd - elpd).sum()),
-        n_samples=0,
-        n_data_points=len(elpd),
-        scale="log",
-        warning=not converged,
-        good_k=None,
-        elpd_i=by_point(elpd),
-        p_loo_i=by_point(lpd - elpd),
-        method=method,
-        n_refitted=n_refitted,
-        pit_i=None if pit is None else by_point(pit),
-    )
+    found = _totals(by_point, lpd, elpd, converged)
+    pit_i = None if pit is None else by_point(pit)
+    return LeaveOneOut(method=method, n_refitted=n_refitted, pit_i=pit_i, n_samples=0, good_k=None, **found)
+
+
+def _totals(of_each: Callable[[Array], xr.DataArray], lpd: Array, elpd: Array, converged: bool) -> dict[str, Any]:
+    """Fields of a result that follow from log densities of all that was left out."""
+    return {
+        "elpd": float(elpd.sum()),
+        "se": float(np.sqrt(len(elpd) * elpd.var())),
+        "p": float((lpd - elpd).sum()),
+        "n_data_points": len(elpd),
+        "scale": "log",
+        "warning": not converged,
+        "elpd_i": of_each(elpd),
+        "p_loo_i": of_each(lpd - elpd),
+    }

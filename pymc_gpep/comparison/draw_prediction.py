@@ -1,6 +1,6 @@
 """Predictions at new inputs from draws of the latent values, as MCMC gives them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,15 +124,15 @@ def predict_draws(
         point = point_of({name: values[name][s] for name in names})
         moments, there = given(s, point), elsewhere(point, y)
 
-        def parts() -> Iterator[tuple[slice, Prediction]]:
-            for rows in blocks_of_rows(m, classifier.n_functions, classifier.n_points):
-                mean, variance = (each.T for each in moments(rows))
-                cov = variance[:, :, None] * np.eye(classifier.n_functions)
-                own = None if y is None else y[rows]
-                yield rows, predict_given(there.at(rows), mean, cov, observed=own, tolerance=tolerance)
-                done(len(mean))
+        def predicted(rows: slice) -> Prediction:
+            mean, variance = (each.T for each in moments(rows))
+            cov = variance[:, :, None] * np.eye(classifier.n_functions)
+            own = None if y is None else y[rows]
+            part = predict_given(there.at(rows), mean, cov, observed=own, tolerance=tolerance)
+            done(len(mean))
+            return part
 
-        return assembled(parts(), m)
+        return assembled(m, blocks_of_rows(m, classifier.n_functions, classifier.n_points), predicted)
 
     with RowProgress("Predicting", len(chosen) * m, progressbar) as progress:
         each = (prediction(s, progress.advance) for s in chosen)

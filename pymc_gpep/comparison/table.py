@@ -16,8 +16,7 @@ from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
 from pymc_gpep.comparison.draw_prediction import predict_draws
 from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, hyperparameter_draws, latent_moments
 from pymc_gpep.comparison.held_out_scores import information
-from pymc_gpep.fits.fit import Fit
-from pymc_gpep.fits.prediction import held_out
+from pymc_gpep.fits.prediction import held_out, probabilities_and_moments
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.interpreted import evaluate
 
@@ -37,24 +36,10 @@ class _Predicted(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HeldOutScores:
-    """Points that were held out, with what was observed there and is known beforehand.
-
-    Attributes
-    ----------
-    classifier : GPClassifier
-        Classifier of the observed variable that is predicted.
-    gp : pm.gp.Latent or sequence of them, or None
-    inputs : array_like (m, d) or None
-    observed : array_like (m,) or None
-    data : dict of str to array_like, or None
-        Data of the model at those points, as for `Fit.predict`.
-    probabilities : dict of str to array_like (m, classes)
-        Class probabilities by some methods, by name.
-    response : str, optional
-        Name of the observed variable, as the caller gave it.
-    """
+    """Points that were held out, with what was observed there and is known beforehand; see `compare_methods`."""
 
     classifier: GPClassifier
+    """Classifier of the observed variable that is predicted."""
     gp: Any
     inputs: ArrayLike | None
     observed: ArrayLike | None
@@ -92,7 +77,6 @@ class HeldOutScores:
         return rows
 
     def _predicted(self, name: str, result: Result) -> _Predicted:
-        classes = self.classifier.n_classes
         if name in self.probabilities:
             return _Predicted(np.asarray(self.probabilities[name], dtype=np.float64))
         if self.inputs is None and not self.data:
@@ -111,11 +95,7 @@ class HeldOutScores:
         else:
             found = result.predict(self.gp, self.inputs, **given)
         density = found["log_density"].values if "log_density" in found else None
-        if classes:
-            return _Predicted(found["p"].values, log_density=density)
-        outcome = self.classifier.response
-        moments = np.stack([found[f"{outcome}_{moment}"].values for moment in ("mean", "variance")])
-        return _Predicted(np.empty((moments.shape[1], 0)), moments, density)
+        return _Predicted(*probabilities_and_moments(self.classifier, found), density)
 
     def _differences(self, predicted: Mapping[str, _Predicted], reference: str) -> dict[str, dict[str, float]]:
         """How far predictions are from those of the reference."""
@@ -301,8 +281,8 @@ def _itself(result: Result, classifier: GPClassifier) -> dict[str, float]:
     if not isinstance(result, xr.DataTree):
         row["log_evidence"], own = result.log_evidence, result.classifier
         row["lower_bound"] = result.lower_bound
-    if isinstance(result, Fit) and len(result.hyper_posterior) > 1:
-        row["log_evidence_integrated"] = result.hyper_posterior.log_evidence
+        if len(result.hyper_posterior) > 1:
+            row["log_evidence_integrated"] = result.hyper_posterior.log_evidence
     for rv in own.hyperparameters:
         values = hyperparameter_draws(result, rv.name)
         mean = values.weighted(values["weight"]).mean("sample")

@@ -4,7 +4,6 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 import xarray as xr
 
@@ -47,7 +46,9 @@ class Checkpoint(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str], minutes: float = 10.0) -> None:
-        _check_minutes(minutes)
+        check_number("minutes", minutes)
+        if not minutes >= 0.0:
+            raise ValueError(f"minutes must be at least 0, but is {minutes}.")
         self._path = Path(path)
         if self._path.suffix not in {".zarr", ".nc"}:
             raise ValueError(f"path must end in .zarr or .nc, but is {str(path)!r}.")
@@ -95,12 +96,6 @@ def _in_place(path: Path) -> tuple[Path, Path]:
     if old.exists() and beside.exists() and not path.exists():
         beside.rename(path)
     return beside, old
-
-
-def _check_minutes(minutes: Any) -> None:
-    check_number("minutes", minutes)
-    if not float(minutes) >= 0.0:
-        raise ValueError(f"minutes must be at least 0, but is {minutes}.")
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> LeftOff:

@@ -221,7 +221,7 @@ def _groups_left_out(
     share = softmax(log_weights - without, axis=0)
     sampled = (share * error).sum(axis=0), pareto_k.max(axis=0)
     converged = fit.converged and bool(np.isfinite(elpd).all())
-    return groups_summed_up(fit.classifier, fit.name, chosen.name, chosen.labels, lpd, elpd, sampled, converged, draws)
+    return groups_summed_up(fit.classifier, fit.name, chosen, lpd, elpd, sampled, converged, draws)
 
 
 def _groups_of_rows(
@@ -229,16 +229,7 @@ def _groups_of_rows(
     groups: ArrayLike | str | Mapping[str, ArrayLike | str],
     data: Mapping[Variable, Variable],
 ) -> Groups:
-    """Return the rows of each group, of those that were fitted.
-
-    Parameters
-    ----------
-    classifier : GPClassifier
-    groups : array_like (n,), str or dict of these
-        A label for each row, or the name of data of the model that are such labels. With several observed variables it
-        is a dict that has them by the name of each.
-    data : mapping
-        Data of the model → constants, as they were fitted.
+    """Return the rows of each group, of those that were fitted; `data` are the model's with their constants.
 
     Raises
     ------

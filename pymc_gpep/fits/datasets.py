@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.approximations.selection.selection import Selection
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.labels import dims_that_fit
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.latent_functions import without_common
@@ -17,6 +18,7 @@ from pymc_gpep.structure import GPClassifier
 
 __all__ = [
     "active",
+    "coords_of",
     "evaluated",
     "history",
     "hyperparameters",
@@ -113,7 +115,7 @@ def active(
     return found.assign_coords({f"{dim}_name" if dim in found else dim: ("inclusion", names[rows])})
 
 
-def _coords(classifier: GPClassifier, dims: Iterable[str]) -> dict[str, Any]:
+def coords_of(classifier: GPClassifier, dims: Iterable[str]) -> dict[str, Any]:
     """Coordinates that the model has for the given dims."""
     coords = classifier.coords
     return {dim: np.asarray(coords[dim]) for dim in dims if coords.get(dim) is not None}
@@ -121,8 +123,9 @@ def _coords(classifier: GPClassifier, dims: Iterable[str]) -> dict[str, Any]:
 
 def natural(of: Hyperparameters, thetas: Array, dim: str = "node") -> xr.Dataset:
     """Hyperparameters on their natural scale for flat vectors (s, d), along `dim`."""
-    arrays = {}
-    for name, value in of.natural(thetas).items():
-        dims = of.classifier.model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(value.ndim - 1)]
-        arrays[name] = ((dim, *dims), value)
-    return xr.Dataset(arrays, coords=_coords(of.classifier, [each for dims, _ in arrays.values() for each in dims]))
+    model, coords = of.classifier.model, of.classifier.coords
+    arrays = {
+        name: ((dim, *dims_that_fit(model, name, value.shape[1:], coords)), value)
+        for name, value in of.natural(thetas).items()
+    }
+    return xr.Dataset(arrays, coords=coords_of(of.classifier, [each for dims, _ in arrays.values() for each in dims]))

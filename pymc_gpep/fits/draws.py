@@ -1,16 +1,16 @@
 """Draws of the variables of a model from the posterior that a fit is: Gaussian given hyperparameters."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
-from pymc.blocking import PointType
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fitted import Fitted
-from pymc_gpep.hyper.latent_functions import LatentFunctions
-from pymc_gpep.structure.integrated_variables import IntegratedVariables
+from pymc_gpep.hyper.hyper_posterior import HyperPosterior
+from pymc_gpep.hyper.log_posterior import LogPosterior
 
-__all__ = ["Conditional", "draw", "draw_at_maximum"]
+__all__ = ["Conditional", "conditionals", "draw", "draw_at_maximum"]
 
 
 class Conditional:
@@ -18,17 +18,25 @@ class Conditional:
 
     Parameters
     ----------
-    variables : IntegratedVariables
+    log_posterior : LogPosterior
+    theta : array (d,)
+        The flat vector of the hyperparameters.
+    solution
+        The approximate posterior that `log_posterior` found there.
+
+    Attributes
+    ----------
     point : dict
         Values of the model's value variables, those of the integrated ones not among them.
     functions : LatentFunctions
-        At this point.
+        Latent functions at this point.
     """
 
-    def __init__(self, variables: IntegratedVariables, point: PointType, functions: LatentFunctions) -> None:
-        self.variables = variables
-        self.point = point
-        self.functions = functions
+    def __init__(self, log_posterior: LogPosterior, theta: Array, solution: Any) -> None:
+        self.variables = log_posterior.space.variables
+        self.point = log_posterior.point(theta)
+        self.solution = solution
+        self.functions = log_posterior.latent(theta, solution)
 
     def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """Means and variances by name of value variable; the variances of hyperparameters are 0."""
@@ -46,6 +54,11 @@ class Conditional:
         return values | self.variables.draws(self.point, f, z)
 
 
+def conditionals(hyper: HyperPosterior) -> Iterator[Conditional]:
+    """The joint posterior given each node in turn."""
+    return (Conditional(hyper.log_posterior, node.theta, solution) for node, solution in hyper.solutions())
+
+
 def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
     """Draws (draws, ...) of all value variables, and of latent values that are deterministic, by name."""
     hyper = fit.hyper_posterior
@@ -53,8 +66,7 @@ def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
     values: dict[str, Array] = {}
     for s in np.unique(chosen):
         rows = np.flatnonzero(chosen == s)
-        functions = hyper.log_posterior.latent(hyper.nodes[s].theta, hyper.solution(s))
-        conditional = Conditional(hyper.log_posterior.space.variables, hyper.point(s), functions)
+        conditional = Conditional(hyper.log_posterior, hyper.nodes[s].theta, hyper.solution(s))
         for name, drawn in conditional.draw(rows.size, rng).items():
             values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
     return values
@@ -62,7 +74,4 @@ def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
 
 def draw_at_maximum(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
     """Draws like those of `draw`, with the hyperparameters at their maximum."""
-    theta = fit.trace.best.theta
-    functions = fit.log_posterior.latent(theta, fit.solution)
-    point = fit.log_posterior.point(theta)
-    return Conditional(fit.log_posterior.space.variables, point, functions).draw(draws, rng)
+    return Conditional(fit.log_posterior, fit.trace.best.theta, fit.solution).draw(draws, rng)

@@ -12,6 +12,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import Callback
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.fitted import Gp
+from pymc_gpep.fits.prediction import probabilities_and_moments
 
 __all__ = ["EarlyStopping"]
 
@@ -197,16 +198,8 @@ class EarlyStopping(Callback):
             return
         found = self._predict(fit, slice(None))
         density = float(found["log_density"].mean())
-        self._scores[self._iteration] = {"mlpd": density} | self._others(fit, found)
+        others = fit.classifier.likelihood_model.scores(self._y, *probabilities_and_moments(fit.classifier, found))
+        self._scores[self._iteration] = {"mlpd": density} | {name: float(each.mean()) for name, each in others.items()}
         if density > self._highest or self._best is None:
             self._highest, self._since = density, 0
             self._best = self._iteration, fit.kept(f"Kept, as it predicts {len(self._y)} rows held out best")
-
-    def _others(self, fit: Any, found: xr.Dataset) -> dict[str, float]:
-        """Scores beside the log density."""
-        outcome = fit.classifier.response
-        classes = "p" in found
-        p = found["p"].values if classes else np.empty((len(self._y), 0))
-        moments = None if classes else np.stack([found[f"{outcome}_{each}"] for each in ("mean", "variance")])
-        scores = fit.classifier.likelihood_model.scores(self._y, p, moments)
-        return {name: float(values.mean()) for name, values in scores.items()}

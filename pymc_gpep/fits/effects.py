@@ -12,8 +12,10 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.datasets import coords_of
+from pymc_gpep.fits.draws import conditionals
 from pymc_gpep.fits.fitted import Fitted
-from pymc_gpep.fits.labels import dims_that_fit
+from pymc_gpep.fits.labels import axes_that_fit, dims_that_fit
 from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.solvers.team import one_blas_thread
@@ -115,8 +117,7 @@ def _averaged(
         if name in axes:
             dims[axes[name]] = _NEW
         found[name] = (("moment", *map(str, dims)), np.stack([mean, np.sqrt(variance)]))
-    used = {dim for dims, _ in found.values() for dim in dims}
-    coords = {dim: list(values) for dim, values in classifier.coords.items() if values is not None and dim in used}
+    coords = coords_of(classifier, [dim for dims, _ in found.values() for dim in dims])
     return xr.Dataset(found, coords={"moment": ["mean", "sd"], **coords})
 
 
@@ -124,21 +125,19 @@ def _elsewhere(
     hyper: HyperPosterior, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
 ) -> Iterator[tuple[Mapping[str, Array], Mapping[str, Array], Mapping[str, int]]]:
     """Yield means and variances of variables at other inputs and data at each node, and the axis over rows of each."""
-    log_posterior = hyper.log_posterior
-    prior = log_posterior.classifier.prior
+    prior = hyper.log_posterior.classifier.prior
     alone = {} if prior.singular else {str(latent.f.name): latent for latent in prior.latents}
     if alone.keys() >= set(names) and not data:  # latent functions themselves
-        for node, solution in hyper.solutions():
-            functions = log_posterior.latent(node.theta, solution)
-            new = functions.at(functions.new_rows(x, {}))
+        for each in conditionals(hyper):
+            new = each.functions.at(each.functions.new_rows(x, {}))
             variance = np.maximum(new.cov.diagonal(axis1=1, axis2=2).T, 0.0)
             rows = {name: alone[name].rows for name in names}
             axes = {name: alone[name].f.ndim - 1 for name in names}
             yield {k: new.mean[r] for k, r in rows.items()}, {k: variance[r] for k, r in rows.items()}, axes
         return
-    joint = log_posterior.space.variables.elsewhere(names, x, data)
-    for s, (node, solution) in enumerate(hyper.solutions()):
-        found, along = joint(hyper.point(s), log_posterior.latent(node.theta, solution))
+    joint = hyper.log_posterior.space.variables.elsewhere(names, x, data)
+    for each in conditionals(hyper):
+        found, along = joint(each.point, each.functions)
         yield found.means, found.variances(), along
 
 
@@ -169,7 +168,7 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
     >>> fit.contrast({"red - blue, north": {"v": {"north": {"red": 1, "blue": -1}}}})
     """
     fit.log_posterior.check_effects("contrast")
-    classifier, hyper = fit.classifier, fit.hyper_posterior
+    coords, hyper = fit.classifier.coords, fit.hyper_posterior
     given: Any = contrasts
     if not isinstance(given, Mapping) or not given or not all(isinstance(own, Mapping) for own in given.values()):
         raise TypeError(
@@ -182,7 +181,8 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
         for joint in _joints(hyper, names):
             centres, slopes = [], []
             for weights in contrasts.values():
-                each = {name: _array(name, given, joint.means[name], classifier) for name, given in weights.items()}
+                axes = {n: axes_that_fit(fit.model, n, np.shape(joint.means[n]), coords) for n in weights}
+                each = {name: _by_labels(name, given, axes[name]) for name, given in weights.items()}
                 centres.append(sum(float((w * joint.means[name]).sum()) for name, w in each.items()))
                 slopes.append(sum(joint.combined(name, w) for name, w in each.items()))
             yield np.array(centres), joint.covariance(np.array(slopes).T)
@@ -198,30 +198,17 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
 
 def _joints(hyper: HyperPosterior, names: Sequence[str]) -> Iterator[Joint]:
     """Return the joint Gaussian of variables at each node."""
-    log_posterior = hyper.log_posterior
-    joint = log_posterior.space.variables.affine(names)
-    for s, (node, solution) in enumerate(hyper.solutions()):
-        yield joint(hyper.point(s), log_posterior.latent(node.theta, solution))
-
-
-def _array(name: str, given: ArrayLike | Mapping[Any, Any], mean: Array, classifier: GPClassifier) -> Array:
-    """Return weights in the shape of a variable; by label where they are a mapping, of one axis after the other."""
-    shape = np.shape(mean)
-    dims = dims_that_fit(classifier.model, name, shape, classifier.coords)
-    return _by_labels(
-        name, given, [(dim, _labels(classifier, dim, size)) for dim, size in zip(dims, shape, strict=True)]
-    )
-
-
-def _labels(classifier: GPClassifier, dim: str, size: int) -> list[Any]:
-    labels = classifier.coords.get(dim)
-    return list(range(size)) if labels is None else list(labels)
+    joint = hyper.log_posterior.space.variables.affine(names)
+    return (joint(each.point, each.functions) for each in conditionals(hyper))
 
 
 def _by_labels(
     name: str, given: ArrayLike | Mapping[Any, Any], axes: Sequence[tuple[str, list[Any]]], above: tuple[Any, ...] = ()
 ) -> Array:
-    """Return weights (...) along the axes that are left, each a dim and its labels, below some labels."""
+    """Return weights (...) along the axes that are left, each a dim and its labels, below some labels.
+
+    They are given as an array, or by the labels of one axis after the other.
+    """
     called = repr(name) + (f" at {_listed(above)}" if above else "")
     if not isinstance(given, Mapping):
         weights = np.asarray(given, dtype=np.float64)
@@ -291,14 +278,6 @@ def names_of_effects(classifier: GPClassifier) -> list[str]:
     A Deterministic is an effect where it has the shape of an integrated variable that it is made of, as
     `pm.Deterministic("u", sigma * z)` has. It then takes the place of z, if it is made of z alone and z reaches the
     rest of the model through it alone.
-
-    Parameters
-    ----------
-    classifier : GPClassifier
-
-    Returns
-    -------
-    list of str
     """
     own = _own(classifier)
     if not classifier.prior.singular:
@@ -321,17 +300,7 @@ def names_of_effects(classifier: GPClassifier) -> list[str]:
 
 
 def sources_of_effects(classifier: GPClassifier, names: list[str]) -> dict[str, frozenset[Variable]]:
-    """Return the integrated variables that each of some effects is made of.
-
-    Parameters
-    ----------
-    classifier : GPClassifier
-    names : list of str
-
-    Returns
-    -------
-    dict of str to frozenset of Variable
-    """
+    """Return the integrated variables that each of some effects is made of."""
     affinity = Affinity(frozenset(_own(classifier)))
     return {name: _behind(affinity, classifier.model[name]) for name in names}
 

@@ -92,7 +92,7 @@ class Fit(Fitted):
         group = GPGroup(None, model=self.model, random_seed=self.seed)
         group.__init_group__(self._free)
         group.include_transformed = self.include_transformed
-        group.show(self.hyper_posterior)
+        group.hyper = self.hyper_posterior
         return [group]
 
     @cached_property

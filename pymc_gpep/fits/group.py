@@ -1,6 +1,7 @@
 """The unconstrained values of a fit, as PyMC's approximations hold theirs."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from pymc.pytensorf import floatX
 from pymc.variational.opvi import Group
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.draws import Conditional
+from pymc_gpep.fits.draws import conditionals
 from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.solvers.team import one_blas_thread
@@ -25,7 +26,14 @@ class GPGroup(Group):
 
     Mean and standard deviation are kept as parameters, and set when they are first asked for. The covariance, which can
     be large, is computed each time.
+
+    Attributes
+    ----------
+    hyper : HyperPosterior
+        The mixture over hyperparameters, which `Fit` sets.
     """
+
+    hyper: HyperPosterior
 
     __param_spec__: ClassVar[dict[str, tuple[str, ...]]] = {"gp_mean": ("d",), "gp_std": ("d",)}
     short_name = "gaussian_process"
@@ -40,35 +48,26 @@ class GPGroup(Group):
                 "gp_mean": pytensor.shared(start, "gp_mean"),
                 "gp_std": pytensor.shared(np.zeros_like(start), "gp_std"),
             }
-        self._hyper: HyperPosterior | None = None
         self._coords = dict(self.model.coords)  # later fits of the model may have others
-        self._settled = True
         self._finalize_init()
 
-    def show(self, hyper: HyperPosterior) -> None:
-        """Let the moments be those of a mixture over hyperparameters."""
-        self._hyper, self._settled = hyper, False
-
-    def _settle(self) -> None:
-        """Compute the mean and the standard deviation, unless that is done."""
-        if self._settled or self._hyper is None:
-            return
-        for key, values in zip(("gp_mean", "gp_std"), _moments(self._hyper), strict=True):
+    @cached_property
+    def _settled(self) -> dict[str, Any]:
+        """The parameters, once the mean and the standard deviation are computed."""
+        for key, values in zip(("gp_mean", "gp_std"), _moments(self.hyper), strict=True):
             flat = np.concatenate([np.ravel(values[name]) for name in self.ordering])
             self.params_dict[key].set_value(floatX(flat))
-        self._settled = True
+        return self.params_dict
 
     @property
     def mean(self) -> pt.TensorVariable:
         """Mean, (d,)."""
-        self._settle()
-        return self.params_dict["gp_mean"]
+        return self._settled["gp_mean"]
 
     @property
     def std(self) -> pt.TensorVariable:
         """Standard deviation, (d,); zero for hyperparameters at a point."""
-        self._settle()
-        return self.params_dict["gp_std"]
+        return self._settled["gp_std"]
 
     @property
     def cov(self) -> pt.TensorVariable:
@@ -77,10 +76,8 @@ class GPGroup(Group):
 
     @one_blas_thread()
     def _covariance(self) -> Array:
-        if self._hyper is None:
-            return np.zeros((self.ddim, self.ddim))
         places = {name: part for name, (_, part, *_) in self.ordering.items()}
-        return _covariance(self._hyper, places, self.ddim)
+        return _covariance(self.hyper, places, self.ddim)
 
     def var_to_data(self, shared: pt.TensorVariable) -> xr.Dataset:
         """Return the values of a flat vector by name of value variable.
@@ -103,17 +100,9 @@ class GPGroup(Group):
         return self.mean + self.symbolic_initial @ root.T
 
 
-def _conditionals(hyper: HyperPosterior) -> Iterator[Conditional]:
-    """The joint posterior given each node in turn."""
-    log_posterior = hyper.log_posterior
-    for s, (node, solution) in enumerate(hyper.solutions()):
-        functions = log_posterior.latent(node.theta, solution)
-        yield Conditional(log_posterior.space.variables, hyper.point(s), functions)
-
-
 def _moments(hyper: HyperPosterior) -> tuple[dict[str, Array], dict[str, Array]]:
     """Means and standard deviations by name of value variable."""
-    means, variances = zip(*(conditional.moments() for conditional in _conditionals(hyper)), strict=True)
+    means, variances = zip(*(conditional.moments() for conditional in conditionals(hyper)), strict=True)
     mean, std = {}, {}
     for name in means[0]:
         parts = (np.array([part[name] for part in of]) for of in (means, variances))
@@ -126,7 +115,7 @@ def _covariance(hyper: HyperPosterior, places: Mapping[str, slice], size: int) -
     """Covariance (size, size) of the flat vector in which each value variable has its place."""
 
     def parts() -> Iterator[tuple[Array, Array]]:
-        for conditional in _conditionals(hyper):
+        for conditional in conditionals(hyper):
             flat = np.zeros(size)
             for name, mean in conditional.moments()[0].items():
                 flat[places[name]] = np.ravel(mean)

@@ -5,28 +5,15 @@ from typing import Any
 
 import pymc as pm
 
-__all__ = ["dims_that_fit", "plain_dims"]
+__all__ = ["axes_that_fit", "dims_that_fit", "plain_dims"]
 
 
 def dims_that_fit(
     model: pm.Model, name: str, shape: tuple[int, ...], coords: Mapping[str, Sequence[Any] | None]
 ) -> list[str]:
-    """Return a dim for each axis of a variable of a model.
+    """Return a dim for each axis of a variable of a model, given its shape and the labels of dims.
 
     An axis without a dim, or with a dim whose labels have another length, is called as ArviZ would call it.
-
-    Parameters
-    ----------
-    model : pm.Model
-    name : str
-    shape : tuple of int
-        Shape of the variable.
-    coords : dict of str to sequence
-        Labels of dims.
-
-    Returns
-    -------
-    list of str
     """
     given = model.named_vars_to_dims.get(name) or ()
     dims = [f"{name}_dim_{i}" for i in range(len(shape))]
@@ -37,6 +24,15 @@ def dims_that_fit(
     return dims
 
 
+def axes_that_fit(
+    model: pm.Model, name: str, shape: tuple[int, ...], coords: Mapping[str, Sequence[Any] | None]
+) -> list[tuple[str, list[Any]]]:
+    """Return the same dims, each with its labels; numbers from 0 where it has no labels."""
+    dims = dims_that_fit(model, name, shape, coords)
+    labels = ((dim, coords.get(dim), size) for dim, size in zip(dims, shape, strict=True))
+    return [(dim, list(range(size) if own is None else own)) for dim, own, size in labels]
+
+
 def plain_dims(
     model: pm.Model, shapes: Mapping[str, tuple[int, ...]], coords: Mapping[str, Sequence[Any] | None]
 ) -> dict[str, list[str]]:
@@ -44,18 +40,6 @@ def plain_dims(
 
     PyMC makes no `DataTree` of draws of such a variable. Ordinal families of bambi have one: a probability for each
     threshold, with the labels of the classes.
-
-    Parameters
-    ----------
-    model : pm.Model
-    shapes : dict of str to tuple of int
-        Shapes of variables.
-    coords : dict of str to sequence
-        Labels of dims.
-
-    Returns
-    -------
-    dict of str to list of str
     """
     named = [name for name in model.named_vars_to_dims if name in shapes]
     found = {name: dims_that_fit(model, name, shapes[name], coords) for name in named}

@@ -1,7 +1,7 @@
 """Moments and predictions of a mixture over hyperparameters, from those given each of them."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple, cast
 
@@ -69,16 +69,16 @@ class Prediction(NamedTuple):
             return np.stack([mean, np.where(np.isinf(square), np.inf, square - mean**2)])
 
 
-def assembled(parts: Iterable[tuple[slice, Prediction]], m: int) -> Prediction:
-    """One prediction at m points from at least one part, each with the points that it is of."""
-    each = iter(parts)
-    start = next(each)
-    whole = Prediction(*(None if one is None else np.empty((m, *one.shape[1:])) for one in start[1]))  # type: ignore[arg-type]
-    for rows, part in chain([start], each):
+def assembled(m: int, blocks: Iterable[slice], predicted: Callable[[slice], Prediction]) -> Prediction:
+    """One prediction at m points, from those of blocks of them, of which there is one at least."""
+    whole: list[Array | None] = []
+    for rows in blocks:
+        part = predicted(rows)
+        whole = whole or [None if one is None else np.empty((m, *one.shape[1:])) for one in part]
         for into, values in zip(whole, part, strict=True):
             if into is not None:
                 into[rows] = values
-    return whole
+    return Prediction._make(whole)
 
 
 def average_predictions(weights: Array, predictions: Iterable[Prediction]) -> Prediction:

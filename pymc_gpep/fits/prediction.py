@@ -39,6 +39,7 @@ __all__ = [
     "predict",
     "predict_at",
     "predict_given",
+    "probabilities_and_moments",
     "process_and_inputs",
     "unreached",
     "warn_of_far_rows",
@@ -315,24 +316,23 @@ def predict_at(
     """
     m, own = len(inputs), functions.own
 
-    def parts() -> Iterator[tuple[slice, Prediction]]:
-        for rows in blocks_of_rows(m, functions.n_functions, functions.size):
-            mean, cov, prior = functions.at(inputs[rows])
-            cross = prior.cross.swapaxes(1, 2)
-            part = predict_given(
-                likelihood.at(rows),
-                mean.T,
-                cov,
-                p=None if corrected is None else corrected(*functions.prior_at(inputs[rows])),
-                observed=None if observed is None else observed[rows],
-                how=probabilities,
-                tolerance=tolerance,
-            )
-            part = part._replace(far=unreached(cross, prior.variance, own))
-            yield rows, part if covariances else part._replace(cov=None)
-            done(len(part.mean))
+    def predicted(rows: slice) -> Prediction:
+        mean, cov, prior = functions.at(inputs[rows])
+        cross = prior.cross.swapaxes(1, 2)
+        part = predict_given(
+            likelihood.at(rows),
+            mean.T,
+            cov,
+            p=None if corrected is None else corrected(*functions.prior_at(inputs[rows])),
+            observed=None if observed is None else observed[rows],
+            how=probabilities,
+            tolerance=tolerance,
+        )
+        part = part._replace(far=unreached(cross, prior.variance, own), cov=part.cov if covariances else None)
+        done(len(part.mean))
+        return part
 
-    return assembled(parts(), m)
+    return assembled(m, blocks_of_rows(m, functions.n_functions, functions.size), predicted)
 
 
 def blocks_of_rows(m: int, functions: int, size: int) -> Iterator[slice]:
@@ -413,3 +413,11 @@ def labelled(
     if prediction.log_density is not None:
         arrays["log_density"] = ((dim,), prediction.log_density)
     return xr.Dataset(arrays, coords=coords)
+
+
+def probabilities_and_moments(classifier: GPClassifier, predicted: xr.Dataset) -> tuple[Array, Array | None]:
+    """Class probabilities (m, classes) of a dataset by `labelled`, or moments (2, m) where there are no classes."""
+    if "p" in predicted:
+        return predicted["p"].values, None
+    moments = np.stack([predicted[f"{classifier.response}_{moment}"].values for moment in ("mean", "variance")])
+    return np.empty((moments.shape[1], 0)), moments

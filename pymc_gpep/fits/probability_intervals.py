@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize.elementwise import find_root
+from scipy.optimize.elementwise import bracket_root, find_root
 from scipy.special import ndtri
 from scipy.stats import qmc
 
@@ -194,13 +194,6 @@ def _root(distribution: _Distribution, level: float, centre: Array, spread: Arra
         return distribution(number(x, rows).ravel(), rows.ravel()).reshape(x.shape) - level
 
     every = np.arange(len(centre), dtype=np.float64)  # rows, which the search leaves out where it is done
-    step = np.ones(len(centre))
-    low, high = -step, step.copy()
-    for _ in range(_LONGEST):
-        above, below = excess(low, every) > 0.0, excess(high, every) < 0.0
-        if not (above.any() or below.any()):
-            break
-        step = 2.0 * step
-        low, high = np.where(above, low - step, low), np.where(below, high + step, high)
-    found = find_root(excess, (low, high), args=(every,), tolerances={"xrtol": 1e-10, "xatol": 1e-12}).x
+    ends = bracket_root(excess, -np.ones(len(every)), np.ones(len(every)), args=(every,), maxiter=_LONGEST).bracket
+    found = find_root(excess, ends, args=(every,), tolerances={"xrtol": 1e-10, "xatol": 1e-12}).x
     return number(found, slice(None))

@@ -289,10 +289,6 @@ def _check_model(space: Hyperparameters, theta: Array, attrs: Mapping[Any, Any],
             "The priors of the hyperparameters are not those that were fitted: their log density at the maximum is "
             f"{prior:.6g}, and was {stored:.6g}."
         )
-    _check_classes(classifier, attrs)
-
-
-def _check_classes(classifier: GPClassifier, attrs: Mapping[Any, Any]) -> None:
     if (own := named_classes(classifier)) != (was := attrs["classes"]):
         raise ValueError(f"{_OTHER}: its classes are {own}, not {was}.")
 

@@ -1,7 +1,7 @@
 """Draws of a fit: of the variables of its model, and of the latent functions at any inputs."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -68,6 +68,7 @@ class Recorder:
         self._model = model = classifier.model
         value_vars = [model.rvs_to_values[rv] for rv in free]
         given = {f: f.type(f.name) for f in classifier.held}
+        self._given = [v.name for v in (*value_vars, *given)]
         transformed = [rv for rv in free if model.rvs_to_transforms[rv] is not None]
         missing = classifier.unobserved
         drawn = [each.missing.drawn() for each in classifier.each if each.missing is not None]
@@ -88,6 +89,7 @@ class Recorder:
 
     def trace(self, values: Mapping[str, Array], chain: int) -> Trace:
         """Trace of a chain, from draws (s, ...) of value variables and of deterministic latent values, by name."""
+        values = {name: values[name] for name in self._given}
         first = self._compute(*(value[0] for value in values.values()))
         trace = Trace(
             model=self._model,
@@ -107,6 +109,7 @@ class Recorder:
 _NEW = "new_point"
 _WITH_NORMALS = 1000  # most rows for which a factorisation of their covariance is no matter
 _GIGABYTE = 1e9
+_OF_WEIGHTS = ("pareto_k", "effective_size", "log_evidence")  # numbers that describe weights as a whole
 _ENOUGH = 1000  # draws to weight where fewer are asked for
 
 _log = logging.getLogger("pymc")  # where pm.sample says what it does; what silences that silences this
@@ -195,14 +198,13 @@ def sample(
         return _noted(fit, data)
     weighted = _weighted(fit, (chains, draws), rng) if importance else None
     seed = int(rng.spawn(1)[0].integers(2**30))
-    recorder, names, drawn_by = _recording(fit, as_gps(gp), seed)
-
-    def values(chain: int) -> dict[str, Array]:
-        drawn = weighted.chain(chain) if weighted else drawn_by(draws, rng)
-        return {name: drawn[name] for name in names}
-
-    data = _sampled_variables(hyper, recorder, values, chains, weighted, return_inferencedata, **kwargs)
-    return _noted(fit, data) if return_inferencedata else data
+    recorder, drawn_by = _recording(fit, as_gps(gp), seed)
+    traces = [
+        recorder.trace(weighted.chain(chain) if weighted else drawn_by(draws, rng), chain) for chain in range(chains)
+    ]
+    if not return_inferencedata:
+        return MultiTrace(traces)
+    return _noted(fit, _labelled(hyper, traces, weighted, kwargs))
 
 
 def _noted(fit: Fitted, data: xr.DataTree) -> xr.DataTree:
@@ -280,63 +282,36 @@ def _check_memory(draws: int, functions: int, rows: int) -> None:
         )
 
 
-def _sampled_variables(
-    hyper: HyperPosterior,
-    recorder: Recorder,
-    draw: Callable[[int], Mapping[str, Array]],
-    chains: int,
-    weighted: ResampledDraws | None,
-    return_inferencedata: bool,
-    **kwargs: Any,
-) -> Any:
-    """A trace of all that a model records.
-
-    Parameters
-    ----------
-    hyper : HyperPosterior
-    recorder : Recorder
-    draw : function of the number of a chain
-        Returns draws by name of what the recorder is given.
-    chains : int
-    weighted : ResampledDraws or None
-        Where draws were resampled by their weights.
-    return_inferencedata : bool
-    **kwargs
-        For `pm.to_inference_data`.
-    """
+def _labelled(
+    hyper: HyperPosterior, traces: list[Trace], weighted: ResampledDraws | None, kwargs: dict[str, Any]
+) -> xr.DataTree:
+    """A DataTree of traces, with the weights by which draws were resampled, if they were."""
     classifier = hyper.log_posterior.classifier
     model = classifier.model
-    traces = [recorder.trace(draw(chain), chain) for chain in range(chains)]
-    multitrace = MultiTrace(traces)
-    if not return_inferencedata:
-        return multitrace
     kwargs["log_likelihood"] = False
     kwargs["dims"] = plain_dims(model, traces[0].var_shapes, classifier.coords) | dict(kwargs.get("dims") or {})
     with as_it_was(model, hyper.log_posterior.space.data, classifier.coords):
-        data = pm.to_inference_data(multitrace, model=model, **kwargs)
+        data = pm.to_inference_data(MultiTrace(traces), model=model, **kwargs)
     data["posterior"].attrs |= _attrs(hyper)
     if weighted:
-        data["sample_stats/log_weight"] = weighted.labelled_weights(data["posterior"].coords)
-        data["sample_stats"].attrs |= weighted.attrs
+        own = {dim: data["posterior"].coords[dim] for dim in ("chain", "draw")}
+        data["sample_stats/log_weight"] = xr.DataArray(weighted.log_weights, own, dims=("chain", "draw"))
+        data["sample_stats"].attrs |= {name: getattr(weighted.check, name) for name in _OF_WEIGHTS}
     return data
 
 
 def _recording(
     fit: Fitted, gps: Gps, seed: int
-) -> tuple[Recorder, list[str], Callable[[int, np.random.Generator], Mapping[str, Array]]]:
-    """A recorder of draws, the names of the variables that it is given, and a function that draws these.
+) -> tuple[Recorder, Callable[[int, np.random.Generator], Mapping[str, Array]]]:
+    """A recorder of draws, and a function that draws what it is given.
 
     The recorder draws by the seed what the model draws anew.
     """
     hyper, free, deterministics = fit.hyper_posterior, fit._free, fit._deterministics
     log_posterior = hyper.log_posterior
     classifier, space = log_posterior.classifier, log_posterior.space
-
-    def recorder(free: Sequence[TensorVariable], deterministics: Sequence[TensorVariable]) -> Recorder:
-        return Recorder(classifier, free, deterministics, space.data, seed)
-
     if log_posterior.joint or classifier.implicit:
-        return recorder(free, deterministics), _recorded(classifier, free), partial(draw, fit)
+        return Recorder(classifier, free, deterministics, space.data, seed), partial(draw, fit)
     rotated = any(latent.rotated for latent in classifier.latents)
     whole = rotated and classifier.n_points <= _WITH_NORMALS
     if not whole:
@@ -350,13 +325,7 @@ def _recording(
             return values | {latent.f.name: f[:, latent.rows] for latent in classifier.latents}
         return values | space.variables.draws(points[0], f, _standard_normals(hyper, chosen, f, gps))
 
-    return recorder(free, deterministics), _recorded(classifier, free), by_functions
-
-
-def _recorded(classifier: GPClassifier, free: Sequence[TensorVariable]) -> list[str]:
-    """Names of what a recorder of some free variables is given: their values, and deterministic latent values."""
-    value_vars = [classifier.model.rvs_to_values[rv].name for rv in free]
-    return [*value_vars, *(str(f.name) for f in classifier.held)]
+    return Recorder(classifier, free, deterministics, space.data, seed), by_functions
 
 
 def _without_latents(
@@ -382,17 +351,11 @@ def _sampled_functions(
     posterior = posterior.assign_coords(chain=np.arange(chains), draw=np.arange(draws))
     for latent in classifier.latents:
         values = np.array([f[:, latent.rows] for _, f in parts])
-        dims = ["chain", "draw", *_function_dims(classifier, latent.f), _NEW]
-        posterior[latent.f.name] = (dims, values)
+        named = classifier.model.named_vars_to_dims.get(str(latent.f.name)) or [f"{latent.f.name}_dim_0"]
+        functions = [str(named[0])] if latent.f.ndim > 1 else []
+        posterior[latent.f.name] = (["chain", "draw", *functions, _NEW], values)
     posterior.attrs = _attrs(hyper)
     return xr.DataTree.from_dict({"posterior": posterior})
-
-
-def _function_dims(classifier: GPClassifier, f: TensorVariable) -> Iterator[str]:
-    """The dim of the functions of latent values, if they have one."""
-    if f.ndim > 1:
-        dims = classifier.model.named_vars_to_dims.get(str(f.name))
-        yield str(dims[0]) if dims else f"{f.name}_dim_0"
 
 
 def _attrs(hyper: HyperPosterior) -> dict[str, Any]:

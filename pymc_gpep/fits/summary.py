@@ -12,6 +12,7 @@ one function it is
 """
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +23,10 @@ from scipy.stats import norm, qmc
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.approximations.third_cumulants import third_cumulants
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.draws import conditionals
 from pymc_gpep.fits.effects import names_of_effects
 from pymc_gpep.fits.fitted import Fitted
-from pymc_gpep.fits.labels import dims_that_fit
+from pymc_gpep.fits.labels import axes_that_fit
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
@@ -136,17 +138,7 @@ def summaries(
     ci_prob: float,
     seed: int,
 ) -> list[pd.DataFrame]:
-    """Return means, standard deviations and equal-tailed intervals of variables of the model; see `Fit.summary`.
-
-    Parameters
-    ----------
-    hyper : HyperPosterior
-    weights : sequence of array (s,)
-        Weights of the nodes, which sum to 1: a table for each.
-    names, hyperparameters : sequence of str
-    ci_prob : float
-    seed : int
-    """
+    """Return a table of `Fit.summary` for each of several weights (s,) of the nodes, which sum to 1."""
     tails = 0.5 * (1.0 - ci_prob), 0.5 * (1.0 + ci_prob)
     ends = [f"eti{round(100 * ci_prob)}_{end}" for end in ("lb", "ub")]
     mixture, labels = _of_effects(hyper, names) if names else (None, [])
@@ -169,18 +161,17 @@ def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormal
     joint = log_posterior.space.variables.affine(names)
     means, variances, thirds = [], [], []
     shapes: dict[str, tuple[int, ...]] = {}
-    for s, (node, solution) in enumerate(hyper.solutions()):
-        functions = log_posterior.latent(node.theta, solution)
-        own = joint(hyper.point(s), functions)
+    for each in conditionals(hyper):
+        own = joint(each.point, each.functions)
         shapes = {name: np.shape(own.means[name]) for name in names}
         means.append(np.concatenate([np.ravel(own.means[name]) for name in names]))
         of_each = own.variances()
         variances.append(np.concatenate([np.ravel(of_each[name]) for name in names]))
         added, third = np.zeros((2, means[-1].size))
         if log_posterior.joint:  # skewness is that of latent values of all rows
-            image = functions.of_normals if log_posterior.classifier.prior.singular else lambda each: each
+            image = each.functions.of_normals if log_posterior.classifier.prior.singular else lambda each: each
             matched = log_posterior.approximator.matches_moments
-            added, third = _beyond_gaussian(own, names, solution, image, matched=matched)
+            added, third = _beyond_gaussian(own, names, each.solution, image, matched=matched)
         variances[-1] += np.maximum(added, -0.5 * variances[-1])
         thirds.append(third)
     sd = np.sqrt(np.array(variances))
@@ -270,11 +261,8 @@ def _labels(hyper: HyperPosterior, name: str, shape: tuple[int, ...]) -> list[st
     if not shape:
         return [name]
     classifier = hyper.log_posterior.classifier
-    dims = dims_that_fit(classifier.model, name, shape, classifier.coords)
-    axes = [classifier.coords.get(dim) or range(size) for dim, size in zip(dims, shape, strict=True)]
-    return [
-        f"{name}[{', '.join(str(axis[i]) for axis, i in zip(axes, place, strict=True))}]" for place in np.ndindex(shape)
-    ]
+    axes = [labels for _, labels in axes_that_fit(classifier.model, name, shape, classifier.coords)]
+    return [f"{name}[{', '.join(map(str, labels))}]" for labels in product(*axes)]
 
 
 def checked_prob(ci_prob: float | None) -> float:

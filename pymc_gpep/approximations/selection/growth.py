@@ -154,13 +154,8 @@ class IndependentGrowth(Growth):
         super().__init__(n_functions, n_stubs, capacity, candidates)
         self._variance = np.zeros((n_stubs, candidates))
 
-    @property
-    def variance(self) -> Array:
-        """Return the variance of each function, (c, p)."""
-        return np.broadcast_to(self._variance, self.mean.shape)
-
     def covariance(self, places: Places | slice = slice(None)) -> Array:
-        variance, every = self.variance[:, places].T, np.arange(self.n_functions)
+        variance, every = np.broadcast_to(self._variance, self.mean.shape)[:, places].T, np.arange(self.n_functions)
         found = np.zeros((*variance.shape, self.n_functions))
         found[:, every, every] = variance
         return found

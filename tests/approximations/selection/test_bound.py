@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations.ivm import row_sample, sites_of
 from pymc_gpep.approximations.selection.bound import ActiveBound
-from pymc_gpep.approximations.selection.greedy import include_rows
+from pymc_gpep.approximations.selection.greedy import Candidates
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.solvers.inducing import Block
 from tests.approximations.selection.cases import CASES, Case
@@ -33,7 +33,8 @@ def moments(case, problem, sites, weight=1.0):
 
 
 def filtered(case, problem):
-    found = include_rows(case.rows(problem), problem.y, case.likelihood, case.rule, ROWS).selection
+    grown = Candidates(case.rows(problem), problem.y, case.likelihood, case.rule, len(ROWS), ROWS)
+    found = grown.include_first(len(ROWS)).selection
     return found, sites_of(case.rule, found.precision, found.location)
 
 

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations.ivm import sites_of
-from pymc_gpep.approximations.selection.greedy import Candidates, include_rows
+from pymc_gpep.approximations.selection.greedy import Candidates
 from pymc_gpep.gaussians.posteriors import posterior_of
 from tests.approximations.selection.cases import CASES
 from tests.reference.active_rows import MATCHES, adf
@@ -21,7 +21,7 @@ def test_sites_and_moments_are_those_of_dense_filtering(case):
         grown.include(int(row))
     match = MATCHES[case.likelihood.name, case.rule.name]
     exact = adf(problem.K, problem.m, problem.y, ORDER, match)
-    selection, growth = grown.selection, grown.growth
+    selection, growth = grown.selection, grown.growths[0]
     assert_allclose(case.blocks(selection.precision), exact.precision, atol=2e-7)
     assert_allclose(selection.location.T, exact.location, atol=2e-7)
     assert_allclose(growth.mean, exact.mean, atol=2e-7)
@@ -40,10 +40,10 @@ def test_what_has_grown_is_what_is_made_at_once(case, per_class):
     grown = Candidates(case.rows(problem), problem.y, case.likelihood, case.rule, 40, np.arange(60))
     for row in range(40):
         grown.include(row)
-    mean, cov = grown.growth.mean.copy(), grown.growth.covariance().copy()
+    mean, cov = grown.growths[0].mean.copy(), grown.growths[0].covariance().copy()
     grown.replace(np.arange(60), np.arange(60))
-    assert_allclose(grown.growth.mean, mean, atol=1e-10)
-    assert_allclose(grown.growth.covariance(), cov, atol=1e-10)
+    assert_allclose(grown.growths[0].mean, mean, atol=1e-10)
+    assert_allclose(grown.growths[0].covariance(), cov, atol=1e-10)
     selection = grown.selection
     dense = posterior_of(
         case.prior(problem, selection.rows), sites_of(case.rule, selection.precision, selection.location)
@@ -58,7 +58,7 @@ def test_a_number_that_all_means_have_in_common_changes_nothing():
     case = CASES[0]
     problem = case.problem()
     one, other = (
-        include_rows(case.rows(each), each.y, case.likelihood, case.rule, ORDER).selection
+        Candidates(case.rows(each), each.y, case.likelihood, case.rule, 6, ORDER).include_first(6).selection
         for each in (problem, problem._replace(m=problem.m + 7.0))
     )
     assert_allclose(one.precision, other.precision, rtol=1e-10)

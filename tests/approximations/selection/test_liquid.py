@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import IVM, approximator
 from pymc_gpep.approximations.ivm import sites_of
-from pymc_gpep.approximations.selection.greedy import Candidates, include_rows
+from pymc_gpep.approximations.selection.greedy import Candidates
 from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.gaussians.posteriors import posterior_of
 from tests.approximations.selection.cases import CASES
@@ -16,14 +16,15 @@ from tests.reference.data import random_problem
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_with_all_rows_moving_they_come_to_the_fixed_point_of_all_rows(case):
     problem = case.problem()
-    grown = include_rows(case.rows(problem), problem.y, case.likelihood, case.rule, np.arange(12), 12, 2)
-    assert grown.growth.settle(200) < 1e-8
+    grown = Candidates(case.rows(problem), problem.y, case.likelihood, case.rule, 12, np.arange(12), 12, 2)
+    grown.include_first(12)
+    assert grown.growths[0].settle(200) < 1e-8
     k = problem.K if problem.K.ndim == 3 else problem.K[None]
     method = approximator(case.rule.method, case.likelihood, {"tolerance": 1e-9})
     dense = method.solve(k, problem.m, problem.y, likelihood=case.likelihood)
     assert dense.convergence.converged
-    assert_allclose(grown.growth.mean, dense.mean, atol=1e-6)
-    assert_allclose(grown.growth.covariance(), dense.cov, atol=1e-6)
+    assert_allclose(grown.growths[0].mean, dense.mean, atol=1e-6)
+    assert_allclose(grown.growths[0].covariance(), dense.cov, atol=1e-6)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.c == 3], ids=str)
@@ -42,8 +43,8 @@ def test_moments_are_those_of_the_sites_while_rows_freeze_and_candidates_change(
     k = problem.K if per_class else problem.K[None]
     at = grown.rows
     exact = dense.predict(k[:, at[:, None], selection.rows], k.diagonal(axis1=1, axis2=2)[:, at], problem.m[:, at])
-    assert_allclose(grown.growth.mean, exact[0], atol=1e-9)
-    assert_allclose(grown.growth.covariance(), exact[1], atol=1e-9)
+    assert_allclose(grown.growths[0].mean, exact[0], atol=1e-9)
+    assert_allclose(grown.growths[0].covariance(), exact[1], atol=1e-9)
 
 
 def test_a_choice_keeps_rows_that_still_move_among_candidates():
@@ -55,8 +56,8 @@ def test_a_choice_keeps_rows_that_still_move_among_candidates():
 
     def away_from_fixed_point(liquid: int) -> float:
         rule = IVM().rule(found.likelihood)
-        grown = include_rows(rows, problem.y, found.likelihood, rule, order, liquid, 2)
-        return float(np.abs(grown.growth.mean[:, :20] - found.posterior.mean).max())
+        grown = Candidates(rows, problem.y, found.likelihood, rule, 20, order, liquid, 2).include_first(20)
+        return float(np.abs(grown.growths[0].mean[:, :20] - found.posterior.mean).max())
 
     assert away_from_fixed_point(20) < 0.1 * away_from_fixed_point(1)
 

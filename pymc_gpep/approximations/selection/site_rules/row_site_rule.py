@@ -1,6 +1,8 @@
 """The contract of a rule that gives rows their sites."""
 
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +11,28 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 
-__all__ = ["Matched", "RowSiteRule", "Told"]
+__all__ = ["SEPARATE", "Matched", "RowSiteRule", "SeenRows", "Told"]
+
+SEPARATE = "separate"
+"""The name of rules by which each function chooses rows of its own."""
+
+
+class SeenRows(NamedTuple):
+    """Rows, and the moments of their latent values that sites are made from, as contiguous arrays."""
+
+    likelihood: Likelihood
+    """Likelihood of these rows."""
+    labels: NDArray[np.int64]
+    """(p,)."""
+    mean: Array
+    """(c, p)."""
+    cov: Array
+    """(p, c, c)."""
+
+    @property
+    def by_row(self) -> tuple[Array, Array]:
+        """Means and variances (p, c) of each function alone."""
+        return np.ascontiguousarray(self.mean.T), np.ascontiguousarray(np.diagonal(self.cov, axis1=1, axis2=2))
 
 
 class Matched(NamedTuple):
@@ -30,44 +53,47 @@ class Told(NamedTuple):
     """Divergence of the posterior with a row's site from that without, (p,); (c, p) where a rule is `separate`."""
 
 
-class RowSiteRule(Protocol):
-    """Sites from the moments of latent values without them (assumed density filtering)."""
+@dataclass(frozen=True)
+class RowSiteRule(ABC):
+    """Sites from the moments of latent values without them (assumed density filtering).
 
-    @property
-    def name(self) -> str:
-        """Return the name of the rule in `sites=`."""
+    Parameters
+    ----------
+    name : str
+        Name of the rule in `sites=`.
+    """
 
-    @property
-    def method(self) -> str:
-        """The approximation whose fixed point these sites are on the way to."""
+    name: str
 
-    @property
-    def form(self) -> SiteForm:
-        """Return the form of the sites."""
-
-    @property
-    def shares(self) -> bool:
-        """Whether all functions of a row have the same precision."""
+    method: ClassVar[str]
+    """The approximation whose fixed point these sites are on the way to."""
+    form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
+    """Form of the sites."""
+    shares: ClassVar[bool] = False
+    """Whether all functions of a row have the same precision."""
+    from_cavity: ClassVar[bool] = True
+    """Whether a site is made from the moments without it, or from those with it, at a fixed point."""
 
     @property
     def separate(self) -> bool:
         """Whether each function chooses rows of its own."""
+        return self.name == SEPARATE
 
-    @property
-    def from_cavity(self) -> bool:
-        """Whether a site is made from the moments without it, or from those with it, at a fixed point."""
-
+    @abstractmethod
     def fits(self, likelihood: Likelihood) -> bool:
         """Whether a likelihood has what it takes."""
 
-    def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
-        """Sites of p rows from means (c, p) and covariances (p, c, c)."""
+    @abstractmethod
+    def match(self, seen: SeenRows) -> Matched:
+        """Sites of rows."""
 
-    def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
+    @abstractmethod
+    def told(self, seen: SeenRows) -> Told:
         """For scores: ½(log|M| + tr(M⁻¹ − I) + gᵀAg) of each row, M = I + ΠA and g = M⁻¹(ν − Πμ).
 
         The divergence is that of the latent values of the row alone (Seeger and Jordan 2004, equation 14).
         """
 
-    def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
-        """The log probabilities alone."""
+    def log_normalisers(self, seen: SeenRows) -> Array:
+        """The log probabilities alone, (p,)."""
+        return self.told(seen).log_z
