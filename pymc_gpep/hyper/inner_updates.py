@@ -15,7 +15,7 @@ import pytensor.tensor as pt
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.optimum import Optimum, Searched, how_many, maximise, off_start, refuse, why_stopped
+from pymc_gpep.hyper.optimum import Optimum, Searched, how_many, maximise, off_start, refuse
 
 __all__ = ["Direction", "OptimiserSteps", "SignedSteps", "climb"]
 
@@ -154,7 +154,8 @@ def climb(
     history, taken = [here], [here.log_posterior]
     step = direction(here.gradient)
     refused = 0
-    converged, message, interrupted = False, f"Limit of {max_iterations} iterations reached.", False
+    converged, message = False, f"Limit of {max_iterations} iterations reached."
+    ended_by: BaseException | None = None
     try:
         for _ in range(max_iterations):
             found = log_posterior.after_one_sweep(here.theta + step, here.start)
@@ -179,16 +180,17 @@ def climb(
                 converged, message = True, "The log posterior does not change any more."
                 break
     except (KeyboardInterrupt, StopIteration) as stopped:
-        message, interrupted = why_stopped(stopped), isinstance(stopped, KeyboardInterrupt)
+        ended_by = stopped
     best = here
-    if not interrupted:
+    if not isinstance(ended_by, KeyboardInterrupt):
         try:
             exact = log_posterior(here.theta, here.start)
             if exact.usable or (bounded and exact.log_posterior >= here.log_posterior):
                 best = exact
         except KeyboardInterrupt as stopped:
-            converged, message, interrupted = False, why_stopped(stopped), True
-    return Optimum(best, converged, message, tuple(history), interrupted, remark=remark)
+            ended_by = stopped
+    optimum = Optimum(best, converged, message, tuple(history), remark=remark)
+    return optimum if ended_by is None else optimum.stopped_by(ended_by)
 
 
 def _is_flat(values: Sequence[float], flat: float) -> bool:

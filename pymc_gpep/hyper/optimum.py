@@ -75,6 +75,19 @@ class Optimum:
     """Where searches from several points ended, in their order; NaN where one could not begin."""
     remark: str = ""
     """What else there is to say of a search, in words that its outcome begins."""
+    stopped: bool = False
+    """Whether Ctrl-C or a callback ended the search before its end."""
+
+    def stopped_by(self, ended_by: BaseException) -> Self:
+        """Return the same, as one that an interrupt or the StopIteration of a callback ended."""
+        why, interrupted = why_stopped(ended_by), isinstance(ended_by, KeyboardInterrupt)
+        return replace(self, converged=False, message=why, interrupted=interrupted, stopped=True)
+
+    @property
+    def ended_by(self) -> BaseException | None:
+        """An exception like that which ended the search before its end; None where it came to its end."""
+        kind = KeyboardInterrupt if self.interrupted else StopIteration
+        return kind(self.message) if self.stopped else None
 
     @property
     def first(self) -> Evaluation:
@@ -223,7 +236,7 @@ def maximise(
     roughly = set() if rough is evaluate else {theta.tobytes()}  # points evaluated so
     if roughly:
         flat = max(flat, _NOISE)
-    said: list[str] = []
+    ended_by: list[BaseException] = []
 
     def highest() -> Evaluation:
         return max(history, key=lambda evaluation: evaluation.log_posterior)
@@ -264,7 +277,7 @@ def maximise(
         try:
             callback(tuple(history))
         except StopIteration as stop:  # which the optimiser takes for its end, without what it says
-            said.append(why_stopped(stop))
+            ended_by.append(stop)
             raise
 
     if not searching:
@@ -279,12 +292,12 @@ def maximise(
             # L-BFGS may stop on a slope: in units that are not those of this search, or after a step in vain.
             slope, gained = float(np.abs(best.gradient).max()), best.log_posterior - began
             steep = slope > _STEEP if units is not None else slope > _STEEPER and gained > 0.0
-            if (unsure or steep) and not said and len(history) <= max_iterations:
+            if (unsure or steep) and not ended_by and len(history) <= max_iterations:
                 rough, units, begin, began = evaluate, None if steep else units, best.theta, best.log_posterior
                 evaluated.clear()
                 evaluated[begin.tobytes()] = best
                 continue
-            if said or not result.success:
+            if ended_by or not result.success:
                 break
             higher = higher_beside(evaluate, history, size)
             if higher is None:
@@ -294,17 +307,17 @@ def maximise(
             evaluated[begin.tobytes()] = higher
             record(begin)
             evaluated[begin.tobytes()] = higher
-        converged, interrupted = bool(result.success), False
-        message = said[0] if said else str(result.message)
+        converged, message = bool(result.success), str(result.message)
         exact = best if evaluate is log_posterior else log_posterior(best.theta, best.start)
-        if exact.status == NOT_POSITIVE_DEFINITE and search is None and not said:
+        if exact.status == NOT_POSITIVE_DEFINITE and search is None and not ended_by:
             # On the way nobody looked whether the covariances were any.
             return maximise(log_posterior, theta, max_iterations, callback, start, log_posterior, flat, units)
     except (KeyboardInterrupt, StopIteration) as stopped:
-        converged, message = False, why_stopped(stopped)
-        interrupted = isinstance(stopped, KeyboardInterrupt)
+        converged, message = False, ""
+        ended_by.append(stopped)
         best = exact = highest()  # the solution is found to the tolerance when somebody asks for it
-    return Optimum(exact if exact.usable else best, converged, message, tuple(history), interrupted, remark=remark)
+    found = Optimum(exact if exact.usable else best, converged, message, tuple(history), remark=remark)
+    return found.stopped_by(ended_by[-1]) if ended_by else found
 
 
 def _minimised(
