@@ -15,7 +15,8 @@ import pytensor.tensor as pt
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.optimum import Optimum, Searched, how_many, maximise, off_start, refuse
+from pymc_gpep.hyper.optimum import Optimum, how_many, maximise, off_start, refuse
+from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 
 __all__ = ["Direction", "OptimiserSteps", "SignedSteps", "climb"]
 
@@ -104,15 +105,8 @@ class OptimiserSteps:
             state.set_value(value)
 
 
-class Climbed(Searched, Protocol):
-    """A log posterior that EP can be stopped on the way to."""
-
-    def after_one_sweep(self, theta: Array, start: Array, /) -> Evaluation:
-        """After one sweep from these sites, with the gradient for the sites that it ends with."""
-
-
 def climb(
-    log_posterior: Climbed,
+    log_posterior: SparseLogPosterior,
     theta: Array,
     max_iterations: int,
     callback: Callable[[tuple[Evaluation, ...]], None],
@@ -124,7 +118,7 @@ def climb(
 
     Parameters
     ----------
-    log_posterior : Climbed
+    log_posterior : SparseLogPosterior
     theta : array
         Where to begin; EP is solved there first.
     max_iterations : int

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar, NoReturn, Protocol, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 import xarray as xr
-from pymc.blocking import PointType
 from scipy.optimize import minimize
 
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation, evaluation_table
+from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.saddle import defined_beside, higher_beside
 from pymc_gpep.kernels.status import (
     CONVERGED,
@@ -23,7 +23,7 @@ from pymc_gpep.kernels.status import (
     OUT_OF_ITERATIONS,
 )
 
-__all__ = ["AGREE", "FLAT", "Optimum", "Searched", "how_many", "maximise", "off_start", "refuse", "why_stopped"]
+__all__ = ["AGREE", "FLAT", "Optimum", "how_many", "maximise", "off_start", "refuse", "why_stopped"]
 
 AGREE = 0.1
 """Largest difference of the log posterior at which two ends are one."""
@@ -35,29 +35,6 @@ FLAT = 1e-8
 def why_stopped(stopped: BaseException) -> str:
     """The reason that an interrupt, or the StopIteration of a callback, gives for the end of a search."""
     return str(stopped) or ("Interrupted." if isinstance(stopped, KeyboardInterrupt) else "Stopped by a callback.")
-
-
-class Searched(Protocol):
-    """A log posterior that has a maximum."""
-
-    @property
-    def name(self) -> str:
-        """Name of the approximation that it stands on."""
-
-    def loosely(self) -> Self:
-        """The same, evaluated as accurately as a search needs."""
-
-    def roughly(self) -> Self:
-        """The same, evaluated as accurately as a search needs while it rises."""
-
-    def point(self, theta: Array, /) -> PointType:
-        """Values that a flat vector stands for, by name."""
-
-    def check_moments(self, theta: Array, /) -> None:
-        """Raise a ValueError if there is something wrong with the prior at one point."""
-
-    def __call__(self, theta: Array, start: Any = None, /) -> Evaluation:
-        """Evaluate, from a start or from neighbours."""
 
 
 @dataclass(frozen=True)
@@ -179,12 +156,12 @@ class Optimum:
 
 
 def maximise(
-    log_posterior: Searched,
+    log_posterior: LogPosterior,
     theta: Array,
     max_iterations: int,
     callback: Callable[[tuple[Evaluation, ...]], None] = lambda history: None,
     start: Array | None = None,
-    search: Searched | None = None,
+    search: LogPosterior | None = None,
     flat: float = FLAT,
     units: Array | None = None,
 ) -> Optimum:
@@ -195,7 +172,7 @@ def maximise(
 
     Parameters
     ----------
-    log_posterior : Searched
+    log_posterior : LogPosterior
     theta : array
         Where to begin, unconstrained.
     max_iterations : int
@@ -204,7 +181,7 @@ def maximise(
         the best point so far is kept.
     start : array, optional
         `Evaluation.start` of a point near `theta`.
-    search : Searched, optional
+    search : LogPosterior, optional
         What is evaluated on the way; the log posterior, loosely, if not given.
     flat : float
         Relative change of the log posterior in an iteration that counts as none.
@@ -347,7 +324,7 @@ def _minimised(
     )  # fmt: skip
 
 
-def how_many(log_posterior: Searched, theta: Array) -> int:
+def how_many(log_posterior: LogPosterior, theta: Array) -> int:
     """How many elements of a flat vector are hyperparameters: the first ones."""
     return sum(np.size(value) for value in log_posterior.point(theta).values())
 
@@ -366,7 +343,7 @@ def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) 
     return (here, "") if higher is None else (higher, _SADDLE)
 
 
-def refuse(log_posterior: Searched, best: Evaluation) -> NoReturn:
+def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
     """Raise a ValueError that says why a search cannot start where it was evaluated."""
     theta = best.theta
     size = how_many(log_posterior, theta)
