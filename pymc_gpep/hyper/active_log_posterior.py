@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from pymc_gpep.approximations.ivm import IVM, ActiveSolution, RowSample, active_prior, sites_of
 from pymc_gpep.approximations.selection.bound import ActiveBound
@@ -23,7 +22,6 @@ from pymc_gpep.hyper.block_log_posterior import FEW, BlockLogPosterior
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Gps
-from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -84,11 +82,6 @@ class ActiveLogPosterior(BlockLogPosterior):
     @cached_property
     def _row_inputs(self) -> RowInputs:
         return RowInputs.of(self.classifier, self.blocks())
-
-    @cached_property
-    def labels(self) -> NDArray[np.int64]:
-        """Labels of all rows, (n,)."""
-        return checked_labels(self.blocks().rows, self.likelihood, self.classifier.n_functions)
 
     @property
     def likelihood(self) -> Likelihood:

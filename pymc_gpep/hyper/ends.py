@@ -51,8 +51,9 @@ def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: LogPoster
     slope = np.zeros(best.theta.size)
     slope[:size] = best.gradient[:size]
     theta = best.theta[:size]
-    moved = theta - optimum.history[0].theta[:size]
-    why = _unbounded(space, theta, moved, slope, _FAR if ended else _VERY_FAR)
+    moved = np.abs(theta - optimum.history[0].theta[:size])
+    ran = _are_scales(space) & (moved > (_FAR if ended else _VERY_FAR))
+    why = _where_they_ran(space, theta, ran) if ran.any() and np.abs(slope).max() > _STEEP else ""
     if why and not ended:
         why = f"{optimum.message.strip('. ')}; {why}"
     if not why and ended and log_posterior is not None:
@@ -102,14 +103,6 @@ def _highest_prior(space: Hyperparameters, theta: Array, free: NDArray[np.bool_]
 
 def _are_scales(space: Hyperparameters) -> NDArray[np.bool_]:
     return np.isin(space.owners, list(space.scales_of_priors))
-
-
-def _unbounded(space: Hyperparameters, theta: Array, moved: Array, slope: Array, far: float) -> str:
-    """Which scales of the priors of others ran away, where the density of these has no bound; empty if none did."""
-    ran = _are_scales(space) & (np.abs(moved) > far)
-    if not (ran.any() and np.abs(slope).max() > _STEEP):
-        return ""
-    return _where_they_ran(space, theta, ran)
 
 
 def _where_they_ran(space: Hyperparameters, theta: Array, ran: NDArray[np.bool_]) -> str:
