@@ -8,8 +8,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
-from pymc.blocking import PointType
 
 from pymc_gpep.approximations.ivm import IVM, ActiveSolution, RowSample, active_prior, sites_of
 from pymc_gpep.approximations.selection.bound import ActiveBound
@@ -24,7 +22,6 @@ from pymc_gpep.hyper.block_log_posterior import FEW, BlockLogPosterior
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Gps
-from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -86,11 +83,6 @@ class ActiveLogPosterior(BlockLogPosterior):
     def _row_inputs(self) -> RowInputs:
         return RowInputs.of(self.classifier, self.blocks())
 
-    @cached_property
-    def labels(self) -> NDArray[np.int64]:
-        """Labels of all rows, (n,)."""
-        return checked_labels(self.blocks().rows, self.likelihood, self.classifier.n_functions)
-
     @property
     def likelihood(self) -> Likelihood:
         """Likelihood of the model."""
@@ -136,8 +128,13 @@ class ActiveLogPosterior(BlockLogPosterior):
         return other
 
     def check_moments(self, x: Array) -> None:
-        """See `LogPosterior`."""
-        self.holding(self._solution()).check_moments(x)
+        """Raise a ValueError if the covariance of the active rows at one point cannot be one."""
+        k = active_prior(self.rows_at(x), self._solution().selection.rows).k
+        if bad := np.count_nonzero(~np.isfinite(k)):
+            raise ValueError(
+                f"The prior covariance of the active rows must be finite, but has {bad} values that are not. Look at "
+                "the hyperparameters that the model starts from."
+            )
 
     def _solution(self) -> ActiveSolution:
         if self._chosen is None:
@@ -291,8 +288,8 @@ class ActiveLogPosterior(BlockLogPosterior):
         return f"{self.learns} {trace.outcome}{back}; {sites}."
 
 
-class HeldActive:
-    """The log posterior while active rows and their sites are held, with its gradient.
+class HeldActive(ActiveLogPosterior):
+    """The log posterior while active rows and their sites are held, with an exact gradient.
 
     The Gaussian that the sites make of the prior follows the hyperparameters.
 
@@ -304,60 +301,37 @@ class HeldActive:
     """
 
     def __init__(self, whole: ActiveLogPosterior, solution: ActiveSolution) -> None:
-        self._whole = whole
-        self._solution = solution
-        self._sites = solution.posterior.sites
+        vars(self).update(vars(whole))
+        self._chosen = solution
 
-    @property
-    def name(self) -> str:
-        """Name of the approximation."""
-        return self._whole.approximator.name
-
-    def loosely(self) -> Self:
-        """The same: nothing is iterated."""
-        return self
-
-    roughly = loosely
-
-    def point(self, theta: Array) -> PointType:
-        """The values of the model's value variables that a flat vector stands for."""
-        return self._whole.point(theta)
-
-    def check_moments(self, theta: Array) -> None:
-        """Raise a ValueError if the covariance of the active rows at one point cannot be one."""
-        k = active_prior(self._whole.rows_at(theta), self._solution.selection.rows).k
-        if bad := np.count_nonzero(~np.isfinite(k)):
-            raise ValueError(
-                f"The prior covariance of the active rows must be finite, but has {bad} values that are not. Look at "
-                "the hyperparameters that the model starts from."
-            )
-
-    def __call__(self, theta: Array, start: Any = None) -> Evaluation:
+    def __call__(self, x: Array, start: Any = None) -> Evaluation:
         """Evaluate; NaN with a status where the posterior has no Cholesky factor. `start` is not needed."""
-        theta = np.array(theta)
+        x = np.array(x)
         try:
             with np.errstate(all="ignore"):
-                bound, slope = self._bound(self._whole.rows_at(theta))
+                bound, slope = self._bound(self.rows_at(x))
         except (NotPositiveDefiniteError, np.linalg.LinAlgError):
-            return Evaluation.failed(theta, NOT_POSITIVE_DEFINITE)
-        log_prior, of_prior = self._whole.space.log_prior_and_slope(theta)
+            return Evaluation.failed(x, NOT_POSITIVE_DEFINITE)
+        log_prior, of_prior = self.space.log_prior_and_slope(x)
         if not np.isfinite(bound):
-            return Evaluation.failed(theta, NOT_FINITE)
-        return Evaluation(theta, bound + log_prior, slope + of_prior, bound, 1, CONVERGED, _NO_START)
+            return Evaluation.failed(x, NOT_FINITE)
+        return Evaluation(x, bound + log_prior, slope + of_prior, bound, 1, CONVERGED, _NO_START)
 
     def solution_at(self, reached: Evaluation) -> ActiveSolution:
         """Solution that the held rows and sites make of the prior where an evaluation was."""
-        prior = active_prior(self._whole.rows_at(reached.theta), self._solution.selection.rows)
-        return replace(self._solution, posterior=posterior_of(prior, self._sites), bound=reached.evidence)
+        solution = self._solution()
+        prior = active_prior(self.rows_at(reached.theta), solution.selection.rows)
+        return replace(solution, posterior=posterior_of(prior, solution.posterior.sites), bound=reached.evidence)
 
     def _bound(self, prior: ModelRows) -> tuple[float, Array]:
-        solution, rows = self._solution, self._solution.selection.rows
+        solution = self._solution()
+        rows = solution.selection.rows
         dense = active_prior(prior, rows)
         every = np.arange(len(rows))
-        bound = ActiveBound(posterior_of(dense, self._sites))
+        bound = ActiveBound(posterior_of(dense, solution.posterior.sites))
         own = Block(dense.k, np.ascontiguousarray(dense.k[:, every, every]), dense.mean)
         of_own = bound.add(own, solution.labels[rows], solution.likelihood.at(rows), 1.0)
-        slope = np.zeros(self._whole.space.size)
+        slope = np.zeros(self.space.size)
         for part in row_blocks(len(solution.sample.others), prior.n_functions * len(rows)):
             some = solution.sample.others[part]
             block, labels = prior.block(rows, some), solution.labels[some]

@@ -20,6 +20,7 @@ from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.latent_functions import LatentFunctions, NewRows, Reach
 from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
+from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block, row_blocks
@@ -282,6 +283,11 @@ class BlockLogPosterior(LogPosterior):
         if gps not in self._made:
             self._made[gps] = InducingBlocks(self.classifier, gps, self.space.data, rows=self._rows)
         return self._made[gps]
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """Labels of all rows, (n,); empty where workers read their own."""
+        return checked_labels(self.blocks().rows, self.classifier.likelihood_model, self.classifier.n_functions)
 
     def prior_at(self, x: Array, gps: Gps = None, solution: Any = None) -> PriorAt:
         """Return the prior at a flat vector, with the anchors there."""

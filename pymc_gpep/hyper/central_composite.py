@@ -75,15 +75,9 @@ class CentralComposite(HyperMethod):
         logs = drop + 0.5 * (u[kept] ** 2).sum(axis=1) + np.log(side[kept]).sum(axis=1) + np.log(normal_weights[kept])
         weights = np.exp(logs - logs.max())
         wanted = weights > _NEGLIGIBLE * weights.sum()
-        return HyperPosterior(
-            self.name,
-            log_posterior,
-            [node for node, want in zip(good, wanted, strict=True) if want],
-            weights[wanted],
-            log_evidence=best.log_posterior + gaussian.log_volume + float(logs.max() + np.log(weights.sum())),
-            converged=None not in nodes,
-            message=failures(nodes),
-        )
+        heavy = [node for node, want in zip(good, wanted, strict=True) if want]
+        evidence = best.log_posterior + gaussian.log_volume + float(logs.max() + np.log(weights.sum()))
+        return self.posterior(log_posterior, heavy, weights[wanted], [failures(nodes)], log_evidence=evidence)
 
 
 def _spread(log_posterior: LogPosterior, gaussian: GaussianAtMaximum, best: Evaluation) -> tuple[Array, Neighbours]:

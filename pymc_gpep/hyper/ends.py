@@ -17,7 +17,8 @@ from scipy.optimize import minimize
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.optimum import Optimum, Searched
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 
 __all__ = ["collapsed", "looked_at", "ran_away"]
@@ -31,14 +32,14 @@ _FURTHER = 3  # steps of one at the end of the way in that direction, over which
 _BEYOND = (1e-3, 1e-2, 1e-1)  # steps along the slope at which a border is looked for
 
 
-def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: Searched | None = None) -> Optimum:
+def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: LogPosterior | None = None) -> Optimum:
     """Return what a search found, not converged and with a reason where its end has a slope.
 
     Parameters
     ----------
     optimum : Optimum
     space : Hyperparameters
-    log_posterior : Searched, optional
+    log_posterior : LogPosterior, optional
         Log posterior that was searched. None where the last step of a search leaves a slope: only scales of priors are
         looked at.
     """
@@ -50,8 +51,9 @@ def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: Searched 
     slope = np.zeros(best.theta.size)
     slope[:size] = best.gradient[:size]
     theta = best.theta[:size]
-    moved = theta - optimum.history[0].theta[:size]
-    why = _unbounded(space, theta, moved, slope, _FAR if ended else _VERY_FAR)
+    moved = np.abs(theta - optimum.history[0].theta[:size])
+    ran = _are_scales(space) & (moved > (_FAR if ended else _VERY_FAR))
+    why = _where_they_ran(space, theta, ran) if ran.any() and np.abs(slope).max() > _STEEP else ""
     if why and not ended:
         why = f"{optimum.message.strip('. ')}; {why}"
     if not why and ended and log_posterior is not None:
@@ -103,14 +105,6 @@ def _are_scales(space: Hyperparameters) -> NDArray[np.bool_]:
     return np.isin(space.owners, list(space.scales_of_priors))
 
 
-def _unbounded(space: Hyperparameters, theta: Array, moved: Array, slope: Array, far: float) -> str:
-    """Which scales of the priors of others ran away, where the density of these has no bound; empty if none did."""
-    ran = _are_scales(space) & (np.abs(moved) > far)
-    if not (ran.any() and np.abs(slope).max() > _STEEP):
-        return ""
-    return _where_they_ran(space, theta, ran)
-
-
 def _where_they_ran(space: Hyperparameters, theta: Array, ran: NDArray[np.bool_]) -> str:
     owners, natural = np.array(space.owners), space.natural(theta[None])
     where = [
@@ -124,7 +118,7 @@ def _where_they_ran(space: Hyperparameters, theta: Array, ran: NDArray[np.bool_]
     )
 
 
-def _at_a_border(log_posterior: Searched, best: Evaluation, slope: Array) -> str:
+def _at_a_border(log_posterior: LogPosterior, best: Evaluation, slope: Array) -> str:
     """The reason why nothing can be computed a short way along the slope; empty where it can."""
     length = np.linalg.norm(slope)
     for reach in _BEYOND:
@@ -159,13 +153,13 @@ _NEARER = 0.5  # a step towards 0, in logarithms
 _FALLS = 1e-3  # of the log posterior over this step, and much more at a maximum
 
 
-def collapsed(space: Hyperparameters, log_posterior: Searched, best: Evaluation) -> str:
+def collapsed(space: Hyperparameters, log_posterior: LogPosterior, best: Evaluation) -> str:
     """Return which Cholesky factors lost a row, where the log posterior does not fall; empty if none did.
 
     Parameters
     ----------
     space : Hyperparameters
-    log_posterior : Searched
+    log_posterior : LogPosterior
         Log posterior that was searched.
     best : Evaluation
         Evaluation at which the search ended.

@@ -45,15 +45,8 @@ class LaplaceNodes(HyperMethod):
         thetas = gaussian.at(standard_normal_nodes(self.nodes, d, random_seed))
         nodes = evaluate_nodes(log_posterior, thetas, gaussian.neighbours, progressbar)
         good = self.usable(nodes)
-        return HyperPosterior(
-            self.name,
-            log_posterior,
-            good,
-            np.ones(len(good)),
-            log_evidence=optimum.best.log_posterior + gaussian.log_volume,
-            converged=len(good) == len(nodes),
-            message=failures(nodes),
-        )
+        evidence = optimum.best.log_posterior + gaussian.log_volume
+        return self.posterior(log_posterior, good, np.ones(len(good)), [failures(nodes)], log_evidence=evidence)
 
 
 def standard_normal_nodes(nodes: int, d: int, random_seed: int) -> Array:

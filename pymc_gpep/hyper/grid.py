@@ -89,15 +89,8 @@ class Grid(HyperMethod):
         weights = np.exp(logs - top)
         cell = float(np.log(spacing).sum()) + float(np.linalg.slogdet(gaussian.root)[1])
         reasons = [failures(found.values()), _open(kept, edge, spacing / self.step), _higher(top, best)]
-        return HyperPosterior(
-            self.name,
-            log_posterior,
-            list(kept.values()),
-            weights,
-            log_evidence=top + cell + float(np.log(weights.sum())),
-            converged=not any(reasons),
-            message="; ".join(filter(None, reasons)),
-        )
+        evidence = top + cell + float(np.log(weights.sum()))
+        return self.posterior(log_posterior, list(kept.values()), weights, reasons, log_evidence=evidence)
 
     def _kept(self, found: dict[_Place, Evaluation | None], best: Evaluation) -> dict[_Place, Evaluation]:
         """Return the nodes whose density is not negligible beside the highest."""

@@ -60,6 +60,33 @@ class HyperMethod(ABC):
             return good
         raise ValueError(f"hyper={self.name!r}: {failures(found)}. Use hyper='map', or other priors.")
 
+    def posterior(
+        self,
+        log_posterior: LogPosterior,
+        nodes: Sequence[Evaluation],
+        weights: Array,
+        complaints: Sequence[str],
+        about: str = "",
+        **known: Any,
+    ) -> HyperPosterior:
+        """Return nodes with their weights; they have converged where there is nothing to complain of.
+
+        Parameters
+        ----------
+        log_posterior : LogPosterior
+        nodes : sequence of Evaluation
+        weights : array (s,)
+        complaints : sequence of str
+            Words for what went wrong; empty for what did not.
+        about : str
+            Words that come before them.
+        **known
+            What else `HyperPosterior` takes.
+        """
+        message = "; ".join(filter(None, [about, *complaints]))
+        converged = not any(complaints)
+        return HyperPosterior(self.name, log_posterior, nodes, weights, converged=converged, message=message, **known)
+
     @abstractmethod
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False

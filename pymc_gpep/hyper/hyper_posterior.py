@@ -1,6 +1,7 @@
 """The posterior of the hyperparameters as finitely many weighted points, with the latent values' Gaussian at each."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ _TOGETHER = 16  # solutions that do not wait for each other
 _ENTRIES = 32_000_000  # of the matrices of solutions that are kept, taken as (c n)² each: 256 MB
 
 
+@dataclass(eq=False, repr=False)
 class HyperPosterior:
     """Σ_s w_s δ(θ − θ_s): nodes θ_s in the unconstrained space, their weights, and a solution at each.
 
@@ -55,31 +57,23 @@ class HyperPosterior:
     an iteration or two.
     """
 
-    def __init__(
-        self,
-        name: str,
-        log_posterior: LogPosterior,
-        nodes: Sequence[Evaluation],
-        weights: Array,
-        *,
-        log_evidence: float = np.nan,
-        converged: bool = True,
-        message: str = "",
-        weighing: Weighing | None = None,
-        draws: xr.DataTree | None = None,
-        solved: Mapping[bytes, Any] | None = None,
-    ) -> None:
-        self.name = name
-        self.log_posterior = log_posterior
-        self.nodes = tuple(nodes)
-        self.weights = np.asarray(weights, dtype=np.float64) / np.sum(weights)
-        self.log_evidence = log_evidence
-        self.converged = converged
-        self.message = message
-        self.weighing = weighing
-        self.draws = draws
+    name: str
+    log_posterior: LogPosterior
+    nodes: Sequence[Evaluation]
+    weights: Array
+    _: KW_ONLY
+    log_evidence: float = np.nan
+    converged: bool = True
+    message: str = ""
+    weighing: Weighing | None = None
+    draws: xr.DataTree | None = None
+    solved: InitVar[Mapping[bytes, Any] | None] = None
+
+    def __post_init__(self, solved: Mapping[bytes, Any] | None) -> None:
+        self.nodes = tuple(self.nodes)
+        self.weights = np.asarray(self.weights, dtype=np.float64) / np.sum(self.weights)
         self._kept: dict[bytes, Any] = dict(solved or {})
-        self._keep = max(1, len(self._kept), _ENTRIES // log_posterior.entries)
+        self._keep = max(1, len(self._kept), _ENTRIES // self.log_posterior.entries)
 
     def __repr__(self) -> str:
         """How it came about, how many nodes there are, and the integral."""

@@ -214,5 +214,4 @@ class Hyperparameters:
             draws = [draw_hyperparameters(self.classifier, seed) for seed in rng.integers(2**30, size=count)]
         except NotImplementedError:
             return np.asarray(initial + rng.standard_normal((count, initial.size)))
-        flat = [DictToArrayBijection.map({v.name: draw[v.name] for v in self.value_vars}).data for draw in draws]
-        return np.array(flat, dtype=np.float64).reshape(count, initial.size)
+        return np.array([self.flat(draw) for draw in draws]).reshape(count, initial.size)

@@ -57,17 +57,14 @@ class ImportanceSampling(HyperMethod):
         weighing = Weighing.of(np.append(smoothed, np.full((~found).sum(), -np.inf)), pareto_k)
         weights = np.exp(smoothed - smoothed.max())
         kept = worth_keeping(weights)
-        return HyperPosterior(
-            self.name,
+        return self.posterior(
             log_posterior,
             [node for node, keep in zip(good, kept, strict=True) if keep],
             weights[kept],
+            [self._remedy(weighing, log_posterior.joint), failures(nodes)],
+            weighing.about("log p(y)"),
             log_evidence=weighing.estimate.value,
             weighing=weighing,
-            converged=bool(found.all()) and weighing.usable,
-            message="; ".join(
-                filter(None, [weighing.about("log p(y)"), self._remedy(weighing, log_posterior.joint), failures(nodes)])
-            ),
         )
 
     def _remedy(self, weighing: Weighing, joint: bool) -> str:

@@ -15,7 +15,8 @@ import pytensor.tensor as pt
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.optimum import Optimum, Searched, how_many, maximise, off_start, refuse, why_stopped
+from pymc_gpep.hyper.optimum import Optimum, how_many, maximise, off_start, refuse
+from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 
 __all__ = ["Direction", "OptimiserSteps", "SignedSteps", "climb"]
 
@@ -104,15 +105,8 @@ class OptimiserSteps:
             state.set_value(value)
 
 
-class Climbed(Searched, Protocol):
-    """A log posterior that EP can be stopped on the way to."""
-
-    def after_one_sweep(self, theta: Array, start: Array, /) -> Evaluation:
-        """After one sweep from these sites, with the gradient for the sites that it ends with."""
-
-
 def climb(
-    log_posterior: Climbed,
+    log_posterior: SparseLogPosterior,
     theta: Array,
     max_iterations: int,
     callback: Callable[[tuple[Evaluation, ...]], None],
@@ -124,7 +118,7 @@ def climb(
 
     Parameters
     ----------
-    log_posterior : Climbed
+    log_posterior : SparseLogPosterior
     theta : array
         Where to begin; EP is solved there first.
     max_iterations : int
@@ -154,7 +148,8 @@ def climb(
     history, taken = [here], [here.log_posterior]
     step = direction(here.gradient)
     refused = 0
-    converged, message, interrupted = False, f"Limit of {max_iterations} iterations reached.", False
+    converged, message = False, f"Limit of {max_iterations} iterations reached."
+    ended_by: BaseException | None = None
     try:
         for _ in range(max_iterations):
             found = log_posterior.after_one_sweep(here.theta + step, here.start)
@@ -179,16 +174,17 @@ def climb(
                 converged, message = True, "The log posterior does not change any more."
                 break
     except (KeyboardInterrupt, StopIteration) as stopped:
-        message, interrupted = why_stopped(stopped), isinstance(stopped, KeyboardInterrupt)
+        ended_by = stopped
     best = here
-    if not interrupted:
+    if not isinstance(ended_by, KeyboardInterrupt):
         try:
             exact = log_posterior(here.theta, here.start)
             if exact.usable or (bounded and exact.log_posterior >= here.log_posterior):
                 best = exact
         except KeyboardInterrupt as stopped:
-            converged, message, interrupted = False, why_stopped(stopped), True
-    return Optimum(best, converged, message, tuple(history), interrupted, remark=remark)
+            ended_by = stopped
+    optimum = Optimum(best, converged, message, tuple(history), remark=remark)
+    return optimum if ended_by is None else optimum.stopped_by(ended_by)
 
 
 def _is_flat(values: Sequence[float], flat: float) -> bool:

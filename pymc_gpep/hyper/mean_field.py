@@ -118,15 +118,14 @@ class MeanField(HyperMethod):
         good = self.usable(nodes)
         few = "" if weighing.usable else "too few: give it more draws, or take hyper='importance'"
         about = weighing.about("the lower bound" if self._bounded else "their log mean weight")
-        return HyperPosterior(
-            self.name,
+        return self.posterior(
             log_posterior,
             good,
             weights[kept][[node is not None for node in nodes]],
+            [few, still, failures(nodes)],
+            about,
             log_evidence=weighing.estimate.value,
             weighing=weighing,
-            converged=None not in nodes and weighing.usable and not still,
-            message="; ".join(filter(None, [about, few, still, failures(nodes)])),
         )
 
     def _weighing(self, step: Step) -> Weighing:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pymc.blocking import DictToArrayBijection, PointType
+from pymc.blocking import PointType
 from scipy.optimize import minimize
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -226,14 +226,10 @@ def mean_field_steps(
         If a prior covariance cannot be one, at the mean of the hyperparameters or at all draws.
     """
     hierarchy = Hierarchy(log_posterior.classifier, log_posterior.space.data)
-    sample = hierarchy.sampler(random_seed)
+    sample, flat = hierarchy.sampler(random_seed), log_posterior.space.flat
     values_of = unconstrain(log_posterior.classifier)
-    order = [v.name for v in log_posterior.space.value_vars]
     kind = WEIGHTS[weights]
     updates = kind.updates if inner is None else inner
-
-    def flat(values: PointType) -> Array:
-        return np.asarray(DictToArrayBijection.map({name: values[name] for name in order}).data, dtype=np.float64)
 
     def natural(of: Array) -> dict[str, Array]:
         return {name: values[0] for name, values in log_posterior.space.natural(of[None]).items()}

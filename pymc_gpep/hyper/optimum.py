@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar, NoReturn, Protocol, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 import xarray as xr
-from pymc.blocking import PointType
 from scipy.optimize import minimize
 
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation, evaluation_table
+from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.saddle import defined_beside, higher_beside
 from pymc_gpep.kernels.status import (
     CONVERGED,
@@ -23,7 +23,7 @@ from pymc_gpep.kernels.status import (
     OUT_OF_ITERATIONS,
 )
 
-__all__ = ["AGREE", "FLAT", "Optimum", "Searched", "how_many", "maximise", "off_start", "refuse", "why_stopped"]
+__all__ = ["AGREE", "FLAT", "Optimum", "how_many", "maximise", "off_start", "refuse", "why_stopped"]
 
 AGREE = 0.1
 """Largest difference of the log posterior at which two ends are one."""
@@ -35,29 +35,6 @@ FLAT = 1e-8
 def why_stopped(stopped: BaseException) -> str:
     """The reason that an interrupt, or the StopIteration of a callback, gives for the end of a search."""
     return str(stopped) or ("Interrupted." if isinstance(stopped, KeyboardInterrupt) else "Stopped by a callback.")
-
-
-class Searched(Protocol):
-    """A log posterior that has a maximum."""
-
-    @property
-    def name(self) -> str:
-        """Name of the approximation that it stands on."""
-
-    def loosely(self) -> Self:
-        """The same, evaluated as accurately as a search needs."""
-
-    def roughly(self) -> Self:
-        """The same, evaluated as accurately as a search needs while it rises."""
-
-    def point(self, theta: Array, /) -> PointType:
-        """Values that a flat vector stands for, by name."""
-
-    def check_moments(self, theta: Array, /) -> None:
-        """Raise a ValueError if there is something wrong with the prior at one point."""
-
-    def __call__(self, theta: Array, start: Any = None, /) -> Evaluation:
-        """Evaluate, from a start or from neighbours."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +52,19 @@ class Optimum:
     """Where searches from several points ended, in their order; NaN where one could not begin."""
     remark: str = ""
     """What else there is to say of a search, in words that its outcome begins."""
+    stopped: bool = False
+    """Whether Ctrl-C or a callback ended the search before its end."""
+
+    def stopped_by(self, ended_by: BaseException) -> Self:
+        """Return the same, as one that an interrupt or the StopIteration of a callback ended."""
+        why, interrupted = why_stopped(ended_by), isinstance(ended_by, KeyboardInterrupt)
+        return replace(self, converged=False, message=why, interrupted=interrupted, stopped=True)
+
+    @property
+    def ended_by(self) -> BaseException | None:
+        """An exception like that which ended the search before its end; None where it came to its end."""
+        kind = KeyboardInterrupt if self.interrupted else StopIteration
+        return kind(self.message) if self.stopped else None
 
     @property
     def first(self) -> Evaluation:
@@ -166,12 +156,12 @@ class Optimum:
 
 
 def maximise(
-    log_posterior: Searched,
+    log_posterior: LogPosterior,
     theta: Array,
     max_iterations: int,
     callback: Callable[[tuple[Evaluation, ...]], None] = lambda history: None,
     start: Array | None = None,
-    search: Searched | None = None,
+    search: LogPosterior | None = None,
     flat: float = FLAT,
     units: Array | None = None,
 ) -> Optimum:
@@ -182,7 +172,7 @@ def maximise(
 
     Parameters
     ----------
-    log_posterior : Searched
+    log_posterior : LogPosterior
     theta : array
         Where to begin, unconstrained.
     max_iterations : int
@@ -191,7 +181,7 @@ def maximise(
         the best point so far is kept.
     start : array, optional
         `Evaluation.start` of a point near `theta`.
-    search : Searched, optional
+    search : LogPosterior, optional
         What is evaluated on the way; the log posterior, loosely, if not given.
     flat : float
         Relative change of the log posterior in an iteration that counts as none.
@@ -223,7 +213,7 @@ def maximise(
     roughly = set() if rough is evaluate else {theta.tobytes()}  # points evaluated so
     if roughly:
         flat = max(flat, _NOISE)
-    said: list[str] = []
+    ended_by: list[BaseException] = []
 
     def highest() -> Evaluation:
         return max(history, key=lambda evaluation: evaluation.log_posterior)
@@ -264,7 +254,7 @@ def maximise(
         try:
             callback(tuple(history))
         except StopIteration as stop:  # which the optimiser takes for its end, without what it says
-            said.append(why_stopped(stop))
+            ended_by.append(stop)
             raise
 
     if not searching:
@@ -279,12 +269,12 @@ def maximise(
             # L-BFGS may stop on a slope: in units that are not those of this search, or after a step in vain.
             slope, gained = float(np.abs(best.gradient).max()), best.log_posterior - began
             steep = slope > _STEEP if units is not None else slope > _STEEPER and gained > 0.0
-            if (unsure or steep) and not said and len(history) <= max_iterations:
+            if (unsure or steep) and not ended_by and len(history) <= max_iterations:
                 rough, units, begin, began = evaluate, None if steep else units, best.theta, best.log_posterior
                 evaluated.clear()
                 evaluated[begin.tobytes()] = best
                 continue
-            if said or not result.success:
+            if ended_by or not result.success:
                 break
             higher = higher_beside(evaluate, history, size)
             if higher is None:
@@ -294,17 +284,17 @@ def maximise(
             evaluated[begin.tobytes()] = higher
             record(begin)
             evaluated[begin.tobytes()] = higher
-        converged, interrupted = bool(result.success), False
-        message = said[0] if said else str(result.message)
+        converged, message = bool(result.success), str(result.message)
         exact = best if evaluate is log_posterior else log_posterior(best.theta, best.start)
-        if exact.status == NOT_POSITIVE_DEFINITE and search is None and not said:
+        if exact.status == NOT_POSITIVE_DEFINITE and search is None and not ended_by:
             # On the way nobody looked whether the covariances were any.
             return maximise(log_posterior, theta, max_iterations, callback, start, log_posterior, flat, units)
     except (KeyboardInterrupt, StopIteration) as stopped:
-        converged, message = False, why_stopped(stopped)
-        interrupted = isinstance(stopped, KeyboardInterrupt)
+        converged, message = False, ""
+        ended_by.append(stopped)
         best = exact = highest()  # the solution is found to the tolerance when somebody asks for it
-    return Optimum(exact if exact.usable else best, converged, message, tuple(history), interrupted, remark=remark)
+    found = Optimum(exact if exact.usable else best, converged, message, tuple(history), remark=remark)
+    return found.stopped_by(ended_by[-1]) if ended_by else found
 
 
 def _minimised(
@@ -334,7 +324,7 @@ def _minimised(
     )  # fmt: skip
 
 
-def how_many(log_posterior: Searched, theta: Array) -> int:
+def how_many(log_posterior: LogPosterior, theta: Array) -> int:
     """How many elements of a flat vector are hyperparameters: the first ones."""
     return sum(np.size(value) for value in log_posterior.point(theta).values())
 
@@ -353,7 +343,7 @@ def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) 
     return (here, "") if higher is None else (higher, _SADDLE)
 
 
-def refuse(log_posterior: Searched, best: Evaluation) -> NoReturn:
+def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
     """Raise a ValueError that says why a search cannot start where it was evaluated."""
     theta = best.theta
     size = how_many(log_posterior, theta)

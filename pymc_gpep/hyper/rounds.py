@@ -13,7 +13,7 @@ from pymc_gpep.approximations.ivm import ActiveSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior, HeldActive
 from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.optimum import Optimum, maximise, refuse, why_stopped
+from pymc_gpep.hyper.optimum import Optimum, maximise, refuse
 
 __all__ = ["climb_in_rounds"]
 
@@ -63,15 +63,10 @@ def climb_in_rounds(
     history: tuple[Evaluation, ...] = ()
     best: tuple[Evaluation, ActiveSolution] | None = None
     still, ended, remark = 0, "", ""
-    stopped: BaseException | None = None
+    ended_by: BaseException | None = None
 
     def report(seen: tuple[Evaluation, ...]) -> None:
-        nonlocal stopped
-        try:
-            callback((*history, *seen[bool(history) :]), held)
-        except StopIteration as stop:
-            stopped = stop
-            raise
+        callback((*history, *seen[bool(history) :]), held)
 
     chosen: set[int] = set()
     for major in range(rounds + 1):
@@ -82,7 +77,7 @@ def climb_in_rounds(
         except KeyboardInterrupt as interrupt:
             if best is None:
                 raise
-            stopped = interrupt
+            ended_by = interrupt
             break
         if not (np.isfinite(here.log_posterior) and (not rounds or np.isfinite(here.gradient).all())):
             if best is None:
@@ -105,17 +100,16 @@ def climb_in_rounds(
             ended = "rounds"
         elif left <= 0:
             ended = "iterations"
-        if ended or stopped:
+        if ended or ended_by:
             break
         found = maximise(held, theta, min(_MINOR, left), report, flat=_FLAT)
         history = (*history, *found.history[bool(history) :])
         moved = float(np.abs(found.best.theta - theta).max())
         still = still + 1 if moved < _STILL else 0
         theta, remark = found.best.theta, remark or found.remark
-        if found.interrupted:
-            stopped = KeyboardInterrupt(found.message)
+        ended_by = found.ended_by
     assert best is not None
     evaluation, solution = best
-    message = why_stopped(stopped) if stopped else _HOW[ended].format(rounds=rounds, iterations=max_iterations)
-    settled, interrupted = not stopped and ended in _WELL, isinstance(stopped, KeyboardInterrupt)
-    return Optimum(evaluation, settled, message, history or (evaluation,), interrupted, remark=remark), solution
+    message = "" if ended_by else _HOW[ended].format(rounds=rounds, iterations=max_iterations)
+    optimum = Optimum(evaluation, ended in _WELL, message, history or (evaluation,), remark=remark)
+    return optimum if ended_by is None else optimum.stopped_by(ended_by), solution

@@ -13,11 +13,11 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior
-from pymc_gpep.hyper.optimum import AGREE, FLAT, Optimum, maximise, why_stopped
+from pymc_gpep.hyper.optimum import AGREE, FLAT, Optimum, maximise
 from pymc_gpep.kernels.status import NOT_FINITE
 from pymc_gpep.solvers.problem import watching
 
-__all__ = ["Listener", "maximise_from", "one_after_another"]
+__all__ = ["Callback", "Follow", "Listener", "maximise_from", "one_after_another"]
 
 
 _MOMENT = 0.5  # seconds after which somebody who waits looks whether all is over
@@ -121,6 +121,7 @@ _CLOSE = 0.2  # largest difference of a hyperparameter at which a search has com
 _TOGETHER = 8  # searches that do not wait for each other, with any number of processors: results must not depend on it
 
 type Callback = Callable[[tuple[Evaluation, ...], int], None]
+type Follow = Callable[[tuple[Evaluation, ...]], None]
 
 
 class _Search(NamedTuple):
@@ -155,35 +156,29 @@ def maximise_from(
         Function that is called with the history of a search and its number after each iteration, in this thread.
         StopIteration or KeyboardInterrupt from it end all searches, and the best point so far is kept. So does an
         interrupt.
-    start : array, optional
-        `Evaluation.start` of a point near the first of `points`.
-    flat : float
-        Relative change of the log posterior in an iteration that counts as none.
-    units : array (d, d), optional
-        Units in which the first search takes its steps.
+    start, flat, units
+        As of `maximise`, of which start and units are for the first search.
 
     Raises
     ------
     ValueError
         If the approximation fails at the first point. Others at which it does count as failed searches.
     """
-    first, ended_by = _first(log_posterior, points[0], max_iterations, callback, start, flat, units)
-    searches = [first]
+    first = maximise(
+        log_posterior, points[0], max_iterations, lambda history: callback(history, 0), start, flat=flat, units=units
+    )
+    searches, ended_by = [_Search(first, first.best)], first.ended_by
     for batch in range(1, len(points), _TOGETHER):
         if ended_by is not None:
             break
         together = range(batch, min(batch + _TOGETHER, len(points)))
         found, ended_by = _side_by_side(log_posterior, points, together, max_iterations, callback, searches, flat)
         searches += found
-    best = max((search.optimum for search in searches if search.optimum), key=lambda each: each.best.log_posterior)
-    if ended_by is not None:
-        interrupted = isinstance(ended_by, KeyboardInterrupt)
-        best = replace(best, converged=False, message=why_stopped(ended_by), interrupted=interrupted)
-    return replace(best, ends=tuple(search.end for search in searches))
+    return _best(searches, ended_by)
 
 
 def one_after_another(
-    search: Callable[[Array, int, Callback], Optimum],
+    search: Callable[[Array, int, Follow], Optimum],
     points: Sequence[Array] | Array,
     max_iterations: int,
     callback: Callback = lambda history, which: None,
@@ -201,58 +196,30 @@ def one_after_another(
     ValueError
         If the first search cannot begin. Others that cannot count as failed.
     """
-    ended_by: BaseException | None = None
-    found: list[Optimum] = []
-    ends: list[Evaluation] = []
+    searches: list[_Search] = []
     for which, point in enumerate(points):
 
-        def follow(history: tuple[Evaluation, ...], _: int, which: int = which) -> None:
-            nonlocal ended_by
-            try:
-                callback(history, which)
-            except StopIteration as stopped:
-                ended_by = stopped
-                raise
+        def follow(history: tuple[Evaluation, ...], which: int = which) -> None:
+            callback(history, which)
 
         try:
-            one = search(point, max_iterations, follow)
+            found = search(point, max_iterations, follow)
         except ValueError:
-            if not found:
+            if not which:
                 raise
-            ends.append(Evaluation.failed(point, NOT_FINITE))
+            searches.append(_Search(None, Evaluation.failed(point, NOT_FINITE)))
             continue
-        found.append(one)
-        ends.append(one.best)
-        if ended_by is not None or one.interrupted:
+        searches.append(_Search(found, found.best))
+        if found.stopped:
             break
-    best = max(found, key=lambda each: each.best.log_posterior)
-    if ended_by is not None or found[-1].interrupted:
-        best = replace(best, converged=False, message=found[-1].message, interrupted=found[-1].interrupted)
-    return replace(best, ends=tuple(ends))
+    return _best(searches, found.ended_by)
 
 
-def _first(
-    log_posterior: LogPosterior,
-    theta: Array,
-    max_iterations: int,
-    callback: Callback,
-    start: Array | None,
-    flat: float,
-    units: Array | None,
-) -> tuple[_Search, BaseException | None]:
-    """The search from the first point, and what ended it before its end."""
-    ended_by: BaseException | None = None
-
-    def follow(history: tuple[Evaluation, ...]) -> None:
-        nonlocal ended_by
-        try:
-            callback(history, 0)
-        except StopIteration as stopped:
-            ended_by = stopped
-            raise
-
-    found = maximise(log_posterior, theta, max_iterations, follow, start, flat=flat, units=units)
-    return _Search(found, found.best), KeyboardInterrupt() if found.interrupted else ended_by
+def _best(searches: Sequence[_Search], ended_by: BaseException | None) -> Optimum:
+    """The best of some searches, with their ends, and what ended them before these."""
+    best = max((search.optimum for search in searches if search.optimum), key=lambda each: each.best.log_posterior)
+    best = best if ended_by is None else best.stopped_by(ended_by)
+    return replace(best, ends=tuple(search.end for search in searches))
 
 
 def _side_by_side(

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.approximations.solution import Convergence
@@ -18,7 +17,6 @@ from pymc_gpep.hyper.block_log_posterior import FEW, OVER_FITTED, BlockLogPoster
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Gps
-from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -92,11 +90,6 @@ class SparseLogPosterior(BlockLogPosterior):
         """See `LogPosterior`."""
         of_model = self.classifier.likelihood_model, self.classifier.n_functions, self._inducing.shape[1]
         return self.approximator.number(*of_model).value.partition(" {")[0]
-
-    @cached_property
-    def labels(self) -> NDArray[np.int64]:
-        """Labels of all rows; empty where workers read their own."""
-        return checked_labels(self.blocks().rows, self.classifier.likelihood_model, self.classifier.n_functions)
 
     @cached_property
     def _units(self) -> Array:
@@ -251,12 +244,10 @@ class SparseLogPosterior(BlockLogPosterior):
         prior = self.prior_at(theta)
         of_theta, of_inducing = np.zeros(self.space.size), np.zeros(self._inducing.shape)
 
-        def add(slopes: tuple[Array, Array]) -> None:
-            of_theta[:] += slopes[0]
-            of_inducing[:] += slopes[1]
-
         def pull(rows: slice, bars: Block) -> None:
-            add(prior.slopes(rows, bars))
+            by_theta, by_inducing = prior.slopes(rows, bars)
+            of_theta[:] += by_theta
+            of_inducing[:] += by_inducing
 
         return self._evaluated(theta, prior, solve(prior, pull), of_theta, of_inducing)
 

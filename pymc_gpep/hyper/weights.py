@@ -3,10 +3,9 @@
 The meaning of the shape of the tail is from Vehtari, Simpson, Gelman, Yao and Gabry (2024).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import xarray as xr
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
@@ -106,21 +105,8 @@ def _in_tail(count: int) -> int:
 
 def smooth(log_weights: Array) -> tuple[Array, float]:
     """Pareto-smooth log weights (draws,), their normaliser kept; and the Pareto k."""
-    import arviz  # noqa: F401  # for the accessor `azstats`
-
-    count = len(log_weights)
-    tail = _in_tail(count)
-    if tail < _TAIL:
-        return log_weights, np.inf
-    if np.ptp(np.sort(log_weights)[-tail:]) < _CONSTANT:
-        return log_weights, -np.inf
-    ratios: Any = xr.DataArray(-log_weights, dims=["draw"])
-    smoothed, pareto_k = (result.to_numpy() for result in ratios.azstats.psislw(dim="draw"))
-    # What has been normalised is known from the smallest, which is not in the tail.
-    lowest = np.argmin(log_weights)
-    smoothed = smoothed + (log_weights[lowest] - smoothed[lowest])
-    # Where most of the tail underflows beside the largest weight, nothing can be fitted to it.
-    return smoothed, np.inf if np.isnan(pareto_k) else float(pareto_k)
+    smoothed, pareto_k = smooth_each(log_weights[:, None])
+    return smoothed[:, 0], float(pareto_k[0])
 
 
 def smooth_each(log_weights: Array) -> tuple[Array, Array]:

@@ -14,12 +14,13 @@ from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.rounds import climb_in_rounds
+from pymc_gpep.hyper.several_starts import Follow
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.cross_covariance import functions_of
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_single_class
-from pymc_gpep.variational.plans.climb import Climb, Report
+from pymc_gpep.variational.plans.climb import Climb
 from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan
 
 __all__ = ["ACTIVE_METHODS", "ActiveRows"]
@@ -75,10 +76,10 @@ class _Rounds(Climb):
         self._held: HeldActive | None = None
         self._solutions: dict[bytes, ActiveSolution] = {}
 
-    def _one(self, x: Array, n: int, report: Report) -> Optimum:
+    def _one(self, x: Array, n: int, follow: Follow) -> Optimum:
         def tell(history: tuple[Evaluation, ...], held: HeldActive) -> None:
             self._held = held
-            report(history, 0)
+            follow(history)
 
         optimum, solution = climb_in_rounds(self.log_posterior, x, n, self._limit, tell)
         self._solutions[optimum.best.theta.tobytes()] = solution

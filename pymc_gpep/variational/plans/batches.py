@@ -61,6 +61,13 @@ _LEARNED = 10  # one in so many steps, at most, is of the warm-up
 _FEWEST, _MOST, _PART = 50, 150, 10  # inducing inputs, of one row in so many
 _MOST_HELD = 2**28  # numbers, 2 GB
 _SETS = 3  # dimensions of an array of inducing inputs of each function
+_TAKES_NO = {  # options of other plans, and why there are none
+    "update": "with batches hyperparameters move at each step. Leave it out",
+    "client": "batches are taken in one process. Leave it out",
+    "starts": "with batches steps begin at one point, the model's initial one or start=... Leave it out",
+    "max_iterations": "with batches n is the number of steps. Leave it out",
+    "tolerance": "with batches n is the number of steps. Leave it out",
+}
 
 
 @dataclass(frozen=True)
@@ -111,13 +118,6 @@ class ByBatches(Plan):
     by_steps: ClassVar[bool] = True
     limit: ClassVar[str] = "the number of steps,"
     takes: ClassVar[tuple[str, ...]] = ("gp", "data", "obj_optimizer")
-    takes_no: ClassVar[Mapping[str, str]] = {
-        "update": "with batches hyperparameters move at each step. Leave it out",
-        "client": "batches are taken in one process. Leave it out",
-        "starts": "with batches steps begin at one point, the model's initial one or start=... Leave it out",
-        "max_iterations": "with batches n is the number of steps. Leave it out",
-        "tolerance": "with batches n is the number of steps. Leave it out",
-    }
 
     def __post_init__(self) -> None:
         for name in ("learn_inducing", "shared_inducing"):
@@ -142,9 +142,9 @@ class ByBatches(Plan):
         chosen = memories[self.memory] if self.memory else STREAMING_METHODS[method][0]
         known = [each.name for each in fields(chosen)]
         if unknown := sorted(set(options) - set(known)):
-            for name in self.takes_no.keys() & set(unknown):
+            for name in _TAKES_NO.keys() & set(unknown):
                 instead = "" if self.batch_size is None else ", or batch_size"
-                raise TypeError(f"{name} is for fits of all rows at once: {self.takes_no[name]}{instead}.")
+                raise TypeError(f"{name} is for fits of all rows at once: {_TAKES_NO[name]}{instead}.")
             listed = ", ".join([*self.names(), *known])
             raise TypeError(
                 f"{method} with batches has no option {', '.join(unknown)}; it has {listed} and likelihood, besides "

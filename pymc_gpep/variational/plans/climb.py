@@ -9,15 +9,13 @@ from pymc_gpep.hyper.ends import looked_at
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import FLAT, Optimum
-from pymc_gpep.hyper.several_starts import maximise_from, one_after_another
+from pymc_gpep.hyper.several_starts import Follow, maximise_from, one_after_another
 from pymc_gpep.hyper.starts import starting_points
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.plans.plan import FitTask, Search
 
 __all__ = ["Climb"]
-
-type Report = Callable[[tuple[Evaluation, ...], int], None]
 
 
 class Climb(Search):
@@ -29,7 +27,7 @@ class Climb(Search):
     log_posterior : LogPosterior
     flat : float
         Relative change of the log posterior that counts as none.
-    whole : function of (x, n, report), optional
+    whole : function of (x, n, follow), optional
         A search of another kind from one flat vector; by L-BFGS if not given.
     settles : bool
         See `Search`.
@@ -40,7 +38,7 @@ class Climb(Search):
         given: FitTask,
         log_posterior: Any,
         flat: float = FLAT,
-        whole: Callable[[Array, int, Report], Optimum] | None = None,
+        whole: Callable[[Array, int, Follow], Optimum] | None = None,
         settles: bool = False,
     ) -> None:
         self.log_posterior: Any = log_posterior

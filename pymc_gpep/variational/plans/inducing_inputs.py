@@ -12,6 +12,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.inner_updates import Direction, OptimiserSteps, SignedSteps, climb
 from pymc_gpep.hyper.optimum import FLAT, Optimum
+from pymc_gpep.hyper.several_starts import Follow
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.structure import GPClassifier
@@ -21,7 +22,7 @@ from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_free_magnitude, warn_of_jitter, warn_of_single_class
 from pymc_gpep.variational.plans.batches import ByBatches
-from pymc_gpep.variational.plans.climb import Climb, Report
+from pymc_gpep.variational.plans.climb import Climb
 from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan
 
 __all__ = ["SPARSE_METHODS", "InducingInputs"]
@@ -123,9 +124,8 @@ class InducingInputs(Plan):
         warn_of_single_class(classifier, log_posterior.labels)
         flat = _FLAT if self.learn_inducing else FLAT
 
-        def in_turns(x: Array, n: int, report: Report) -> Optimum:
-            direction = _direction(optimiser, bounded)
-            return climb(log_posterior, x, n, lambda history: report(history, 0), direction, flat, bounded)
+        def in_turns(x: Array, n: int, follow: Follow) -> Optimum:
+            return climb(log_posterior, x, n, follow, _direction(optimiser, bounded), flat, bounded)
 
         whole = in_turns if self.update == "inner" else None
         return Climb(given, log_posterior, flat, whole, settles=self.client is not None)

@@ -1,7 +1,7 @@
 """The contract of a plan: what a kind of method is told, the log posterior that it makes, and its search."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -112,8 +112,6 @@ class Plan(ABC):
     """Options among `gp`, `data`, `starts` and `obj_optimizer` that the plan takes."""
     sums: ClassVar[bool] = False
     """Whether sums of effects are fitted, and means of processes integrated."""
-    takes_no: ClassVar[Mapping[str, str]] = {}
-    """Options of others, and why there are none."""
 
     @classmethod
     def names(cls) -> list[str]:
