@@ -12,15 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import LinAlgError
-from scipy.linalg.blas import dsymv, dsyrk, dtrsm, ssymv, ssyrk
-from scipy.linalg.lapack import dposv, dpotrf, dpotri, spotrf, spotri
+from scipy.linalg.blas import dsymv, dsyrk, dtrmm, get_blas_funcs, ssyrk
+from scipy.linalg.lapack import dposv, get_lapack_funcs
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.gaussians.coupled import mirror
 from pymc_gpep.kernels.sparse_step.loops import (
+    add_lower,
     average,
     feature_slopes,
     left_unsaid,
-    mirror,
     move,
     precisions,
     scaled_rows,
@@ -34,6 +35,7 @@ _RIDGE = 1e-10
 _SINGLE_RIDGE = 1e-6  # of a system whose numbers have 32 bits
 _LARGEST_TRACE = 1e5  # of β S, for inverses with 32 bits a number
 _LEAST = 1e-100  # where there is nothing to solve
+_UNDIVIDED = 80  # rows of a matrix that LAPACK factorises and inverts
 
 
 class SharedFeatures(NamedTuple):
@@ -71,17 +73,14 @@ class SharedWhitening:
         k = moments.covariance.copy()
         diagonal = np.arange(len(k))
         k[diagonal, diagonal] += jitter * k.trace() / len(k)
-        # A lower triangle in the order of C is an upper one in that of Fortran, which LAPACK overwrites.
-        upper, failed = dpotrf(k.T, lower=0, clean=0, overwrite_a=1)
-        if failed:
-            raise LinAlgError("the covariance of the inducing values has no Cholesky factor")
-        self._upper = upper
+        # A lower triangle in the order of C is an upper one in that of Fortran.
+        self._inverse, _ = _inverse_factor(k.T)
 
     def features(self, x: Array) -> SharedFeatures:
         """Features of rows (B, d)."""
         moments = self._moments.rows(x)
         w = moments.cross.copy()
-        self._solve(w)
+        self._whiten(w)
         rest = np.empty(len(w))
         left_unsaid(moments.variance, w, rest)
         whole = w if moments.effects is None else np.concatenate([w, moments.effects], axis=1)
@@ -101,17 +100,17 @@ class SharedWhitening:
         lower += lower.T
         diagonal = np.arange(len(lower))
         lower[diagonal, diagonal] *= 0.5
-        self._solve(lower, transposed=True)
+        self._whiten(lower, transposed=True)
         half = np.ascontiguousarray(lower.T)
-        self._solve(half, transposed=True)
+        self._whiten(half, transposed=True)
         half *= -0.5
         half[diagonal, diagonal] += self._jitter * half.trace() / len(half)
-        self._solve(w_bar, transposed=True)
+        self._whiten(w_bar, transposed=True)
         return self._moments.pulled(half, RowMoments(w_bar, rest_bar, mean_bar, of_effects))
 
-    def _solve(self, rows: Array, transposed: bool = False) -> None:
+    def _whiten(self, rows: Array, transposed: bool = False) -> None:
         """Put rows (B, M) times L⁻ᵀ in place of them, or times L⁻¹."""
-        dtrsm(1.0, self._upper, rows.T, side=0, lower=0, trans_a=0 if transposed else 1, overwrite_b=1)
+        dtrmm(1.0, self._inverse, rows.T, side=0, lower=0, trans_a=0 if transposed else 1, overwrite_b=1)
 
 
 class Covered(NamedTuple):
@@ -141,22 +140,21 @@ class SharedPosterior:
     def __init__(self, precision: Array, location: Array, share: Array, single: bool = False) -> None:
         c, size, _ = precision.shape
         self._precision, self._share, self._single = precision, share, single
-        self._averages = bool((share == 1.0).all())
         self.location = location.copy()
         self.mean, self._half_log_dets = np.empty((c, size)), np.empty(c)
         self.covariance = np.empty((c, size, size), np.float32 if single else np.float64)
+        self._total = np.zeros((size, size))
         traces = share * precision.trace(axis1=1, axis2=2) if single else np.zeros(c)
-        wide = np.empty((size, size)) if (traces > _LARGEST_TRACE).any() else None
         for k, own in enumerate(self.covariance):
-            if wide is not None and traces[k] > _LARGEST_TRACE:
-                self._half_log_dets[k] = _inverse(precision[k], share[k], wide)
-                self.mean[k] = dsymv(share[k], wide.T, self.location[k], lower=0)
-                own[:] = wide
-            else:
-                self._half_log_dets[k] = _inverse(precision[k], share[k], own)
-                multiply = ssymv if single else dsymv
-                self.mean[k] = multiply(share[k], own.T, self.location[k], lower=0)
-        mirror(self.covariance)
+            inverse = np.empty((size, size), np.float64 if traces[k] > _LARGEST_TRACE else own.dtype)
+            precisions(precision[k], share[k], inverse)
+            factor, self._half_log_dets[k] = _inverse_factor(inverse.T)
+            square, multiply = get_lapack_funcs("lauum", (factor,)), get_blas_funcs("symv", (factor,))
+            found, _ = square(factor, lower=0, overwrite_c=1)
+            self.mean[k] = multiply(share[k], found, self.location[k], lower=0)
+            own[:] = found.T
+            mirror(own)
+            add_lower(own, 1.0 / share[k], self._total)
 
     @property
     def log_normalisers(self) -> Array:
@@ -179,25 +177,19 @@ class SharedPosterior:
         S Σ S = (S − (I − Σ) / β) / β. And S μ is h − μ / β.
         """
         size = self.location.shape[1]
-        total = self.covariance.sum(axis=0, dtype=np.float64) if self._averages else self._over_shares()
-        system = -total
+        system = -self._total
         diagonal = np.arange(size)
         system[diagonal, diagonal] += (1.0 / self._share).sum()
         ridge = _SINGLE_RIDGE if self._single else _RIDGE
         system[diagonal, diagonal] += ridge * max(float(system.trace()), 0.0) / size + _LEAST
         missing = (self.location - self.mean / self._share[:, None]).sum(axis=0) - common
-        _, weights, failed = dposv(system, missing, lower=1, overwrite_a=1)
+        _, weights, failed = dposv(system.T, missing, lower=0, overwrite_a=1)
         if failed or not np.isfinite(weights.sum()):
             return common
         moved = np.array([_symmetric_product(own, weights) for own in self._precision])
         self.location += moved
         self.mean += weights - self.covariance @ weights.astype(self.covariance.dtype)
         return common + moved.sum(axis=0)
-
-    def _over_shares(self) -> Array:
-        """The sum of Σ_k / β_k."""
-        found: Array = np.einsum("k,kij->ij", 1.0 / self._share, self.covariance)
-        return found
 
     def covered(self, features: SharedFeatures) -> Covered:
         """Return the moments of a batch."""
@@ -232,19 +224,33 @@ def average_sites(precision: Array, w: Array, weights: Array, beta: float, singl
         else:
             ssyrk(1.0, scaled.T, c=sums.T, lower=0, overwrite_c=1)
             average(own, sums, beta)
-    mirror(precision)
+        mirror(own)
 
 
-def _inverse(precision: Array, share: float, found: Array) -> float:
-    """Σ = (I + β S)⁻¹ in the lower triangle of `found`; returns ½ log |I + β S|."""
-    factorise, invert = (spotrf, spotri) if found.dtype == np.float32 else (dpotrf, dpotri)
-    precisions(precision, share, found)
-    upper, failed = factorise(found.T, lower=0, clean=0, overwrite_a=1)
-    if failed:
-        raise LinAlgError("the precision of q has no Cholesky factor")
-    half_log_det = float(np.log(upper.diagonal()).sum(dtype=np.float64))
-    invert(upper, lower=0, overwrite_c=1)
-    return half_log_det
+def _inverse_factor(matrix: Array) -> tuple[Array, float]:
+    """U⁻¹ and log |U| for a matrix UᵀU (n, n) in the order of Fortran, whose upper triangle is looked at.
+
+    It goes by halves, so that most of it is products of triangular matrices. They take half the time of systems.
+    Lower triangles hold anything.
+    """
+    size = len(matrix)
+    if size <= _UNDIVIDED:
+        factorise, invert = get_lapack_funcs(("potrf", "trtri"), (matrix,))
+        upper, failed = factorise(matrix, lower=0, clean=0)
+        if failed:
+            raise LinAlgError("the matrix has no Cholesky factor")
+        log_det = float(np.log(upper.diagonal()).sum(dtype=np.float64))
+        return invert(upper, lower=0, overwrite_c=1)[0], log_det
+    multiply, square = get_blas_funcs(("trmm", "syrk"), (matrix,))
+    half = size // 2
+    first, log_det = _inverse_factor(matrix[:half, :half])
+    beside = multiply(1.0, first, matrix[:half, half:], trans_a=1)
+    second, other = _inverse_factor(square(-1.0, beside, beta=1.0, c=matrix[half:, half:], trans=1))
+    beside = multiply(-1.0, first, beside, overwrite_b=1)
+    found = np.empty((size, size), matrix.dtype, order="F")
+    found[:half, :half], found[half:, half:] = first, second
+    found[:half, half:] = multiply(1.0, second, beside, side=1, overwrite_b=1)
+    return found, log_det + other
 
 
 def _symmetric_product(lower: Array, x: Array) -> Array:

@@ -4,7 +4,8 @@ import numpy as np
 from scipy.linalg.blas import dsyrk, dtrmm
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.sparse_step.loops import mirror, scaled_rows, squared_rows
+from pymc_gpep.kernels.gaussians.coupled import mirror
+from pymc_gpep.kernels.sparse_step.loops import scaled_rows, squared_rows
 
 __all__ = ["lower_product", "squared_columns", "weighted_gram"]
 
@@ -30,7 +31,7 @@ def weighted_gram(w: Array, weights: Array, out: Array | None = None) -> Array:
     scaled, half = np.empty_like(rows), np.empty((len(w), len(w)))
     scaled_rows(rows, weights[:, None], 0, scaled)
     dsyrk(1.0, scaled.T, c=half.T, lower=0, overwrite_c=1)  # the lower triangle, in the order of C
-    mirror(half[None])
+    mirror(half)
     if out is None:
         return half
     out[:] = half

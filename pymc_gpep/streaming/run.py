@@ -10,7 +10,7 @@ from pymc_gpep.streaming.batches import Batch, Batches
 from pymc_gpep.streaming.memories.memory import Schedule
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, make_step
-from pymc_gpep.structure.interpreted import INTERPRETED
+from pymc_gpep.structure.backends import runs_in_jax
 
 __all__ = ["Run", "step_of"]
 
@@ -80,6 +80,6 @@ class Run:
 
 
 def step_of(problem: BatchProblem, state: State, optimiser: Optimiser, compile_kwargs: dict[str, Any]) -> Step:
-    """A step as `make_step` makes it. One whose graph is to be compiled is a graph."""
-    made = array_step(problem, state, optimiser) if compile_kwargs.get("mode") is INTERPRETED else None
+    """A step as `make_step` makes it: on arrays where that can be, whose loops are machine code, and not by JAX."""
+    made = None if runs_in_jax(compile_kwargs) else array_step(problem, state, optimiser)
     return made or make_step(problem, state, optimiser, compile_kwargs)

@@ -5,7 +5,14 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.kernels.special.independent_classes import FINE, probabilities_of_independent
-from pymc_gpep.kernels.special.tabulated_utilities import ENTRIES, largest_of_tabulated, tabulate
+from pymc_gpep.kernels.special.tabulated_utilities import (
+    FROM,
+    MOST_NODES,
+    ROOM,
+    largest_of_tabulated,
+    node_step,
+    tabulate,
+)
 from pymc_gpep.likelihoods.over_factors import UtilityNoise
 from pymc_gpep.likelihoods.softmax.predictive import gumbel_noise
 from tests.reference.softmax_average import softmax_average
@@ -18,14 +25,15 @@ def by_tables(mean, variance, noise):
     c = len(mean)
     total = variance + noise.common
     width = np.sqrt(total + noise.weights @ (noise.variances + noise.means**2) - (noise.weights @ noise.means) ** 2)
-    tables, p = np.empty((c, ENTRIES, 4)), np.empty(c)
+    tables, shapes, p, step = np.full((c, ROOM), np.nan), np.empty((c, 2), np.uint64), np.empty(c), node_step(width)
     mixture = noise.weights, noise.means, noise.variances
-    end = np.array([tabulate(total[k], *mixture, width[k], tables[k]) for k in range(c)])
-    largest_of_tabulated(mean, width, end, tables, p, np.empty((4, c)))
+    high = np.array([tabulate(total[k], *mixture, width[k], step, shapes[k], tables[k]) for k in range(c)])
+    room = np.full(MOST_NODES + 16, np.nan)
+    largest_of_tabulated(mean, FROM * width, high, step, shapes, tables.ravel(), p, room)
     return p
 
 
-@pytest.mark.parametrize("spread", [0.0, 1.0])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 2.5])  # tables have from one cell between nodes to as many as they may
 def test_normal_utilities(spread):
     rng = np.random.default_rng(0)
     (nodes, weights), reach, width = FINE

@@ -112,7 +112,10 @@ def upper_spoilt(precision):
 
 @pytest.mark.parametrize("share", [np.ones(C), np.array([0.9, 0.8, 0.95])], ids=["all", "parts"])
 @pytest.mark.parametrize("single", [False, True])
-def test_the_posterior_is_the_dense_one(share, single):
+@pytest.mark.parametrize("undivided", [M, 2])
+def test_the_posterior_is_the_dense_one(share, single, undivided, monkeypatch):
+    """Whether matrices are factorised whole or by halves."""
+    monkeypatch.setattr(shared_step, "_UNDIVIDED", undivided)
     s, h = sites()
     tolerance = {"rtol": 1e-4, "atol": 1e-4} if single else {"rtol": 1e-10, "atol": 1e-10}
     q = SharedPosterior(upper_spoilt(s), h, share, single)

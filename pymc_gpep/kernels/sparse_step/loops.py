@@ -9,6 +9,7 @@ import math
 from pymc_gpep.kernels.compile import kernel, summing_kernel
 
 __all__ = [
+    "add_lower",
     "at_sites",
     "average",
     "by_function",
@@ -16,7 +17,6 @@ __all__ = [
     "input_slopes",
     "left_unsaid",
     "log_squared_exponential",
-    "mirror",
     "move",
     "precisions",
     "row_slopes",
@@ -168,16 +168,11 @@ def average(s, found, beta):
 
 
 @kernel
-def mirror(matrices):
-    """Copy the lower triangles of matrices (c, M, M) to the upper ones."""
-    size = matrices.shape[1]
-    tile = 16
-    for k in range(matrices.shape[0]):
-        for top in range(0, size, tile):
-            for left in range(0, top + 1, tile):
-                for i in range(top, min(top + tile, size)):
-                    for j in range(left, min(left + tile, i)):
-                        matrices[k, j, i] = matrices[k, i, j]
+def add_lower(matrix, part, total):
+    """Add a part of a matrix (M, M) to the total, lower triangles alone."""
+    for i in range(total.shape[0]):
+        for j in range(i + 1):
+            total[i, j] += part * matrix[i, j]
 
 
 @kernel

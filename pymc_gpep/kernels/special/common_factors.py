@@ -12,7 +12,14 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.linalg.small_matrix import lower_factor
-from pymc_gpep.kernels.special.tabulated_utilities import ENTRIES, largest_of_tabulated, tabulate
+from pymc_gpep.kernels.special.tabulated_utilities import (
+    FROM,
+    MOST_NODES,
+    ROOM,
+    largest_of_tabulated,
+    node_step,
+    tabulate,
+)
 
 __all__ = ["average_over_factors", "split_covariance"]
 
@@ -220,12 +227,11 @@ def average_over_factors(
             noise -= noise_weights[j] * noise_means[j] * noise_weights[i] * noise_means[i]
     v, room = np.empty((c, c)), np.empty((5, c, c))
     root = np.empty((c, c - 1))
-    rows = np.empty((3, c))
-    variance, width, end = rows[0], rows[1], rows[2]
-    rows = np.empty((2, c))
-    moved, p = rows[0], rows[1]
-    of_largest = np.empty((4, c))
-    tables = np.empty((c, ENTRIES, 4))
+    rows = np.empty((6, c))
+    variance, width, low, high, moved, p = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5]
+    of_factors = np.empty((c - 1, c))
+    of_largest, tables = np.empty(MOST_NODES + 16), np.empty(c * ROOM)
+    shapes = np.empty((c, 2), np.uint64)
     estimates = np.empty((rules, c))
     for i in range(m):
         probabilities[i] = np.nan
@@ -237,7 +243,15 @@ def average_over_factors(
             continue
         for k in range(c):
             width[k] = math.sqrt(variance[k] + noise)
-            end[k] = tabulate(variance[k], noise_weights, noise_means, noise_variances, width[k], tables[k])
+            for j in range(c - 1):
+                of_factors[j, k] = root[k, j]
+        step = node_step(width)
+        for k in range(c):
+            low[k] = FROM * width[k]
+            high[k] = tabulate(
+                variance[k], noise_weights, noise_means, noise_variances, width[k], step,
+                shapes[k], tables[k * ROOM : (k + 1) * ROOM],
+            )  # fmt: skip
         estimates[:] = 0.0
         done = rules
         reaches = deviations[rules] / deviations[min(_FIRST, rules)] * math.sqrt(_FIRST / rules)
@@ -245,9 +259,11 @@ def average_over_factors(
             for q in range(points):
                 for k in range(c):
                     moved[k] = mean[i, k]
-                    for j in range(c - 1):
-                        moved[k] += root[k, j] * normals[rule, q, j]
-                largest_of_tabulated(moved, width, end, tables, p, of_largest)
+                for j in range(c - 1):
+                    z = normals[rule, q, j]
+                    for k in range(c):
+                        moved[k] += of_factors[j, k] * z
+                largest_of_tabulated(moved, low, high, step, shapes, tables, p, of_largest)
                 for k in range(c):
                     estimates[rule, k] += weights[rule, q] * p[k]
             if rule + 1 == _FIRST and reaches * _spread(estimates[:_FIRST], deviations) > _HOPELESS * tolerance:
