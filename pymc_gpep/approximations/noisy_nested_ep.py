@@ -104,9 +104,9 @@ def _halved_below_zero(precision: Array, sites: Array) -> bool:
 
 @dataclass(frozen=True)
 class NoisyNestedEP(AcceleratedEP):
-    """Nested EP where labels may be noise: the factor of a point is (1 − ε) P + ε / c.
+    """Nested EP where labels may be noise: the factor of a point is (1 − ε) p + ε / c.
 
-    Inner EP integrates the multinomial probit P as in `NestedEP` (Riihimäki, Jylänki and Vehtari 2013). A step is the
+    Inner EP integrates the multinomial probit p as in `NestedEP` (Riihimäki, Jylänki and Vehtari 2013). A step is the
     probit of latent values that are many times as large. The moments of the whole factor follow in closed form, and
     sites match them all. Such a factor is not log-concave: a label that contradicts its neighbours gets a site of
     negative precision. The evidence is stationary in the sites, and has exact derivatives with respect to ε as well.

@@ -1,6 +1,6 @@
 """The function that a likelihood of differences does not see, solved for in every sweep of EP with inducing inputs.
 
-A function h(x) added to all latent functions moves the sites with it, ν_k + t_k h. The prior decides which h is best:
+A function δ(x) added to all latent functions moves the sites with it, ν_k + t_k δ. The prior decides which δ is best:
 at a fixed point Σ_k b_k = 0 at every point, b_k = ν_k − t_k m_k. Without this EP drifts there in steps that are no
 progress where the prior variance is large; see `pymc_gpep.solvers.independent_ep`.
 """
@@ -34,7 +34,7 @@ class SiteSums(NamedTuple):
 
 
 class CommonShift(Protocol):
-    """h at the points of a block, (B,)."""
+    """δ at the points of a block, (B,)."""
 
     def __call__(self, block: SiteSums) -> Array: ...
 
@@ -42,9 +42,9 @@ class CommonShift(Protocol):
 def shared_features_shift(
     posterior: WhitenedPosterior, precision: Array, location: Array
 ) -> tuple[WhitenedPosterior, CommonShift]:
-    """For functions that have their features w in common: h = wᵀa with which Σ_k μ_k = 0.
+    """For functions that have their features w in common: δ = wᵀa with which Σ_k μ_k = 0.
 
-    `precision` S (c, M, M) and `location` (c, M) are those of the `posterior`. Returns what it becomes, and h.
+    `precision` S (c, M, M) and `location` (c, M) are those of the `posterior`. Returns what it becomes, and δ.
     """
     size = posterior.mean.shape[1]
     stacked = posterior.root.reshape(-1, size)
@@ -67,9 +67,9 @@ def shared_features_shift(
 def own_features_shift(
     posterior: WhitenedPosterior, each: Callable[[Callable[[SiteSums], _Sums]], Iterable[_Sums]]
 ) -> tuple[WhitenedPosterior, CommonShift]:
-    """Solve for any h with which Σ_k b_k = 0 at each point, for functions with features of their own.
+    """Solve for any δ with which Σ_k b_k = 0 at each point, for functions with features of their own.
 
-    The shift changes the b by P h with
+    The shift changes the b by P δ with
 
         P = Σ_k (T_k − T_k W_kᵀ Σ_k W_k T_k) = T − U Uᵀ.
 
@@ -94,7 +94,7 @@ def own_features_shift(
         z = cho_solve(cho_factor(np.eye(c * size) - gram, lower=True), pulled).reshape(c, size)
     except (LinAlgError, ValueError):
         z = np.zeros((c, size))
-    # The location changes by −R⁻¹ z, and with μ = Rᵀ R h its norm is that of R h.
+    # The location changes by −R⁻¹ z, and with μ = Rᵀ R (Σ ν w) its norm is that of R (Σ ν w).
     before = np.array([
         solve_triangular(root, mean, lower=True, trans="T")
         for root, mean in zip(posterior.root, posterior.mean, strict=True)

@@ -1,11 +1,11 @@
 """EP whose posterior keeps the latent functions independent, for any way to take tilted moments.
 
-The common shift of all functions is solved for. A likelihood of differences does not see a function h added to all
-classes. The moments it asks for then shift by h, and the sites of class k become (π_k, ν_k + π_k h). The prior decides
-which h is best. A fixed point of EP has Σ_k b_k = 0. This sum is the derivative of the evidence with respect to a mean
+The common shift of all functions is solved for. A likelihood of differences does not see a function δ added to all
+classes. The moments it asks for then shift by δ, and the sites of class k become (π_k, ν_k + π_k δ). The prior decides
+which δ is best. A fixed point of EP has Σ_k b_k = 0. This sum is the derivative of the evidence with respect to a mean
 that all classes share. An iteration that updates each class given the others goes there in steps of a size of 1/(1 +
-πK). For a large K that is no progress. The solver therefore solves for that h in every sweep. It changes Σ_k b_k by P
-h, P = Σ_k B_k: one more matrix to factorise than the c of the classes.
+πK). For a large K that is no progress. The solver therefore solves for that δ in every sweep. It changes Σ_k b_k by P
+δ, P = Σ_k B_k: one more matrix to factorise than the c of the classes.
 
 The algebra is that of `pymc_gpep.kernels.gaussians.coupled` and `pymc_gpep.kernels.gaussians.independent`.
 """

@@ -1,6 +1,6 @@
 """The function that a likelihood of differences does not see, solved for at each step of a fit batch by batch.
 
-A function h(x) added to all latent functions moves their sites with it, ν_k + t_k h. The prior decides which h is best.
+A function δ(x) added to all latent functions moves their sites with it, ν_k + t_k δ. The prior decides which δ is best.
 Steps move it by a small part of what is missing, while the noise of batches moves it as much as anything else. Without
 the shift of this module it wanders. All rows at once solve for it as well (`pymc_gpep.solvers.common_shift`).
 
@@ -8,7 +8,7 @@ The sites of a batch are made where its latent functions have the means m. For t
 
     R_k = Σ t_k φ wᵀ,   Q = Σ φ φᵀ Σ_k t_k,   g = Σ φ Σ_k t_k m_k
 
-over all sites, averages of batches as S and h are. Some sites are still right up to a function h = φᵀa. They have
+over all sites, averages of batches as S and h are. Some sites are still right up to a function δ = φᵀa. They have
 Σ_k R_k μ_k = g + Q a for the means μ_k that they imply, those of h_k + R_kᵀ a. This is a linear system for a. At a
 fixed point μ_k is where sites were made, and a = 0, whatever φ is.
 

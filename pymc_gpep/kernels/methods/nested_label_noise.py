@@ -1,10 +1,10 @@
-"""Sites of nested EP where a label is noise with probability ε: the factor of a point is (1 − ε) P + ε / c.
+"""Sites of nested EP where a label is noise with probability ε: the factor of a point is (1 − ε) p + ε / c.
 
-P is the multinomial probit, whose integral Z and moments under a cavity come from inner EP. Or it is 1 where f_y is the
-largest and else 0: the probit of latent values that are many times as large. Derivatives of log Z are ρ
-in the cavity's mean and ½ (ρρᵀ − T) in its covariance. With w = (1 − ε) Z / Z_ε the factor has
+The likelihood p is the multinomial probit, whose integral Ẑ₀ and moments under a cavity come from inner EP. Or it is 1
+where f_y is the largest and else 0: the probit of latent values that are many times as large. Derivatives of log Ẑ₀ are
+ρ in the cavity's mean and ½ (ρρᵀ − T) in its covariance. With r = (1 − ε) Ẑ₀ / Ẑ the factor has
 
-    log Z_ε = log((1 − ε) Z + ε / c),   ρ_ε = w ρ,   T_ε = w T − w (1 − w) ρρᵀ.
+    log Ẑ = log((1 − ε) Ẑ₀ + ε / c),   ρ_ε = r ρ,   T_ε = r T − r (1 − r) ρρᵀ.
 
 A site Π = T_ε (I − S T_ε)⁻¹ on the differences x_j = f_y − f_j, of cavity covariance S, matches tilted means and
 covariances. T_ε, and with it Π, may have negative eigenvalues: a label that may be noise can make a point less certain.
@@ -26,7 +26,7 @@ from pymc_gpep.kernels.moments.label_differences import label_differences
 __all__ = ["nested_label_noise_update", "nested_step_update", "sites_of_differences"]
 
 _SWEEPS, _TOLERANCE = 200, 1e-11  # of inner EP
-_NOTHING = 40.0  # log of the share of P from which on it is nothing beside ε / c
+_NOTHING = 40.0  # log of the share of Ẑ₀ from which on it is nothing beside ε / c
 _NARROW = 1e-5  # noise that makes a step a probit, in units of the largest standard deviation of a difference
 _LEAST = 1e-12  # noise where differences have no variance
 

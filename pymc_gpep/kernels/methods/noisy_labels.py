@@ -1,7 +1,7 @@
-"""The likelihood factor of a point whose label is noise with probability ε: (1 − ε) P + ε / c.
+"""The likelihood factor of a point whose label is noise with probability ε: (1 − ε) p + ε / c.
 
-P is the probability that the utility of the observed class is the largest. Utilities of the multinomial probit are
-latent values with unit noise, those of the step likelihood the latent values as they are.
+The likelihood p is the probability that the utility of the observed class is the largest. Utilities of the multinomial
+probit are latent values with unit noise, those of the step likelihood the latent values as they are.
 """
 
 import math
@@ -20,7 +20,7 @@ _NODES, _WEIGHTS = LEGENDRE
 
 @kernel
 def _with_label_noise(log_p, rho, gamma, epsilon):
-    """log Z for log P, with its derivatives in place of those of log P."""
+    """log Ẑ for log Ẑ₀, with its derivatives in place of those of log Ẑ₀."""
     c = rho.shape[0]
     if not epsilon > 0.0:
         return log_p

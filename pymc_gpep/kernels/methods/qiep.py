@@ -12,8 +12,8 @@ precision, does for all.
 
 Let V be the tilted variance of a class's standardised utility, and ρ the tilted mean of that over its deviation. The
 tilted mean of f is then μ + v ρ and its variance v (1 + v V) / (1 + v). A site of precision (1 − V) / (1 + v V) matches
-these. For class y, V is the variance of x. For the others it is E[1 − h (h + z)] + Var h, h the hazard at z, and their
-ρ is −E[h] / σ.
+these. For class y, V is the variance of x. For the others it is E[1 − λ (λ + z)] + Var λ, λ the hazard at z, and their
+ρ is −E[λ] / σ.
 """
 
 import math
@@ -32,8 +32,8 @@ __all__ = ["qiep_update", "quadrature_tilted"]
 def _add_node(x, log_z, slopes, offsets, y, mode, at_mode, moments):
     """Add the terms of node x to the sums of the standardised utilities' moments; return its weight.
 
-    `log_z` is the log integrand at the mode up to the Gaussian's. `moments` (4, c) holds x or h less that at the mode,
-    its square, the truncated variance 1 − h(h + z), and room.
+    `log_z` is the log integrand at the mode up to the Gaussian's. `moments` (4, c) holds x or λ less that at the mode,
+    its square, the truncated variance 1 − λ(λ + z), and room.
     """
     c = slopes.shape[0]
     log_weight = -0.5 * x * x - log_z

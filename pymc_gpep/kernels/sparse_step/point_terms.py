@@ -192,7 +192,7 @@ def tabulated_derivatives(mean, variance, labels, log_z, rho, gamma):
 
 @kernel
 def mix_labels(epsilon, classes, value, in_mean, in_variance):
-    """The same of (1 − ε) P + ε / c, from log P and its derivatives, in place."""
+    """The same of (1 − ε) p + ε / c, from log p and its derivatives, in place."""
     right, wrong = math.log1p(-epsilon), math.log(epsilon / classes)
     for b in range(value.shape[0]):
         of_right = right + value[b]

@@ -30,7 +30,7 @@ _NODES, _WEIGHTS = sinh_rule(2.0, 0.075, -FURTHEST, 13.5)
 
 
 def _tabulated() -> np.ndarray:
-    """−log Φ, the hazard h and h(h + f) at the nodes, times the weights of the rule."""
+    """−log Φ, the hazard λ and λ(λ + f) at the nodes, times the weights of the rule."""
     tail = _NODES < 0.0
     scaled = special.erfcx(-np.where(tail, _NODES, 0.0) / math.sqrt(2.0))
     log_p = np.where(tail, np.log(0.5 * scaled) - 0.5 * _NODES**2, special.log_ndtr(_NODES))

@@ -56,11 +56,11 @@ def hazard(z):
 
 @kernel
 def probit_moments(z):
-    """Return log Φ(z), the hazard h, h(h + z) and 1 − h(h + z), the parts of the moments of N(x) Φ(x).
+    """Return log Φ(z), the hazard λ, λ(λ + z) and 1 − λ(λ + z), the parts of the moments of N(x) Φ(x).
 
-    h(h + z) is the curvature −(log Φ)″, in (0, 1); its complement is the variance of a standard normal truncated
+    λ(λ + z) is the curvature −(log Φ)″, in (0, 1); its complement is the variance of a standard normal truncated
     to x > −z. In the tail both differences lose their digits. There they follow from the continued fraction of Mills'
-    ratio, h = t + k₁, kᵢ = i / (t + kᵢ₊₁), t = −z. It needs no subtraction of equals.
+    ratio, λ = t + k₁, kᵢ = i / (t + kᵢ₊₁), t = −z. It needs no subtraction of equals.
     """
     log_p, h = log_ndtr_and_hazard(z)
     if z > -4.0:

@@ -104,12 +104,12 @@ def _tilt(lower, bound, mu, a, matrix, t, trial, residual, hazards, step):
     """Compute the shift `mu` of each driving normal variable by minimax tilting.
 
     Botev's saddle point in the variables and in mu comes down to d equations when all bounds are upper ones. Let L be
-    unit lower triangular and A = L Lᵀ. Let t_k be the argument of Φ that bounds variable k at the saddle point, and h
+    unit lower triangular and A = L Lᵀ. Let t_k be the argument of Φ that bounds variable k at the saddle point, and λ
     the hazard φ/Φ at t. The equations read
 
-        t − (A − I) h(t) = bound,    mu = −(L − I)ᵀ h,
+        t − (A − I) λ(t) = bound,    mu = −(L − I)ᵀ λ,
 
-    the condition for a minimum of a convex function of h, so that damped Newton steps lead there.
+    the condition for a minimum of a convex function of λ, so that damped Newton steps lead there.
     """
     d = bound.shape[0]
     for i in range(d):
@@ -154,7 +154,7 @@ def _tilt(lower, bound, mu, a, matrix, t, trial, residual, hazards, step):
 
 @kernel
 def _tilt_residual(a, bound, t, hazards, residual):
-    """t − (A − I) h(t) − bound, and its sum of squares."""
+    """t − (A − I) λ(t) − bound, and its sum of squares."""
     d = bound.shape[0]
     for i in range(d):
         hazards[i] = log_ndtr_and_hazard(t[i])[1]

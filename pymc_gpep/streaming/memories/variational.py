@@ -22,9 +22,9 @@ class Variational(AveragesMemory):
     """Hensman et al. (2013) in natural parameters (Khan and Lin 2017): no cavity is formed.
 
     The objective is the lower bound Σ E_q[log t] − KL(q, N(0, I)). Where factors are not log-concave sites may have
-    precisions below zero. With P = I + S a step makes (1 − β) P + β (I + Σ t w wᵀ). The precisions below zero take at
-    most β Σ |t| wᵀP⁻¹w of the P in the first term. They are reduced where that is above a half of 1 − β. Where steps
-    get small they no longer are, and the fixed point is a maximum of the bound.
+    precisions below zero. A step makes (1 − β) (I + S) + β (I + Σ t w wᵀ) of the precision I + S. The precisions
+    below zero take at most β Σ |t| wᵀ(I + S)⁻¹w of the first term. They are reduced where that is above a half of
+    1 − β. Where steps get small they no longer are, and the fixed point is a maximum of the bound.
     """
 
     name: ClassVar[str] = "variational"

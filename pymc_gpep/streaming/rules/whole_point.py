@@ -1,7 +1,7 @@
 """The probability of the class of a point as it is: one factor, and a site for each function.
 
 A class is that of the largest of utilities, latent values with independent normal noise. With label noise the
-likelihood of a point is (1 − ε) P + ε / c, where P is this probability.
+likelihood of a point is (1 − ε) p + ε / c, where p is this probability. It averages to Ẑ₀ over normal latent values.
 """
 
 from abc import ABC
@@ -29,7 +29,7 @@ _LEAST = 1e-12  # variance of utilities that have none
 
 @dataclass(frozen=True)
 class _OfWholePoint(Rule, ABC):
-    """(1 − ε) P + ε / c.
+    """(1 − ε) p + ε / c.
 
     Attributes
     ----------
@@ -60,9 +60,9 @@ class _OfWholePoint(Rule, ABC):
 
 
 class WholePointNormaliser(_OfWholePoint):
-    """log((1 − ε) P + ε / c), P = ∫ N(t | m_y, 1 + v_y) ∏_k Φ((t − m_k) / √(1 + v_k)) dt, k ≠ y.
+    """log((1 − ε) Ẑ₀ + ε / c), Ẑ₀ = ∫ N(t | m_y, 1 + v_y) ∏_k Φ((t − m_k) / √(1 + v_k)) dt, k ≠ y.
 
-    Villacampa-Calvo and Hernández-Lobato (2017), equation 3, of which they take a product over k apart. P is computed
+    Villacampa-Calvo and Hernández-Lobato (2017), equation 3, of which they take a product over k apart. Ẑ₀ is computed
     by a fixed number of nodes. With label noise tilted distributions may be wider than their cavities: see `site_of`.
     """
 
@@ -82,7 +82,7 @@ class WholePointNormaliser(_OfWholePoint):
 
 
 class ExpectedLogLabelNoise(_OfWholePoint):
-    """P log(1 − ε + ε / c) + (1 − P) log(ε / c) (Villacampa-Calvo and Hernández-Lobato 2017, equations 14 to 17).
+    """Ẑ₀ log(1 − ε + ε / c) + (1 − Ẑ₀) log(ε / c) (Villacampa-Calvo and Hernández-Lobato 2017, equations 14 to 17).
 
     It is the expected logarithm where utilities have no noise of their own, and a lower bound of it where they have.
     """
