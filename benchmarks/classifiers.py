@@ -1,8 +1,8 @@
 """Classifiers beside each other on small and larger data sets: log loss and seconds.
 
 `python -m benchmarks.classifiers --data FOLDER`: ten folds of the small sets, one split of the others. Finished
-ones are kept, and the same command goes on; `--jobs 0` prints their table. `--only` takes patterns of names, such as
-`"iris, *"`. `--gpflow PYTHON` and `--gpytorch PYTHON` name environments in which these packages are installed.
+folds are kept, and the same command goes on; `--jobs 0` prints their table. `--only` takes patterns of names, such as
+`"iris, *, fold 0"`. `--gpflow PYTHON` and `--gpytorch PYTHON` name environments in which these packages are installed.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -86,52 +86,38 @@ def splits(folder: Path, name: str) -> list[tuple[np.ndarray, ...]]:
     return [(X[order[:size]], y[order[:size]], X[order[size:]], y[order[size:]])]
 
 
-def work(folder: str, name: str, classifier: str) -> dict[str, Any]:
-    """Log probabilities of the test labels, and errors, of all folds one after the other; seconds of each fold."""
-    log_p, wrong, seconds = [], [], []
-    for X, y, Xnew, ynew in splits(Path(folder), name):
-        began = time.process_time()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of optimisers that stop at a bound or at their limit
-            fitted = make_pipeline(StandardScaler(), CLASSIFIERS[classifier]()).fit(X, y)
-            p = fitted.predict_proba(Xnew)
-        seconds.append(time.process_time() - began)
-        place = np.searchsorted(fitted.classes_, ynew)
-        log_p.append(log_probability(p, place))
-        wrong.append(p.argmax(axis=1) != place)
-    return {"log_p": np.concatenate(log_p), "wrong": np.concatenate(wrong), "fold_seconds": seconds}
+def work(folder: str, name: str, fold: int, classifier: str) -> dict[str, Any]:
+    """Log probabilities (m,) of the test labels of a fold, and errors; processor seconds."""
+    X, y, Xnew, ynew = splits(Path(folder), name)[fold]
+    began = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of optimisers that stop at a bound or at their limit
+        fitted = make_pipeline(StandardScaler(), CLASSIFIERS[classifier]()).fit(X, y)
+        p = fitted.predict_proba(Xnew)
+    took = time.process_time() - began
+    return scores(p, np.searchsorted(fitted.classes_, ynew)) | {"fold_seconds": took}
 
 
-def log_probability(p: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """Log probability (m,) of the class in each place, from probabilities (m, c)."""
-    found: np.ndarray = np.log(np.maximum(p[np.arange(len(place)), place], SMALLEST))
-    return found
+def scores(p: np.ndarray, place: np.ndarray) -> dict[str, Any]:
+    """Log probability of the class in each place (m,), and whether another is more probable; `p` is (m, c)."""
+    given = p[np.arange(len(place)), place]
+    return {"log_p": np.log(np.maximum(given, SMALLEST)), "wrong": p.argmax(axis=1) != place}
 
 
-def peer_work(folder: str, name: str, classifier: str, python: str) -> dict[str, Any]:
+def peer_work(folder: str, name: str, fold: int, classifier: str, python: str) -> dict[str, Any]:
     """The same by a package in the environment of another Python."""
-    given: dict[str, Any] = {}
-    places = []
-    for k, (X, y, Xnew, ynew) in enumerate(splits(Path(folder), name)):
-        scaler = StandardScaler().fit(X)
-        classes, labels = np.unique(y, return_inverse=True)
-        places.append(np.searchsorted(classes, ynew))
-        given |= {f"X{k}": scaler.transform(X), f"y{k}": labels, f"Xnew{k}": scaler.transform(Xnew)}
-        given |= {"folds": k + 1, "classes": len(classes)}
+    X, y, Xnew, ynew = splits(Path(folder), name)[fold]
+    scaler = StandardScaler().fit(X)
+    classes, labels = np.unique(y, return_inverse=True)
+    given = {"X": scaler.transform(X), "y": labels, "Xnew": scaler.transform(Xnew), "classes": len(classes)}
     with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "folds.npz"
+        file = Path(scratch) / "fold.npz"
         np.savez(file, **given)
         script = Path(__file__).with_name("classifier_peers.py")
         environment = {each: value for each, value in os.environ.items() if each != "PYTHONPATH"}
         subprocess.run([python, script, classifier, file], check=True, env=environment)
         with np.load(file) as found:
-            p = [found[f"p{k}"] for k in range(len(places))]
-            seconds = [float(found[f"seconds{k}"]) for k in range(len(places))]
-    return {
-        "log_p": np.concatenate([log_probability(*each) for each in zip(p, places, strict=True)]),
-        "wrong": np.concatenate([each.argmax(axis=1) != place for each, place in zip(p, places, strict=True)]),
-        "fold_seconds": seconds,
-    }
+            return scores(found["p"], np.searchsorted(classes, ynew)) | {"fold_seconds": found["seconds"]}
 
 
 class Classifiers(Experiment):
@@ -144,27 +130,33 @@ class Classifiers(Experiment):
 
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
         sets = FOLDED[:1] if quick else (*FOLDED, *SPLIT)
+        runs: dict[str, tuple[Callable[..., Mapping[str, Any]], dict[str, Any]]] = {
+            each: (work, {}) for each in CLASSIFIERS
+        }
+        runs |= {each: (peer_work, {"python": python}) for each, python in self.peers.items()}
         return [
-            Cell(f"{name}, {which}", function, {"folder": data, "name": name, "classifier": which} | more)
-            for name in sets
-            for which, function, more in (
-                *((each, work, {}) for each in CLASSIFIERS),
-                *((each, peer_work, {"python": python}) for each, python in self.peers.items()),
+            Cell(
+                piece(name, which, fold),
+                function,
+                {"folder": data, "name": name, "fold": fold, "classifier": which} | more,
             )
+            for name in sets
+            for which, (function, more) in runs.items()
+            for fold in range(folds(name))
         ]
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         """Log losses, with standard errors of their paired differences from ours, and processor seconds."""
         names = (*CLASSIFIERS, *self.peers)
         sets = {
-            name: {which: result for which in names if (result := found.get(f"{name}, {which}")) is not None}
+            name: {which: there for which in names if (there := finished(found, name, which))}
             for name in (*FOLDED, *SPLIT)
         }
         record = {
-            name: {which: summary(result, there.get(OURS)) for which, result in there.items()}
+            name: {which: summary(result, there.get(OURS, {}), folds(name)) for which, result in there.items()}
             for name, there in sets.items()
         }
-        rows = {name: next(iter(there.values()))["log_p"].size if there else NOT_RUN for name, there in sets.items()}
+        rows = {name: most_rows(there.values()) for name, there in sets.items()}
         heading = [f"| set | rows | {' | '.join(names)} |", "| --- " * (2 + len(names)) + "|"]
 
         def table(cells: Callable[[Mapping[str, Mapping[str, float]]], Mapping[str, str]]) -> str:
@@ -183,36 +175,63 @@ class Classifiers(Experiment):
         return record, text
 
 
-def summary(result: Arrays, ours: Arrays | None) -> dict[str, float]:
-    """Log loss, its difference from ours with its standard error, the share of errors, and seconds."""
-    loss = -result["log_p"]
+def folds(name: str) -> int:
+    """Number of folds of a set."""
+    return FOLDS if name in FOLDED else 1
+
+
+def piece(name: str, classifier: str, fold: int) -> str:
+    """Name of a piece of work."""
+    return f"{name}, {classifier}, fold {fold}"
+
+
+def finished(found: Mapping[str, Arrays], name: str, classifier: str) -> dict[int, Arrays]:
+    """Results of those folds of a set that were run, by number."""
+    return {k: result for k in range(folds(name)) if (result := found.get(piece(name, classifier, k))) is not None}
+
+
+def most_rows(results: Iterable[Mapping[int, Arrays]]) -> int | str:
+    """Number of test rows that a classifier predicted, of all classifiers the most."""
+    return max((sum(fold["log_p"].size for fold in result.values()) for result in results), default=NOT_RUN)
+
+
+def summary(result: Mapping[int, Arrays], ours: Mapping[int, Arrays], of: int) -> dict[str, float]:
+    """Log loss, the paired difference from ours with its standard error, the share of errors, and seconds."""
+    loss = -np.concatenate([fold["log_p"] for fold in result.values()])
     found = {
         "loss": float(loss.mean()),
-        "error": float(result["wrong"].mean()),
-        "seconds": float(np.median(result["fold_seconds"])),
+        "error": float(np.concatenate([fold["wrong"] for fold in result.values()]).mean()),
+        "seconds": float(np.median([fold["fold_seconds"] for fold in result.values()])),
+        "folds": len(result),
+        "of": of,
     }
-    if ours is not None:
-        difference = loss + ours["log_p"]
+    if both := sorted(result.keys() & ours.keys()):
+        difference = np.concatenate([ours[k]["log_p"] - result[k]["log_p"] for k in both])
         found["difference"] = float(difference.mean())
         found["standard_error"] = float(difference.std(ddof=1) / np.sqrt(difference.size))
     return found
 
 
 def losses(there: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
-    """Cells of one set in the table of log losses; the lowest is in bold type where ours is among them."""
-    lowest = min((numbers["loss"] for numbers in there.values()), default=0.0)
+    """Cells of one set in the table of log losses; the lowest of all folds is in bold type, if ours is among them."""
+    lowest = min((numbers["loss"] for numbers in there.values() if not part(numbers)), default=0.0)
     cells = {}
     for which, numbers in there.items():
         loss = f"{numbers['loss']:.3f}"
-        bold = OURS in there and loss == f"{lowest:.3f}"
+        bold = OURS in there and not part(numbers) and loss == f"{lowest:.3f}"
         error = "" if which == OURS or "standard_error" not in numbers else f" ± {numbers['standard_error']:.3f}"
-        cells[which] = f"**{loss}**{error}" if bold else loss + error
+        cells[which] = (f"**{loss}**" if bold else loss) + error + part(numbers)
     return cells
 
 
 def seconds(there: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
     """Cells of one set in the table of seconds."""
-    return {which: f"{numbers['seconds']:.2g}" for which, numbers in there.items()}
+    return {which: f"{numbers['seconds']:.2g}" + part(numbers) for which, numbers in there.items()}
+
+
+def part(numbers: Mapping[str, float]) -> str:
+    """Say on how many folds numbers were computed, where these are not all."""
+    return "" if numbers["folds"] == numbers["of"] else f" ({numbers['folds']} of {numbers['of']} folds)"
 
 
 EXPERIMENT = Classifiers()

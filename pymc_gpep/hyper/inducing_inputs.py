@@ -14,7 +14,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.rows.chunks import chunks, inputs_at, sample_inputs, sample_numbers
 from pymc_gpep.rows.rows import Rows
 
-__all__ = ["centres_of_classes", "in_turn", "initial_inducing", "spread_rows"]
+__all__ = ["centres_of_classes", "in_turn", "initial_inducing", "k_means", "spread_rows"]
 
 _DEFAULT = 50  # where their number is not given
 
@@ -129,7 +129,7 @@ def centres_of_classes(data: Rows, count: int, scales: Array, rng: np.random.Gen
         own = np.flatnonzero(places == kind)
         drawn = own[np.sort(sample_numbers(len(own), max(_OF_A_CLASS, int(share)), rng))]
         rows = inputs_at(data, drawn)
-        found.append(_centres(rows, _centred(rows * scales), int(share), rng))
+        found.append(k_means(rows, rows * scales, int(share), rng))
     return np.concatenate(found)
 
 
@@ -162,8 +162,12 @@ def _spread(scaled: Array, count: int, rng: np.random.Generator) -> list[int]:
     return chosen
 
 
-def _centres(rows: Array, scaled: Array, count: int, rng: np.random.Generator) -> Array:
-    """Centres of rows, whose distances are those of `scaled`: k-means from rows that are far from each other."""
+def k_means(rows: Array, scaled: Array, count: int, rng: np.random.Generator) -> Array:
+    """Centres (count, d) of rows (n, d), whose distances are those of `scaled`: from rows that are far from each other.
+
+    Lloyd (1982), a few rounds. There are n · count numbers in memory.
+    """
+    scaled = _centred(scaled)
     chosen = _spread(scaled, count, rng)
     centres, at = rows[chosen].copy(), scaled[chosen].copy()
     for _ in range(_ROUNDS):

@@ -142,6 +142,8 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
 
     def _response(self) -> Response:
         check_number("label_noise", self.label_noise)
+        if not 0.0 <= self.label_noise < 1.0:
+            raise ValueError(f"label_noise must be at least 0 and below 1, but is {self.label_noise}.")
         if self.label_noise:
             return NoisyClasses(len(self.classes_), float(self.label_noise))
         return TwoClasses() if len(self.classes_) == 2 else Classes(len(self.classes_))

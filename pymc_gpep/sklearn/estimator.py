@@ -111,6 +111,8 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
             names = ", ".join(map(repr, KERNELS))
             raise ValueError(f"kernel must be {names} or a function of columns, but is {self.kernel!r}.")
         check_switches(ard=self.ard, linear=self.linear)
+        if not isinstance(self.fit_options, Mapping | None):
+            raise TypeError(f"fit_options must be a dictionary of arguments of pm.fit, but is {self.fit_options!r}.")
         check_whole("max_dense_rows", self.max_dense_rows)
 
     def _read(self, X: Any, y: Any) -> tuple[list[Values], Any]:

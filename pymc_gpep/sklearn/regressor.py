@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, quantile_levels
 from pymc_gpep.sklearn.response import Numbers
+from pymc_gpep.tables.column import mean_and_deviation
 
 __all__ = ["GaussianProcessRegressor"]
 
@@ -84,8 +85,8 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
             If rows or parameters cannot be used; the message names the column.
         """
         table, y = self._read(X, y)
-        # Rounding gives a deviation even to numbers that are all the same.
-        self._mean, self._deviation = float(y.mean()), float(y.std()) if np.ptp(y) > 0.0 else 1.0
+        self._mean, deviation = mean_and_deviation(y)
+        self._deviation = deviation or 1.0
         return self._fit(X, (y - self._mean) / self._deviation, table, Numbers(), [])
 
     def _observations(self, y: Any) -> Observed:

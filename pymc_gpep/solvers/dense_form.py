@@ -28,13 +28,16 @@ from pymc_gpep.kernels.gaussians.independent import (
     decomposed_product,
     function_variance,
     function_weights,
+    kept_variance,
+    root_product,
 )
 from pymc_gpep.kernels.linalg.lapack import (
-    inverse_from_cholesky,
+    invert_triangular,
     is_covariance,
     multiply_functions,
     multiply_symmetric,
     rounding,
+    square_triangular,
 )
 from pymc_gpep.kernels.schemes.newton_direction import newton_direction
 from pymc_gpep.solvers.coupled import Matrices, evidence_gradient, factorise, marginal_moments
@@ -151,32 +154,44 @@ def _halved(matrices: Matrices) -> Matrices:
     return matrices.reshape(-1).view(np.float32)[: matrices.size].reshape(matrices.shape)
 
 
+_FACTOR, _ROOT, _INVERSE = range(3)  # what a matrix holds
+_CERTAIN = 1e-3  # 1 − kept that has the digits of a variance left
+
+
 class DenseFunctionPosterior(FunctionPosterior):
     """The posterior by A = I + π^½ K π^½.
 
-    Attributes
-    ----------
-    inverse : array (n, n)
-        A⁻¹ in the lower triangle, after `decompose` the Cholesky factor of A.
+    One matrix holds the Cholesky factor of A in its lower triangle, then the inverse of that, and then A⁻¹. Each is
+    computed when it is asked for: a sweep of EP rarely needs A⁻¹.
     """
 
     def __init__(self, k: Array, prior_mean: Array) -> None:
         super().__init__(prior_mean)
         self._k = k
-        self.inverse = np.empty(k.shape)
-        self._inverted = False
+        self._matrix = np.empty(k.shape)
+        self._kept = np.empty(len(k))
+        self._holds = _FACTOR
 
     def decompose(self, precision: Array) -> bool:
         """See `FunctionPosterior`."""
         self.precision[:] = precision
-        ok, self.log_det = decompose_function(self._k, self.precision, self.inverse)
-        self._inverted = False
+        ok, self.log_det = decompose_function(self._k, self.precision, self._matrix)
+        self._holds = _FACTOR
         return bool(ok)
 
     def invert(self) -> None:
         """See `FunctionPosterior`."""
-        inverse_from_cholesky(self.inverse)
-        self._inverted = True
+        invert_triangular(self._matrix)
+        kept_variance(self._matrix, self._kept)
+        self._holds = _ROOT
+
+    @property
+    def inverse(self) -> Array:
+        """A⁻¹ (n, n) in the lower triangle, once `invert` was called."""
+        if self._holds == _ROOT:
+            square_triangular(self._matrix)
+            self._holds = _INVERSE
+        return self._matrix
 
     def times(self, weights: Array) -> Array:
         """See `FunctionPosterior`."""
@@ -186,26 +201,32 @@ class DenseFunctionPosterior(FunctionPosterior):
 
     def spread(self) -> None:
         """See `FunctionPosterior`."""
-        function_variance(self._k, self.precision, self.inverse, self.variance)
+        certain = 1.0 - self._kept
+        if certain.min() > _CERTAIN:
+            np.divide(certain, self.precision, out=self.variance)
+        else:
+            function_variance(self._k, self.precision, self.inverse, self.variance)
 
     @property
     def kept(self) -> Array:
         """See `FunctionPosterior`; it is the diagonal of A⁻¹, in which nothing cancels."""
-        return self.inverse.diagonal()
+        return self._kept
 
     def smooth(self, force: Array) -> Array:
         """See `FunctionPosterior`."""
         smoothed = np.empty_like(force)
-        if self._inverted:
-            function_weights(self.inverse, self.precision, force, np.zeros_like(force), smoothed)
+        if self._holds == _INVERSE:
+            function_weights(self._matrix, self.precision, force, np.zeros_like(force), smoothed)
         else:
-            decomposed_product(self.inverse, self.precision, force, smoothed)
+            product = root_product if self._holds == _ROOT else decomposed_product
+            product(self._matrix, self.precision, force, smoothed)
         return smoothed
 
     def gradient(self, moved: Array | None = None, of_variance: Array | None = None) -> Array:
         """See `FunctionPosterior`; (1, n, n)."""
-        gradient = np.zeros((1, *self.inverse.shape))
-        add_function_gradient(self.precision, self.inverse, self.weights, gradient[0])
+        inverse = self.inverse
+        gradient = np.zeros((1, *inverse.shape))
+        add_function_gradient(self.precision, inverse, self.weights, gradient[0])
         if moved is not None:
             add_implicit_gradient(self.weights[None], moved[None], gradient)
         if of_variance is not None:

@@ -47,7 +47,7 @@ class FunctionPosterior(ABC):
 
     @abstractmethod
     def invert(self) -> None:
-        """Compute what `spread` and `kept` want of what is decomposed, at twice the cost of that."""
+        """Compute what `spread` and `kept` want of what is decomposed, at about the cost of that."""
 
     @abstractmethod
     def times(self, weights: Array) -> Array:

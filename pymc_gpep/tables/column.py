@@ -9,7 +9,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.tables.table import Values
 
-__all__ = ["Categories", "Column", "Missing", "Numbers", "Unseen", "column_of"]
+__all__ = ["Categories", "Column", "Missing", "Numbers", "Unseen", "column_of", "mean_and_deviation"]
 
 type Missing = Literal["error", "impute"]
 type Unseen = Literal["error", "new"]
@@ -151,10 +151,7 @@ def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
         present = values.numbers[~np.isnan(values.numbers)]
         if not present.size:
             raise ValueError(f"Column {values.name!r} has missing values, NaN, alone. Leave it out.")
-        # Rounding gives a deviation even to numbers that are all the same.
-        varies = np.ptp(present) > 0
-        mean, deviation = float(present.mean()), float(present.std()) if varies else 0.0
-        column: Column = Numbers(values.name, missing, mean, deviation)
+        column: Column = Numbers(values.name, missing, *mean_and_deviation(present))
     else:
         assert values.categories is not None
         labels = [label for label in values.categories if label is not None]
@@ -178,3 +175,14 @@ def _refuse_infinite(name: str, numbers: Array) -> None:
 def _rows(rows: Any) -> str:
     more = f" and {rows.size - _NAMED} more" if rows.size > _NAMED else ""
     return f"row{'s' * (rows.size > 1)} {', '.join(map(str, rows[:_NAMED]))}{more}"
+
+
+def mean_and_deviation(numbers: Array) -> tuple[float, float]:
+    """Mean and standard deviation of numbers (n,) of any size, whose squares may be out of range.
+
+    The deviation is 0 where the numbers are all the same: rounding would give one even to these.
+    """
+    _, exponent = np.frexp(np.abs(numbers).max())
+    scaled = np.ldexp(numbers, -exponent)  # without rounding
+    deviation = scaled.std() if np.ptp(scaled) > 0.0 else 0.0
+    return float(np.ldexp(scaled.mean(), exponent)), float(np.ldexp(deviation, exponent))

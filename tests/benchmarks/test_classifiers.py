@@ -3,31 +3,38 @@
 import numpy as np
 import pytest
 
-from benchmarks.classifiers import CLASSIFIERS, EXPERIMENT, FOLDED, OURS, SPLIT, splits
+from benchmarks.classifiers import CLASSIFIERS, EXPERIMENT, FOLDED, OURS, SPLIT, piece, splits
 
 
 def result(log_p, seconds=1.0):
-    return {"log_p": np.array(log_p), "wrong": np.array(log_p) < np.log(0.5), "fold_seconds": np.array([seconds] * 3)}
+    return {"log_p": np.array(log_p), "wrong": np.array(log_p) < np.log(0.5), "fold_seconds": np.array(seconds)}
 
 
 def test_differences_are_paired():
     other = "logistic regression"
-    found = {f"wine, {OURS}": result([-0.1, -0.2, -0.3]), f"wine, {other}": result([-0.4, -1.1, -0.9], 0.5)}
+    found = {
+        piece("wine", OURS, 0): result([-0.1, -0.2]),
+        piece("wine", OURS, 1): result([-0.3]),
+        piece("wine", OURS, 2): result([-9.0]),  # of a fold that the other did not have yet
+        piece("wine", other, 0): result([-0.4, -1.1], 0.25),
+        piece("wine", other, 1): result([-0.9], 0.75),
+    }
     record, text = EXPERIMENT.report(found)
     values = record["wine"][other]
     differences = np.array([0.3, 0.9, 0.6])
     assert values["difference"] == pytest.approx(differences.mean())
     assert values["standard_error"] == pytest.approx(differences.std(ddof=1) / np.sqrt(3))
     assert values["error"] == pytest.approx(2 / 3)
-    assert "| wine | 3 | **0.200** | – | 0.800 ± 0.173 | – | – | – |" in text
-    assert "| wine | 3 | 1 | – | 0.5 | – | – | – |" in text
+    assert "| wine | 4 | 2.400 (3 of 10 folds) | – | 0.800 ± 0.173 (2 of 10 folds) | – | – | – |" in text
+    assert "| wine | 4 | 1 (3 of 10 folds) | – | 0.5 (2 of 10 folds) | – | – | – |" in text
     for name in (*FOLDED, *SPLIT):  # those that were not run are in both tables too
         assert text.count(f"| {name} | ") == 2
 
 
 def test_every_classifier_has_a_cell_for_every_set():
     names = {cell.name for cell in EXPERIMENT.cells("", False)}
-    assert names == {f"{name}, {which}" for name in (*FOLDED, *SPLIT) for which in CLASSIFIERS}
+    numbers = [(name, fold) for name in FOLDED for fold in range(10)] + [(name, 0) for name in SPLIT]
+    assert names == {piece(name, which, fold) for name, fold in numbers for which in CLASSIFIERS}
 
 
 def test_folds_have_each_row_once(tmp_path):

@@ -1,6 +1,7 @@
 """A fit as a file, and back."""
 
 import arviz as az
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
@@ -87,6 +88,11 @@ def test_a_fit_read_again_is_a_fit(probit):
     assert_allclose(again.loo().elpd_i, probit.loo().elpd_i, rtol=1e-12)
     assert again.importance(200, random_seed=1).pareto_k == probit.importance(200, random_seed=1).pareto_k
     xr.testing.assert_identical(gpep.from_datatree(again.to_datatree(), model).latent, probit.latent)
+
+
+def test_cloudpickle_takes_a_fit_with_its_model(probit):
+    again = cloudpickle.loads(cloudpickle.dumps(probit))
+    xr.testing.assert_identical(again.predict(None, NEW), probit.predict(None, NEW))
 
 
 def test_reads_without_the_model(probit, tmp_path):

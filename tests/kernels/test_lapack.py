@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.kernels.linalg import lapack
 
-sizes = pytest.mark.parametrize("n", [1, 2, 7, 70])
+sizes = pytest.mark.parametrize("n", [1, 2, 7, 70, 270])  # the last has five blocks on its diagonal
 
 
 def positive_definite(n):

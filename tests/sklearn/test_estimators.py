@@ -210,6 +210,13 @@ def test_numbers_that_are_all_the_same_have_no_unit_of_rounding(value):
     np.testing.assert_allclose(*intervals, atol=1e-12)
 
 
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_numbers_of_any_size_have_a_unit(unit):
+    X, _, f = frame()
+    there, here = (GaussianProcessRegressor().fit(X, size * f).predict(X[:3]) for size in (unit, 1.0))
+    np.testing.assert_allclose(there / unit, here, rtol=1e-9)
+
+
 def test_numbers_beside_strings_in_a_list_stay_numbers():
     X = [[1.0, "a"], [2.0, "b"], [3.0, "a"], [4.0, "b"]] * 3
     fitted = GaussianProcessClassifier().fit(X, ["u", "v", "v", "u"] * 3)
@@ -259,6 +266,8 @@ def test_more_numbers_than_fit_together_are_refused():
         ({"ard": "yes"}, TypeError, "ard must be True or False"),
         ({"max_dense_rows": 10.5}, TypeError, "max_dense_rows must be a whole number"),
         ({"label_noise": "some"}, TypeError, "label_noise must be a number"),
+        ({"label_noise": 1.0}, ValueError, "label_noise must be at least 0 and below 1, but is 1.0"),
+        ({"fit_options": ["starts"]}, TypeError, "fit_options must be a dictionary"),
         ({"missing": "drop"}, ValueError, "missing must be 'error' or 'impute'"),
         ({"method": "nested_epp"}, KeyError, "Did you mean 'nested_ep'"),
     ],

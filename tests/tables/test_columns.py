@@ -177,6 +177,12 @@ def test_columns_that_changed_their_type_are_refused_by_name():
         table.encode(FRAME.drop(columns="city"))
 
 
+@pytest.mark.parametrize("unit", [1e-300, 1e-12, 1e12, 1e300])
+def test_inputs_do_not_depend_on_units(unit):
+    numbers = np.array([[3.0], [1.0], [2.0], [7.0]])
+    np.testing.assert_allclose(gpep.columns(unit * numbers).X, gpep.columns(numbers).X, rtol=1e-13)
+
+
 def test_what_is_no_table_is_refused():
     with pytest.raises(ValueError, match=r"must be \(rows, columns\)"):
         gpep.columns(np.zeros(3))

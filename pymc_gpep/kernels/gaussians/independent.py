@@ -15,7 +15,13 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.linalg.lapack import cholesky, inverse_from_cholesky, multiply_symmetric, solve_with_cholesky
+from pymc_gpep.kernels.linalg.lapack import (
+    cholesky,
+    inverse_from_cholesky,
+    multiply_symmetric,
+    multiply_triangular,
+    solve_with_cholesky,
+)
 
 __all__ = [
     "add_function_gradient",
@@ -24,6 +30,8 @@ __all__ = [
     "factorise_function",
     "function_variance",
     "function_weights",
+    "kept_variance",
+    "root_product",
     "site_roots",
 ]
 
@@ -76,6 +84,27 @@ def decomposed_product(lower, pi, r, out):
     solved = solve_with_cholesky(lower, out)
     for i in range(n):
         out[i] = root[i] * solved[i]
+
+
+@kernel
+def kept_variance(root_of_inverse, kept):
+    """The diagonal of A⁻¹ into `kept` (n,), from the inverse of the Cholesky factor of A."""
+    kept[:] = 0.0
+    for i in range(kept.shape[0]):
+        for j in range(i + 1):
+            kept[j] += root_of_inverse[i, j] * root_of_inverse[i, j]
+
+
+@kernel
+def root_product(root_of_inverse, pi, r, out):
+    """(I + DK)⁻¹ r into `out` (n,), from the inverse of the Cholesky factor of A."""
+    root = site_roots(pi)
+    for i in range(pi.shape[0]):
+        out[i] = r[i] / root[i]
+    multiply_triangular(root_of_inverse, out, False)
+    multiply_triangular(root_of_inverse, out, True)
+    for i in range(pi.shape[0]):
+        out[i] *= root[i]
 
 
 @kernel

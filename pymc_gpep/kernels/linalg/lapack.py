@@ -21,6 +21,7 @@ __all__ = [
     "copy_into",
     "dot",
     "inverse_from_cholesky",
+    "invert_triangular",
     "is_covariance",
     "multiply_functions",
     "multiply_symmetric",
@@ -29,6 +30,7 @@ __all__ = [
     "solve_right_transposed",
     "solve_triangular",
     "solve_with_cholesky",
+    "square_triangular",
 ]
 
 _int = types.CPointer(types.int32)
@@ -62,10 +64,12 @@ def _routine(module: str, name: str, arguments: str, returns_number: bool = Fals
 
 
 _potrf = _routine("linalg.cython_lapack", "potrf", "cixii")
-_potri = _routine("linalg.cython_lapack", "potri", "cixii")
+_trtri = _routine("linalg.cython_lapack", "trtri", "ccixii")
+_lauum = _routine("linalg.cython_lapack", "lauum", "cixii")
 _potrs = _routine("linalg.cython_lapack", "potrs", "ciixixii")
 _symv = _routine("linalg.cython_blas", "symv", "cixxixixxi")
-_trsm = _routine("linalg.cython_blas", "trsm", "cccciixxixi")
+_trmm = _routine("linalg.cython_blas", "trmm", "cccciixxixi")
+_gemm = _routine("linalg.cython_blas", "gemm", "cciiixxixixxi")
 _syrk = _routine("linalg.cython_blas", "syrk", "cciixxixxi")
 _trsv = _routine("linalg.cython_blas", "trsv", "cccixixi")
 _trmv = _routine("linalg.cython_blas", "trmv", "cccixixi")
@@ -74,38 +78,141 @@ _dot = _routine("linalg.cython_blas", "dot", "ixixi", returns_number=True)
 
 _UPPER = np.array([ord("U")], np.uint8)
 _LEFT = np.array([ord("L")], np.uint8)
+_RIGHT = np.array([ord("R")], np.uint8)
 _TRANSPOSED = np.array([ord("T")], np.uint8)
 _NORMAL = np.array([ord("N")], np.uint8)
+
+
+# OpenBLAS solves triangular systems at half the speed of its products, and at less where they are small. Below, all but
+# blocks of this edge on the diagonal are products. Those of block k with blocks before it are taken in as many steps as
+# k has bits that are 1. A step takes so many blocks at once as the lowest of these bits says: most products are large.
+_BLOCK = 64
+
+
+@kernel
+def _invert_block(lower, first, edge, out):
+    """The inverse of a block on the diagonal of L into the lower triangle of `out` (edge²,)."""
+    for i in range(edge):
+        for j in range(i + 1):
+            out[i * edge + j] = lower[first + i, first + j]
+    size = np.array([edge], np.int32)
+    info = np.zeros(1, np.int32)
+    _trtri(lower, _UPPER.ctypes, _NORMAL.ctypes, size.ctypes, out.ctypes, size.ctypes, info.ctypes)
+
+
+@kernel
+def _solve_columns(lower, first, n, b, start, m, width):
+    """Overwrite a part of `b`, an array that was flattened, with itself times L⁻ᵀ.
+
+    L are n rows and columns of `lower` from `first` on. The part is (m, n); it begins at `start`, and rows of `b` are
+    `width` long.
+    """
+    whole = np.array([lower.shape[0]], np.int32)
+    long, rows = np.array([width], np.int32), np.array([m], np.int32)
+    flat = lower.reshape(-1)
+    inverse = np.zeros(_BLOCK * _BLOCK, b.dtype)
+    factors = np.ones(2, b.dtype)
+    factors[0] = -1.0
+    for k in range(-(-n // _BLOCK)):
+        at = k * _BLOCK
+        if k > 0:
+            past = (k & -k) * _BLOCK
+            inner, columns = np.array([past], np.int32), np.array([min(past, n - at)], np.int32)
+            _gemm(
+                b, _TRANSPOSED.ctypes, _NORMAL.ctypes, columns.ctypes, rows.ctypes, inner.ctypes,
+                factors[:1].ctypes, flat[(first + at) * lower.shape[0] + first + at - past :].ctypes, whole.ctypes,
+                b[start + at - past :].ctypes, long.ctypes, factors[1:].ctypes, b[start + at :].ctypes, long.ctypes,
+            )  # fmt: skip
+        edge = min(_BLOCK, n - at)
+        size = np.array([edge], np.int32)
+        _invert_block(lower, first + at, edge, inverse)
+        _trmm(
+            b, _LEFT.ctypes, _UPPER.ctypes, _TRANSPOSED.ctypes, _NORMAL.ctypes, size.ctypes, rows.ctypes,
+            factors[1:].ctypes, inverse.ctypes, size.ctypes, b[start + at :].ctypes, long.ctypes,
+        )  # fmt: skip
 
 
 @kernel
 def cholesky(a):
     """Lower Cholesky factor into the lower triangle of `a`; False where `a` is not positive definite."""
+    n = a.shape[0]
+    flat = a.reshape(-1)
+    width = np.array([n], np.int32)
+    info = np.zeros(1, np.int32)
+    factors = np.ones(2, a.dtype)
+    factors[0] = -1.0
+    for k in range(-(-n // _BLOCK)):
+        at = k * _BLOCK
+        if k > 0:
+            past = (k & -k) * _BLOCK
+            rows = min(past, n - at)
+            _solve_columns(a, at - past, past, flat, at * n + at - past, rows, n)
+            inner, columns = np.array([past], np.int32), np.array([rows], np.int32)
+            _syrk(
+                a, _UPPER.ctypes, _TRANSPOSED.ctypes, columns.ctypes, inner.ctypes, factors[:1].ctypes,
+                flat[at * n + at - past :].ctypes, width.ctypes, factors[1:].ctypes, flat[at * n + at :].ctypes,
+                width.ctypes,
+            )  # fmt: skip
+        size = np.array([min(_BLOCK, n - at)], np.int32)
+        _potrf(a, _UPPER.ctypes, size.ctypes, flat[at * n + at :].ctypes, width.ctypes, info.ctypes)
+        if info[0] != 0:
+            return False
+    return True
+
+
+@kernel
+def invert_triangular(a):
+    """The lower triangle of `a` holds L; leave L⁻¹ there. Returns whether it exists."""
+    n = a.shape[0]
+    flat = a.reshape(-1)
+    width = np.array([n], np.int32)
+    info = np.zeros(1, np.int32)
+    factors = np.ones(2, a.dtype)
+    factors[0] = -1.0
+    for at in range(0, n, _BLOCK):
+        size = np.array([min(_BLOCK, n - at)], np.int32)
+        _trtri(a, _UPPER.ctypes, _NORMAL.ctypes, size.ctypes, flat[at * n + at :].ctypes, width.ctypes, info.ctypes)
+        if info[0] != 0:
+            return False
+    joined = _BLOCK
+    while joined < n:
+        for first in range(0, n - joined, 2 * joined):
+            middle = first + joined
+            columns, rows = np.array([joined], np.int32), np.array([min(joined, n - middle)], np.int32)
+            below = flat[middle * n + first :]
+            _trmm(
+                a, _LEFT.ctypes, _UPPER.ctypes, _NORMAL.ctypes, _NORMAL.ctypes, columns.ctypes, rows.ctypes,
+                factors[:1].ctypes, flat[first * n + first :].ctypes, width.ctypes, below.ctypes, width.ctypes,
+            )  # fmt: skip
+            _trmm(
+                a, _RIGHT.ctypes, _UPPER.ctypes, _NORMAL.ctypes, _NORMAL.ctypes, columns.ctypes, rows.ctypes,
+                factors[1:].ctypes, flat[middle * n + middle :].ctypes, width.ctypes, below.ctypes, width.ctypes,
+            )  # fmt: skip
+        joined *= 2
+    return True
+
+
+@kernel
+def square_triangular(a):
+    """The lower triangle of `a` holds V; leave the lower triangle of VᵀV there."""
     n = np.array([a.shape[0]], np.int32)
     info = np.zeros(1, np.int32)
-    _potrf(a, _UPPER.ctypes, n.ctypes, a.ctypes, n.ctypes, info.ctypes)
-    return info[0] == 0
+    _lauum(a, _UPPER.ctypes, n.ctypes, a.ctypes, n.ctypes, info.ctypes)
 
 
 @kernel
 def inverse_from_cholesky(a):
     """The lower triangle of `a` holds a Cholesky factor; leave the lower triangle of the inverse there."""
-    n = np.array([a.shape[0]], np.int32)
-    info = np.zeros(1, np.int32)
-    _potri(a, _UPPER.ctypes, n.ctypes, a.ctypes, n.ctypes, info.ctypes)
-    return info[0] == 0
+    ok = invert_triangular(a)
+    if ok:
+        square_triangular(a)
+    return ok
 
 
 @kernel
 def solve_right_transposed(lower, b):
     """Overwrite `b` (m, n) with b L⁻ᵀ, where `lower` (n, n) holds L in its lower triangle."""
-    n = np.array([b.shape[1]], np.int32)
-    m = np.array([b.shape[0]], np.int32)
-    one = np.ones(1, b.dtype)
-    _trsm(
-        b, _LEFT.ctypes, _UPPER.ctypes, _TRANSPOSED.ctypes, _NORMAL.ctypes, n.ctypes, m.ctypes,
-        one.ctypes, lower.ctypes, n.ctypes, b.ctypes, n.ctypes,
-    )  # fmt: skip
+    _solve_columns(lower, 0, b.shape[1], b.reshape(-1), 0, b.shape[0], b.shape[1])
 
 
 @kernel

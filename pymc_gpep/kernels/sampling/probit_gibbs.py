@@ -50,10 +50,10 @@ def utility_precisions(k, precisions, total):
     n = k.shape[1]
     copy_into(precisions, k)
     definite = True
-    for s in precisions:
+    for a in range(k.shape[0]):
         for i in range(n):
-            s[i, i] += 1.0
-        definite = definite and cholesky(s) and inverse_from_cholesky(s)
+            precisions[a, i, i] += 1.0
+        definite = definite and cholesky(precisions[a]) and inverse_from_cholesky(precisions[a])
     if definite and k.shape[0] > 1:
         for i in range(n):
             for j in range(i + 1):
