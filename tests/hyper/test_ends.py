@@ -106,7 +106,6 @@ def test_what_is_advised_has_a_maximum(options):
 METHODS = {
     "ep": {},
     "laplace": {"starts": 2},
-    "sparse_ep": {"inducing": 12, "random_seed": 1},
     "sparse_vi": {"inducing": 12, "update": "inner", "n": 400},
     "ivm": {"active": 40, "majors": 4},
 }
@@ -169,10 +168,9 @@ def test_with_the_transform_that_is_advised_there_is_a_maximum():
     assert fit.converged
 
 
-@pytest.mark.parametrize("method", ["ep", "laplace", "kl"])
-def test_cutpoints_that_do_not_ascend_at_first_are_refused(method):
+def test_cutpoints_that_do_not_ascend_at_first_are_refused():
     with ordered((0.0, 0.0, 0.0)), pytest.raises(ValueError, match=r"must ascend, but are 0, 0, 0\. Declare them"):
-        pm.fit(method=method, progressbar=False)
+        pm.fit(method="ep", progressbar=False)
 
 
 class Distances(pm.gp.cov.Covariance):
