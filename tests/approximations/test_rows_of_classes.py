@@ -16,6 +16,7 @@ from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.solvers.function_rows import rows_from_entries, rows_of_functions
 from pymc_gpep.solvers.row_form import RowForm
 from pymc_gpep.solvers.site_precisions import BlockPrecisions, CoupledPrecisions, IndependentPrecisions
+from tests.approximations.every import in_turn
 
 N, C = 16, 3
 METHODS = [
@@ -63,11 +64,16 @@ def observed(rng, likelihood):
     return rng.integers(0, C, N) if likelihood.observed_axes == 1 else rng.integers(0, 4, (N, C))
 
 
-shapes = pytest.mark.parametrize("make", [full, entries, mixed], ids=lambda make: make.__name__)
+SHAPES = [full, entries, mixed]
 
 
-@shapes
-@pytest.mark.parametrize(("method", "likelihood"), CASES)
+@pytest.mark.parametrize(
+    ("method", "likelihood", "make"),
+    [
+        pytest.param(*CASES[case].values, SHAPES[i], id=f"{CASES[case].id}-{SHAPES[i].__name__}")
+        for case, i in in_turn(len(CASES), len(SHAPES))
+    ],
+)
 def test_a_solution_is_that_of_the_covariances(method, likelihood, make):
     rng = np.random.default_rng(1)
     j, mean, y = make(rng), 0.3 * rng.normal(size=(C, N)), observed(rng, likelihood)
@@ -160,7 +166,7 @@ def test_a_posterior_is_that_of_all_latent_values(form, make):
     assert found.prior.latent(z[:2]).shape == (2, C, N)
 
 
-@shapes
+@pytest.mark.parametrize("make", SHAPES, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("form", [CoupledSites, BlockSites, SignedSites])
 def test_what_is_asked_of_functions_that_are_independent_a_priori(form, make):
     rng = np.random.default_rng(5)
