@@ -192,7 +192,6 @@ def test_progress_bar(model):
     ]
     assert headers == [["Divergences", "Step size", "Grad evals"], []]
     with model:  # with the bar
-        pm.sample(3, tune=3, chains=1, step=gpep.ProbitGibbs(), random_seed=1, compute_convergence_checks=False)
         pm.sample(
             3, tune=3, chains=1, step=[gpep.ProbitGibbs([model["f"]]), pm.Slice([model["eta"], model["ls"]])],
             random_seed=1, compute_convergence_checks=False,
