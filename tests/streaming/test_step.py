@@ -23,13 +23,18 @@ MEMORIES = [Stateless(), Stochastic(), Variational()]
 
 
 @pytest.mark.parametrize(
-    ("memory", "batch_size"),
-    [(Stateless(), 13), (Stochastic(), 10), (Variational(), 8), (StoredMemory(), 8)],
+    ("build", "sites", "memory", "batch_size"),
+    [
+        (models.shared, "pairwise", Stateless(), 13),
+        (models.bernoulli_probit, None, Stochastic(), 10),
+        (models.bernoulli_probit, None, Variational(), 8),
+        (models.shared, "pairwise", StoredMemory(), 8),
+    ],
     ids=["stateless", "stochastic", "variational", "sites"],
 )
-def test_the_mean_over_an_epoch_is_what_all_rows_give(memory, batch_size):
-    of_all = small(models.shared, memory, "pairwise", 30)
-    parts = small(models.shared, memory, "pairwise", batch_size)
+def test_the_mean_over_an_epoch_is_what_all_rows_give(build, sites, memory, batch_size):
+    of_all = small(build, memory, sites, 30)
+    parts = small(build, memory, sites, batch_size)
     functions = [each.estimates() for each in (of_all, parts)]
     for each in (of_all, parts):
         keep_sites(each)
@@ -57,7 +62,7 @@ def keep_sites(problem):
         )
 
 
-@pytest.mark.parametrize("build", [models.shared, models.effects_beside])
+@pytest.mark.parametrize("build", [models.bernoulli_probit, models.effects_beside])
 def test_steps_take_inputs_that_are_held(build):
     """Their places are all that they are given then."""
 
