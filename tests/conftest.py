@@ -49,7 +49,6 @@ _REWRITTEN = {
     "golden",
     "streaming/test_step.py",
     "structure/test_interpreted.py",
-    "structure/test_process_functions.py",
     "structure/test_pymc_differences.py",
     "structure/test_recipes.py",
     "structure/test_rewrites.py",
