@@ -1,6 +1,7 @@
 """Priors of several functions by rows of coefficients: all that is computed of them is what it is of covariances."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -164,6 +165,20 @@ def test_a_posterior_is_that_of_all_latent_values(form, make):
     assert z.shape == (20_000, 1, stacked.shape[1])
     assert_allclose(np.cov(z[:, 0].T), inner, atol=0.05)
     assert found.prior.latent(z[:2]).shape == (2, C, N)
+
+
+def test_draws_at_new_rows_have_their_moments():
+    rng, new = np.random.default_rng(8), 4
+    j = mixed(rng)
+    found = posterior_of(RowPrior(j, rng.normal(size=(C, N))), sites_of(CoupledSites, rng))
+    there = rows_of_functions(rng.normal(size=(C, new, j.shape[2])) * (j != 0.0).any(axis=1, keepdims=True))
+    beside, mean = rng.gamma(1.0, size=(C, new)), rng.normal(size=(C, new))
+    z = found.draw_whitened(rng, 2000)
+    drawn = found.draw_at(rng, None, z, SimpleNamespace(by_normals=lambda: (there, beside, mean)))
+    expected, cov = found.at_coefficients(there, beside, mean)
+    sd = np.sqrt(cov.diagonal(axis1=1, axis2=2)).T
+    assert_allclose((drawn.mean(axis=0) - expected) / sd, 0.0, atol=4.5 / np.sqrt(2000))
+    assert_allclose(drawn.std(axis=0) / sd, 1.0, atol=0.1)
 
 
 @pytest.mark.parametrize("make", SHAPES, ids=lambda make: make.__name__)
