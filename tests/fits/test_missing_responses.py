@@ -32,7 +32,7 @@ def binary(rows, y):
 def zero_inflated(rows, y):
     """A mixture, which PyMC observes in part by an operation of its own."""
     where, hours = pm.Data("where", GROUP[rows]), pm.Data("hours", HOURS[rows])
-    alpha = pm.Normal("alpha", 0, pm.HalfNormal("s", 1), dims="group")
+    alpha = pm.Normal("alpha", 0, 0.8, dims="group")
     pm.ZeroInflatedPoisson("y", psi=0.8, mu=hours * pm.math.exp(alpha[where]), observed=y, dims="row")
 
 

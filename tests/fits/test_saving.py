@@ -13,13 +13,13 @@ from tests import models
 NEW = np.random.default_rng(0).uniform(-2, 2, size=(6, 2))
 KINDS = {
     "shared, ccd": (models.shared, "nested_ep", {"hyper": "ccd"}),
-    "importance": (models.probit, "nested_ep", {"hyper": "importance", "hyper_options": {"draws": 100}}),
+    "importance": (models.bernoulli_probit, "ep", {"hyper": "importance", "hyper_options": {"draws": 100}}),
     "per class": (models.per_class, "nested_ep", {"hyperparameters": models.MEANS, "n": 2}),
     "no hyperparameters": (models.fixed, "vb", {}),
     "softmax": (models.softmax, "qep", {"nodes": 200, "hyper": "laplace", "hyper_options": {"nodes": 4}}),
     "nuts": (
-        models.probit,
-        "iep",
+        models.bernoulli_logit,
+        "ep",
         {"hyper": "nuts", "hyper_options": {"draws": 5, "tune": 5, "chains": 2, "cores": 1, "nodes": 3}},
     ),
 }
