@@ -14,6 +14,8 @@ export PIP_CACHE_DIR := $(CACHE)/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NUMBA_CACHE_DIR := $(CACHE)/numba
 export MPLCONFIGDIR := $(CACHE)/matplotlib
+# Without bytecode each process of the tests would compile every file, and pytest rewrite every assertion, once more.
+unexport PYTHONDONTWRITEBYTECODE
 # The documentation is run by Jupyter: kernels of this environment, and files in the cache.
 export JUPYTER_PREFER_ENV_PATH := 1
 export JUPYTER_CONFIG_DIR := $(CACHE)/jupyter

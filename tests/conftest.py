@@ -49,7 +49,6 @@ _REWRITTEN = {
     "golden",
     "streaming/test_step.py",
     "structure/test_interpreted.py",
-    "structure/test_process_functions.py",
     "structure/test_pymc_differences.py",
     "structure/test_recipes.py",
     "structure/test_rewrites.py",
@@ -172,12 +171,12 @@ def shared_mcmc(shared):
     with shared.model:
         return pm.sample(
             50,
-            tune=50,
+            tune=20,
             chains=2,
             cores=1,
             nuts_sampler="pymc",
             progressbar=False,
             random_seed=1,
             compute_convergence_checks=False,
-            nuts={"max_treedepth": 4, "early_max_treedepth": 4},
+            nuts={"max_treedepth": 3, "early_max_treedepth": 3},
         )

@@ -11,7 +11,16 @@ from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
 
-__all__ = ["EVERY", "Case", "approximations", "of_functions_per_class", "of_symmetric_links", "with_one_of"]
+__all__ = [
+    "EVERY",
+    "FUNCTION_PER_CLASS",
+    "Case",
+    "approximations",
+    "in_turn",
+    "of_functions_per_class",
+    "of_symmetric_links",
+    "with_one_of",
+]
 
 VARIANTS = [QEP(full=True)]
 """Those whose options make other approximations of them."""
@@ -83,22 +92,28 @@ EVERY = [
 approximations = pytest.mark.parametrize("approximation", EVERY, ids=str)
 
 
-def with_one_of(name: str, values: Sequence[Any], ids: Iterable[str] | None = None) -> pytest.MarkDecorator:
-    """Every approximation with one of the values, in turn: where what they are checked by is common to all.
+def in_turn(cases: int, values: int) -> list[tuple[int, int]]:
+    """Numbers of cases and values such that each case has one of the values, in turn, and each value has a case.
 
-    Approximations are taken in steps, so that each value meets likelihoods and methods of several kinds.
+    Cases are taken in steps, so that each value meets neighbours of several kinds.
     """
+    step = next(step for step in (5, 7, 11) if cases % step)
+    return [(step * i % cases, i % values) for i in range(max(cases, values))]
+
+
+def with_one_of(
+    name: str, values: Sequence[Any], ids: Iterable[str] | None = None, among: Sequence[Case] = EVERY
+) -> pytest.MarkDecorator:
+    """Every approximation with one of the values, in turn: where what they are checked by is common to all."""
     names = list(map(str, values)) if ids is None else list(ids)
-    places = [(5 * i % len(EVERY), i % len(values)) for i in range(max(len(EVERY), len(values)))]
     return pytest.mark.parametrize(
         ("approximation", name),
-        [pytest.param(EVERY[a], values[v], id=f"{EVERY[a]}-{names[v]}") for a, v in places],
+        [pytest.param(among[a], values[v], id=f"{among[a]}-{names[v]}") for a, v in in_turn(len(among), len(values))],
     )
 
 
-of_functions_per_class = pytest.mark.parametrize(
-    "approximation", [case for case in EVERY if case.likelihood.function_axis], ids=str
-)
+FUNCTION_PER_CLASS = [case for case in EVERY if case.likelihood.function_axis]
+of_functions_per_class = pytest.mark.parametrize("approximation", FUNCTION_PER_CLASS, ids=str)
 """Those with a latent function for each class."""
 of_symmetric_links = pytest.mark.parametrize(
     "approximation", [case for case in EVERY if case.likelihood.name in ("probit", "logit")], ids=str

@@ -11,7 +11,7 @@ from pymc_gpep.approximations import NestedEP
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS
 from tests import models
-from tests.approximations.every import approximations, of_functions_per_class, with_one_of
+from tests.approximations.every import FUNCTION_PER_CLASS, approximations, of_functions_per_class, with_one_of
 from tests.reference.data import iris, random_problem, squared_exponential
 from tests.reference.flat_ep import flat_ep, flat_model
 
@@ -79,8 +79,7 @@ def test_singular_covariance(k):
     assert_equals_flat_ep(k, PROBLEM.m, LABELS)
 
 
-@approximations
-@pytest.mark.parametrize("k", SINGULAR.values(), ids=SINGULAR)
+@with_one_of("k", list(SINGULAR.values()), SINGULAR)
 def test_singular_covariance_is_a_limit(approximation, k):
     refuse_if_it_cannot(approximation, k, approximation.n_functions)
     mean, labels = given(approximation)
@@ -121,10 +120,10 @@ INDEFINITE = {
 }
 
 
-@with_one_of("scale", [1e-8, 1.0, 1e8])
-@pytest.mark.parametrize("k", INDEFINITE.values(), ids=INDEFINITE)
-def test_indefinite_covariance_is_refused(approximation, k, scale):
+@with_one_of("scaled", [(scale, name) for scale in (1e-8, 1.0, 1e8) for name in INDEFINITE])
+def test_indefinite_covariance_is_refused(approximation, scaled):
     """Also where the solver could do with it: I + D^½ K D^½ may well be positive definite."""
+    scale, k = scaled[0], INDEFINITE[scaled[1]]
     mean, labels = given(approximation)
     solution = approximation().solve(scale * (k if k.ndim == 2 else k[-len(mean) :]), mean, labels)
     assert solution.convergence.status == NOT_POSITIVE_DEFINITE
@@ -205,8 +204,10 @@ def precise_evidence(k, mean, labels, sites):
         return float(evidence), float(residual)
 
 
-@pytest.mark.parametrize(("lengthscale", "jitter"), [(0.1, 0.0), (1.0, 1e-8), (10.0, 0.0), (1000.0, 1e-8)])
-@pytest.mark.parametrize("variance", [1.0, 1e8, 1e16])
+@pytest.mark.parametrize(
+    ("variance", "lengthscale", "jitter"),
+    [(1.0, 10.0, 0.0), (1e8, 0.1, 0.0), (1e8, 1000.0, 1e-8), (1e16, 1.0, 1e-8), (1e16, 10.0, 0.0)],
+)
 def test_digits_at_a_large_variance(variance, lengthscale, jitter):
     """Between them the latent functions keep their digits, although each alone has hardly any."""
     X, y = (x[::15] for x in iris())
@@ -228,8 +229,7 @@ def test_a_solver_lost_in_rounding_says_so(lengthscale):
     assert convergence.scheme == NestedEP.schemes[1]
 
 
-@of_functions_per_class
-@pytest.mark.parametrize("size", [-(2.0**27), 2.0**40])
+@with_one_of("size", [-(2.0**27), 2.0**40], among=FUNCTION_PER_CLASS)
 def test_large_prior_mean_of_all_classes_is_not_seen(approximation, size):
     mean = np.round(PROBLEM.m * 1024) / 1024  # so that the sum is exact
     expected = solve(approximation, PROBLEM.K, mean, LABELS)
@@ -260,14 +260,13 @@ def test_prior_variances_whose_squares_overflow_are_refused(approximation, mean)
     assert np.isnan(solution.evidence)
 
 
-BEYOND_REASON = pytest.mark.parametrize(("k", "mean"), [(1.0, 1e160), (1.0, 1e300), (1e8, 1e100)])
+BEYOND_REASON = [(1.0, 1e160), (1.0, 1e300), (1e8, 1e100)]
 
 
-@approximations
-@BEYOND_REASON
-def test_magnitudes_beyond_reason(approximation, k, mean):
+@with_one_of("magnitudes", BEYOND_REASON)
+def test_magnitudes_beyond_reason(approximation, magnitudes):
     """Where squares overflow there may be no answer; what graphs see then is NaN with a status."""
-    c, (_, labels) = approximation.n_functions, given(approximation)
+    (k, mean), c, (_, labels) = magnitudes, approximation.n_functions, given(approximation)
     means = mean * np.array([[1.0], [-1.0], [0.3]])[:c] + np.zeros(6)
     approximation = approximation(max_iterations=200)
     start = np.zeros(approximation.start_size(c, 6))
@@ -279,7 +278,7 @@ def test_magnitudes_beyond_reason(approximation, k, mean):
     assert iterations <= 200
 
 
-@BEYOND_REASON
+@pytest.mark.parametrize(("k", "mean"), BEYOND_REASON)
 def test_magnitudes_beyond_reason_in_nested_ep(k, mean):
     means = mean * np.array([[1.0], [-1.0], [0.3]]) + np.zeros(6)
     convergence = NestedEP(max_iterations=200).solve(k * PROBLEM.K / 4, means, LABELS).convergence
@@ -289,9 +288,9 @@ def test_magnitudes_beyond_reason_in_nested_ep(k, mean):
 # Sizes, classes and types
 
 
-@pytest.mark.parametrize("c", [2, 3, 26])
-@pytest.mark.parametrize("n", [1, 2, 5])
-@pytest.mark.parametrize("scale", [1.0, 1e8])
+@pytest.mark.parametrize(
+    ("scale", "n", "c"), [(1.0, 1, 26), (1e8, 1, 2), (1.0, 2, 3), (1e8, 2, 26), (1.0, 5, 2), (1e8, 5, 3)]
+)
 def test_few_points_few_and_many_classes(n, c, scale):
     problem = random_problem(5, n, c, variance=1.0, with_mean=True)
     assert_equals_flat_ep(scale * problem.K, problem.m, problem.y, scale)
@@ -302,9 +301,9 @@ def test_one_point_of_two_classes_is_exact():
     assert solution.evidence == pytest.approx(float(mpmath.log(mpmath.ncdf(0.5 / mpmath.sqrt(8)))), abs=1e-12)
 
 
-@pytest.mark.parametrize(("n", "c"), [(1, 26), (6, 2)])
-@of_functions_per_class
-def test_one_class_only(approximation, n, c):
+@with_one_of("size", [(1, 26), (6, 2)], among=FUNCTION_PER_CLASS)
+def test_one_class_only(approximation, size):
+    n, c = size
     refuse_if_it_cannot(approximation, PROBLEM.K[:n, :n], c)
     solution = solve(approximation, PROBLEM.K[:n, :n], np.zeros((c, n)), np.full(n, c - 1))
     assert -n * (np.log(c) + 0.5 * c * np.log1p(PROBLEM.K.max())) < solution.evidence < 0  # VB has a bound only
@@ -372,9 +371,9 @@ def test_labels_that_are_no_classes(approximation, wrong):
         approximation().solve(PROBLEM.K, mean, [*labels[:-1].tolist(), wrong])
 
 
-@with_one_of("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["k", "mean", "start"])
-def test_values_that_are_not_finite(approximation, name, value):
+@with_one_of("wrong", [(name, value) for value in (np.nan, np.inf, -np.inf) for name in ("k", "mean", "start")])
+def test_values_that_are_not_finite(approximation, wrong):
+    name, value = wrong
     mean, labels = given(approximation)
     start = np.zeros(approximation().start_size(len(mean), 6))
     arguments = {"k": PROBLEM.K[None].copy(), "mean": mean.copy(), "labels": labels, "start": start}

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from tests.approximations.every import approximations, of_functions_per_class, of_symmetric_links
 from tests.reference.data import random_problem
 
-examples = settings(max_examples=8, deadline=None, derandomize=True)
+examples = settings(max_examples=3, deadline=None, derandomize=True)
 problems = st.tuples(
     st.integers(0, 10_000), st.integers(2, 9), st.integers(2, 5), st.sampled_from([0.3, 3.0, 100.0]), st.booleans()
 )

@@ -62,9 +62,8 @@ def log_posterior(kind, k, mean, y, weights):
 
 
 @kinds
-@pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize(
-    ("n", "c", "variance", "with_mean"), [(10, 3, 1.0, True), (8, 4, 30.0, False), (9, 2, 1000.0, True)]
+    ("n", "c", "variance", "per_class", "with_mean"), [(10, 3, 1.0, True, True), (8, 4, 30.0, False, False)]
 )
 def test_equals_dense_reference(kind, n, c, variance, per_class, with_mean):
     tight, error = kind.approximation(tolerance=1e-12), kind.error
@@ -94,9 +93,9 @@ def test_curvature_of_a_probit_is_that_of_the_dense_reference():
 
 
 @kinds
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("per_class", [False, True])
-@pytest.mark.parametrize(("c", "variance"), [(2, 2.0), (3, 50.0), (5, 5.0)])
+@pytest.mark.parametrize(
+    ("seed", "per_class", "c", "variance"), [(0, False, 2, 2.0), (1, True, 3, 50.0), (2, False, 5, 5.0)]
+)
 def test_gradient_is_that_of_the_evidence(kind, seed, per_class, c, variance):
     tight = kind.approximation(tolerance=1e-12)
     problem = random_problem(seed, int(9 * kind.size), c, variance=variance, per_class=per_class, with_mean=True)
@@ -117,9 +116,9 @@ def test_gradient_is_that_of_the_evidence(kind, seed, per_class, c, variance):
 
 
 @kinds
-@pytest.mark.parametrize("log_lengthscale", [-2, 1, 3, 5])
-@pytest.mark.parametrize("log_variance", [-2, 6, 12])
-@pytest.mark.parametrize("data", [iris, wine])
+@pytest.mark.parametrize(
+    ("data", "log_variance", "log_lengthscale"), [(iris, -2, 3), (wine, 6, -2), (iris, 12, 1), (wine, 12, 5)]
+)
 def test_mode_is_found_to_rounding(kind, data, log_variance, log_lengthscale):
     """Covariances as they are, numerically singular for long length scales."""
     k, mean, y = standardised(data, log_variance, log_lengthscale, kind.every)
@@ -141,7 +140,7 @@ def test_mode_is_found_on_the_whole_grid(data, log_variance):
 
 
 @kinds
-@pytest.mark.parametrize(("log_variance", "log_lengthscale"), [(12, 1), (12, 2.5), (8, 1)])
+@pytest.mark.parametrize(("log_variance", "log_lengthscale"), [(12, 2.5)])
 def test_every_step_ends_higher(kind, log_variance, log_lengthscale):
     k, mean, y = standardised(iris, log_variance, log_lengthscale, kind.every)
     steps = kind.approximation().solve(k, mean, y).convergence.iterations
@@ -163,8 +162,7 @@ def test_evidence_and_gradient_of_real_data_equal_the_dense_ones():
 
 
 @kinds
-@pytest.mark.parametrize("log_variance", [-2, 12])
-@pytest.mark.parametrize("scale", [0.01, 1.0, 1e6])
+@pytest.mark.parametrize(("log_variance", "scale"), [(-2, 1.0), (12, 0.01), (12, 1e6)])
 def test_the_start_does_not_matter(kind, log_variance, scale):
     k, mean, y = standardised(wine, log_variance, 2, kind.every)
     cold = kind.approximation().solve(k, mean, y)

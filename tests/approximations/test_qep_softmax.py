@@ -71,20 +71,15 @@ def test_four_classes_have_the_nearest_sites():
     assert_allclose(coupled_precision(pi[:, i], y), coupled_precision(nearest, y), atol=1e-4)
 
 
-@pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize(
-    ("approximation", "c", "variance", "error"),
+    ("approximation", "c", "variance", "error", "per_class"),
     [
-        (QEPSoftmax(tolerance=1e-11, nodes=1), 2, 10.0, 1e-6),
-        (QEPSoftmax(tolerance=1e-11, nodes=2000), 3, 1.0, 1e-6),
-        (QEPSoftmax(tolerance=1e-11, nodes=2000), 3, 100.0, 1e-6),
-        (QEPSoftmax(tolerance=1e-11, nodes=500), 4, 10.0, 0.01),
-        (QEPSoftmax(tolerance=1e-11, nodes=1000), 5, 1.0, 0.01),
-        (QIEPSoftmax(tolerance=1e-11), 2, 10.0, 1e-5),
-        (QIEPSoftmax(tolerance=1e-11), 3, 1.0, 1e-5),
-        (QIEPSoftmax(tolerance=1e-11), 3, 100.0, 1e-5),
-        (QIEPSoftmax(tolerance=1e-11), 4, 10.0, 1e-5),
-        (QIEPSoftmax(tolerance=1e-11), 7, 1.0, 0.005),
+        (QEPSoftmax(tolerance=1e-11, nodes=1), 2, 10.0, 1e-6, True),
+        (QEPSoftmax(tolerance=1e-11, nodes=2000), 3, 1.0, 1e-6, False),
+        (QEPSoftmax(tolerance=1e-11, nodes=500), 4, 10.0, 0.01, True),
+        (QIEPSoftmax(tolerance=1e-11), 2, 10.0, 1e-5, False),
+        (QIEPSoftmax(tolerance=1e-11), 3, 100.0, 1e-5, True),
+        (QIEPSoftmax(tolerance=1e-11), 7, 1.0, 0.005, False),
     ],
 )
 def test_gradients(approximation, c, variance, error, per_class):

@@ -14,6 +14,7 @@ from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.solvers.coefficients import coefficients as coefficients_of
 from pymc_gpep.solvers.row_form import RowForm
+from tests.approximations.every import in_turn
 from tests.likelihoods.with_parameters import EVERY as WITH
 
 N = 20
@@ -25,9 +26,7 @@ CASES = [
     for method in APPROXIMATIONS
     if method.takes(RowForm) and method.approximates(likelihood) and likelihood.sees_common
 ]
-shapes = pytest.mark.parametrize(
-    ("q", "rank"), [(5, 5), (30, 30), (6, 3), (13, 0)], ids=["tall", "wide", "of low rank", "with few entries"]
-)
+SHAPES = {"tall": (5, 5), "wide": (30, 30), "of low rank": (6, 3), "with few entries": (13, 0)}
 
 
 def coefficients(q, rank, rng=RNG):
@@ -45,8 +44,13 @@ def bound(likelihood):
     return likelihood.given(WITH[likelihood.name].parameters[:, AGAIN]) if likelihood.has_parameters else likelihood
 
 
-@shapes
-@pytest.mark.parametrize(("method", "likelihood"), CASES)
+@pytest.mark.parametrize(
+    ("method", "likelihood", "q", "rank"),
+    [
+        pytest.param(*CASES[case].values, *SHAPES[shape], id=f"{CASES[case].id}-{shape}")
+        for case, shape in ((case, list(SHAPES)[i]) for case, i in in_turn(len(CASES), len(SHAPES)))
+    ],
+)
 def test_a_solution_is_that_of_the_covariance(method, likelihood, q, rank):
     j, mean = coefficients(q, rank), 0.3 * RNG.normal(size=(1, N))
     y = WITH[likelihood.name].y[AGAIN] if likelihood.has_parameters else RNG.integers(0, 2, size=N)
@@ -63,7 +67,7 @@ def test_a_solution_is_that_of_the_covariance(method, likelihood, q, rank):
     assert_allclose(again.posterior.marginals()[1], dense.cov, rtol=1e-7)
 
 
-@shapes
+@pytest.mark.parametrize(("q", "rank"), SHAPES.values(), ids=SHAPES)
 def test_a_posterior_is_that_of_the_covariance(q, rank):
     rng = np.random.default_rng(2)
     j, mean, there = coefficients(q, rank, rng), rng.normal(size=(1, N)), rng.normal(size=(1, 4, q))

@@ -1,6 +1,7 @@
 """Priors of several functions by rows of coefficients: all that is computed of them is what it is of covariances."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.solvers.function_rows import rows_from_entries, rows_of_functions
 from pymc_gpep.solvers.row_form import RowForm
 from pymc_gpep.solvers.site_precisions import BlockPrecisions, CoupledPrecisions, IndependentPrecisions
+from tests.approximations.every import in_turn
 
 N, C = 16, 3
 METHODS = [
@@ -62,11 +64,16 @@ def observed(rng, likelihood):
     return rng.integers(0, C, N) if likelihood.observed_axes == 1 else rng.integers(0, 4, (N, C))
 
 
-shapes = pytest.mark.parametrize("make", [full, entries, mixed], ids=lambda make: make.__name__)
+SHAPES = [full, entries, mixed]
 
 
-@shapes
-@pytest.mark.parametrize(("method", "likelihood"), CASES)
+@pytest.mark.parametrize(
+    ("method", "likelihood", "make"),
+    [
+        pytest.param(*CASES[case].values, SHAPES[i], id=f"{CASES[case].id}-{SHAPES[i].__name__}")
+        for case, i in in_turn(len(CASES), len(SHAPES))
+    ],
+)
 def test_a_solution_is_that_of_the_covariances(method, likelihood, make):
     rng = np.random.default_rng(1)
     j, mean, y = make(rng), 0.3 * rng.normal(size=(C, N)), observed(rng, likelihood)
@@ -159,7 +166,21 @@ def test_a_posterior_is_that_of_all_latent_values(form, make):
     assert found.prior.latent(z[:2]).shape == (2, C, N)
 
 
-@shapes
+def test_draws_at_new_rows_have_their_moments():
+    rng, new = np.random.default_rng(8), 4
+    j = mixed(rng)
+    found = posterior_of(RowPrior(j, rng.normal(size=(C, N))), sites_of(CoupledSites, rng))
+    there = rows_of_functions(rng.normal(size=(C, new, j.shape[2])) * (j != 0.0).any(axis=1, keepdims=True))
+    beside, mean = rng.gamma(1.0, size=(C, new)), rng.normal(size=(C, new))
+    z = found.draw_whitened(rng, 2000)
+    drawn = found.draw_at(rng, None, z, SimpleNamespace(by_normals=lambda: (there, beside, mean)))
+    expected, cov = found.at_coefficients(there, beside, mean)
+    sd = np.sqrt(cov.diagonal(axis1=1, axis2=2)).T
+    assert_allclose((drawn.mean(axis=0) - expected) / sd, 0.0, atol=4.5 / np.sqrt(2000))
+    assert_allclose(drawn.std(axis=0) / sd, 1.0, atol=0.1)
+
+
+@pytest.mark.parametrize("make", SHAPES, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("form", [CoupledSites, BlockSites, SignedSites])
 def test_what_is_asked_of_functions_that_are_independent_a_priori(form, make):
     rng = np.random.default_rng(5)

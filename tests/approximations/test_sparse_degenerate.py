@@ -49,9 +49,13 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-@pytest.mark.parametrize(("approximation", "likelihood"), WAYS.values(), ids=WAYS)
-def test_degenerate_problems_are_solved(approximation, likelihood, change):
+@pytest.mark.parametrize(
+    ("way", "change"),
+    [(way, change) for i, way in enumerate(WAYS) for j, change in enumerate(CHANGES) if (i + j) % 4 == 0],
+)
+def test_degenerate_problems_are_solved(way, change):
+    """Each way has a quarter of the changes, and each change about three of the ways."""
+    (approximation, likelihood), change = WAYS[way], CHANGES[change]
     c = 3 if likelihood.function_axis else 1
     problem = change(random_sparse(9, N, c, 6, classes=max(c, 2)))
     parts = []

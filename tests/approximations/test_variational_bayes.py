@@ -12,8 +12,6 @@ from tests.reference.exact import importance_evidence, quadrature_posterior
 from tests.reference.variational_bayes import bound, mean_utilities, sampled_bound, variational_bayes
 
 TIGHT = VariationalBayes(tolerance=1e-11)
-problems = pytest.mark.parametrize(("n", "c", "variance"), [(12, 3, 1.0), (9, 5, 30.0), (10, 2, 100.0)])
-per_class = pytest.mark.parametrize("per_class", [False, True])
 
 
 def standardised(data, log_variance, log_lengthscale):
@@ -28,8 +26,9 @@ def run(k, mean, y, gradient=True, approximation=TIGHT):
     return approximation.run(k.reshape(-1, y.size, y.size), mean, y, sites, gradient)
 
 
-@per_class
-@problems
+@pytest.mark.parametrize(
+    ("n", "c", "variance", "per_class"), [(12, 3, 1.0, False), (9, 5, 30.0, True), (10, 2, 100.0, False)]
+)
 def test_equals_dense_reference(n, c, variance, per_class):
     problem = random_problem(7, n, c, variance=variance, per_class=per_class, with_mean=True)
     dense = variational_bayes(problem.K, problem.y, problem.m)
@@ -107,9 +106,7 @@ def test_is_below_the_evidence_by_importance_sampling():
     assert TIGHT.solve(problem.K, problem.m, problem.y).evidence < estimate.evidence - 4.0 * estimate.error
 
 
-@per_class
-@pytest.mark.parametrize("c", [2, 3, 5])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "c", "per_class"), [(0, 2, True), (1, 3, False), (2, 5, True)])
 def test_gradients(seed, c, per_class):
     problem = random_problem(seed, 7, c, variance=8.0, per_class=per_class, with_mean=True)
     rng = np.random.default_rng(seed)
@@ -130,9 +127,9 @@ def test_gradients(seed, c, per_class):
     assert (outcome.gradient == outcome.gradient.transpose(0, 2, 1)).all()
 
 
-@pytest.mark.parametrize("data", [iris, wine])
-@pytest.mark.parametrize("log_variance", [-2, 6, 12])
-@pytest.mark.parametrize("log_lengthscale", [-2, 1, 5])
+@pytest.mark.parametrize(
+    ("data", "log_variance", "log_lengthscale"), [(iris, -2, 1), (wine, 6, -2), (iris, 12, 5), (wine, 12, 1)]
+)
 def test_rises_and_converges_at_all_scales(data, log_variance, log_lengthscale):
     k, mean, y = standardised(data, log_variance, log_lengthscale)
     solution = VariationalBayes(tolerance=1e-9).solve(k, mean, y)

@@ -1,5 +1,7 @@
 """Fits against the exact posterior by importance sampling: weights, what they say, and draws that follow them."""
 
+from types import SimpleNamespace
+
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -9,6 +11,7 @@ from arviz_stats.base import array_stats
 from scipy.stats import multivariate_normal
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import NestedEP
 from pymc_gpep.checks.importance import importance_check, log_importance_weights, resample
 from pymc_gpep.hyper.weights import smooth
 from tests.likelihoods.with_parameters import CASES, model_of
@@ -16,6 +19,7 @@ from tests.reference.data import random_problem, squared_exponential
 from tests.reference.elliptical_slices import slices
 from tests.reference.exact import importance_evidence, quadrature_posterior
 from tests.reference.prior_sampling import LIKELIHOODS
+from tests.reference.stored import stored
 
 # Two or three points have little to learn from, and their fits say so.
 pytestmark = pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
@@ -100,10 +104,19 @@ def test_each_point_has_what_its_likelihood_is_given(name):
     np.testing.assert_allclose(found, likelihood + ratio, rtol=0, atol=1e-8)
 
 
+@stored
+def of_two_points(k, y):
+    """Evidence, means (3, 2) and covariances (6, 6), one after the other."""
+    found = quadrature_posterior(k, y, tolerance=1e-7)
+    return np.concatenate([[found.evidence], found.mean.ravel(), found.covariance.ravel()])
+
+
 @pytest.fixture(scope="module")
 def exact():
     """Evidence and moments of two points, η = 2."""
-    return quadrature_posterior(classifier(2.0, X=X[:2], y=Y[:2])[1], Y[:2], tolerance=1e-7)
+    evidence, *moments = of_two_points(classifier(2.0, X=X[:2], y=Y[:2])[1], Y[:2])
+    mean, covariance = np.reshape(moments[:6], (3, 2)), np.reshape(moments[6:], (6, 6))
+    return SimpleNamespace(evidence=evidence, mean=mean, covariance=covariance)
 
 
 def test_evidence_and_means_are_those_of_quadrature(exact):
@@ -212,22 +225,27 @@ def test_sites_that_are_not_of_points_cannot_be_replaced(shared, monkeypatch):
     assert check.about_fit == "The fit, unknown: there are no weights of use on blocks of points; ask a sampler."
 
 
+def probabilities(likelihood, y, f):
+    """Averages over draws (s, c, n) of what each label is given."""
+    return np.exp([likelihood.log_density(f[..., [i]], y[[i]]) for i in range(len(y))]).mean(axis=1)
+
+
+@stored
+def sampled_probabilities(k, y):
+    """Averages over the exact posterior by long elliptical slices, (n,)."""
+    solution = NestedEP().solve(k, np.zeros((3, len(y))), y)
+    return probabilities(solution.likelihood, y, slices(solution.posterior, solution.likelihood, y, steps=180, burn=30))
+
+
 def test_points_against_another_sampler():
-    """By how much class-independent EP and Laplace's method are off at each point, beside long elliptical slices."""
+    """By how much class-independent EP and Laplace's method are off at each point, beside another sampler."""
     problem = random_problem(3, 20, 3, variance=10.0)
-    model, _ = classifier(np.sqrt(10.0), X=problem.X, y=problem.y)
-    exact = None
+    model, k = classifier(np.sqrt(10.0), X=problem.X, y=problem.y)
+    exact = sampled_probabilities(k[0], problem.y)
     for method, least in (("nested_ep", -1.0), ("iep", 0.5), ("laplace", 0.8)):
         fit = fitted(model, method)
         posterior, likelihood = fit.solution.posterior, fit.solution.likelihood
-
-        def probabilities(f, likelihood=likelihood):
-            each = [likelihood.log_density(f[..., [i]], problem.y[[i]]) for i in range(20)]
-            return np.exp(each).mean(axis=1)
-
-        if exact is None:
-            exact = probabilities(slices(posterior, likelihood, problem.y, steps=180, burn=30))
-        shift = exact - probabilities(posterior.draw(np.random.default_rng(1), 4000))
+        shift = exact - probabilities(likelihood, problem.y, posterior.draw(np.random.default_rng(1), 4000))
         points = fit.importance(2000, random_seed=2).points
         known = points["size"].values > 0
         assert known.mean() > 0.7

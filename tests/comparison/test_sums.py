@@ -72,5 +72,5 @@ def test_what_is_missing_is_said(results):
         gpep.predict_draws(named["draws"], data={"x": NEW["x"]}, model=model)
     without = named["draws"].copy()
     without["posterior"] = without["posterior"].to_dataset().drop_vars("u")
-    with pytest.raises(ValueError, match=r"no posterior draws of 'u'\. Draws from a marginal model need gpep\.recover"):
+    with pytest.raises(ValueError, match=r"no posterior draws of 'u'\. Draws .* need gpep\.recover_latent"):
         gpep.predict_draws(without, data=NEW, model=model)

@@ -156,16 +156,10 @@ def test_other_methods_have_no_fit_to_score():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            (X, Y + 1),
-            "y of EarlyStopping must be integers 0…2, but run from 1 to 3. Code the classes from 0: labels - 1",
-        ),
-        ((X, Y + 0.5), "but 15 are no whole numbers: that at 0 is 0.5"),
-        ((X, np.where(Y, Y, np.nan)), "y of EarlyStopping are missing at 5 of 15 points (position 0; 1; 2; 3; 4)"),
-        ((X, Y.astype(str)), "but are of type <U21, such as '0'. Code them in the way of the labels"),
+        ((X, Y + 1), "y of EarlyStopping must be integers 0…2, but run from 1 to 3. Code the classes from 0"),
         ((X[:, :1], Y), "Xnew has 1 columns, but the model's inputs have 2"),
     ],
-    ids=["from 1", "halves", "missing", "text", "columns"],
+    ids=["from 1", "columns"],
 )
 def test_rows_that_are_not_of_the_model_are_refused_after_one_iteration(arguments, message):
     seen = []

@@ -64,8 +64,8 @@ def fitted(declare, inside, data=False, **kwargs):
 
 @pytest.mark.parametrize(
     ("form", "data"),
-    [(linear, True), (classes, True), (beside_another, False)],
-    ids=["pm.Data", "classes", "beside another effect"],
+    [(classes, True), (beside_another, False)],
+    ids=["classes", "beside another effect"],
 )
 def test_means_are_effects(form, data):
     inside, beside = (fitted(form, inside, data) for inside in (True, False))
@@ -131,13 +131,13 @@ def test_marginal_models_have_them_integrated(model):
     assert [rv.name for rv in marginal.free_RVs] == ["ls"]
     with model:
         fit = pm.fit(method="ep", hyper="map", **SMALL)
-    ls = np.full((1, 400), fit.hyperparameters["ls"].item())
+    ls = np.full((1, 200), fit.hyperparameters["ls"].item())
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"ls": (("chain", "draw"), ls)})})
     draws = gpep.recover_latent(idata, marginal, random_seed=2, progressbar=False)["posterior"]
     for name, moments in fit.effects(["a", "b"]).items():
         mean, sd = moments.values
-        assert_allclose(draws[name].values[0].mean(axis=0), mean, atol=0.15)
-        assert_allclose(draws[name].values[0].std(axis=0), sd, rtol=0.15)
+        assert_allclose(draws[name].values[0].mean(axis=0), mean, atol=0.2)
+        assert_allclose(draws[name].values[0].std(axis=0), sd, rtol=0.2)
 
 
 def test_grids_of_evidence(fit, model):

@@ -75,9 +75,7 @@ def test_variances_of_zero_and_no_rows_at_all():
 
 FITS = {
     "laplace": {"method": "laplace"},
-    "ccd": {"method": "laplace", "hyper": "ccd"},
     "sparse_ep": {"method": "sparse_ep", "inducing": 6, "learn_inducing": False},
-    "sparse_vi": {"method": "sparse_vi", "inducing": 6, "learn_inducing": False},
     "batches": {"n": 3, "method": "sparse_ep", "inducing": 6, "batch_size": 20},
     "ivm": {"method": "ivm", "active": 15},
 }

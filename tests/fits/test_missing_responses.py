@@ -13,14 +13,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 import pymc_gpep as gpep
 from pymc_gpep.structure import StructureError, read_classifier
 from tests.graphs import rewritten
-from tests.sums import BINARY, COUNTS, GROUP, HOURS, KINDS, RATINGS, XY, J, N, X
+from tests.sums import BINARY, COUNTS, GROUP, HOURS, KINDS, XY, J, N, X
 
 pytestmark = pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
 
 GONE = np.isin(np.arange(N), (2, 11, 25))
 KEPT = ~GONE
 ROWS = np.arange(N) + 100
-CUTPOINTS = np.array([-1.5, -0.5, 0.5, 1.5])
 
 
 def binary(rows, y):
@@ -33,7 +32,7 @@ def binary(rows, y):
 def zero_inflated(rows, y):
     """A mixture, which PyMC observes in part by an operation of its own."""
     where, hours = pm.Data("where", GROUP[rows]), pm.Data("hours", HOURS[rows])
-    alpha = pm.Normal("alpha", 0, pm.HalfNormal("s", 1), dims="group")
+    alpha = pm.Normal("alpha", 0, 0.8, dims="group")
     pm.ZeroInflatedPoisson("y", psi=0.8, mu=hours * pm.math.exp(alpha[where]), observed=y, dims="row")
 
 
@@ -41,12 +40,6 @@ def probit_classes(rows, y):
     xy, s = pm.Data("xy", XY[rows]), pm.HalfNormal("s", 1)
     b = pm.Normal("b", 0, s, dims=("input", "kind"))
     gpep.MultinomialProbit("y", xy @ b, observed=y, dims="row")
-
-
-def ratings(rows, y):
-    where = pm.Data("where", GROUP[rows])
-    alpha = pm.Normal("alpha", 0, pm.HalfNormal("s", 1), dims="group")
-    pm.OrderedProbit("y", eta=alpha[where], cutpoints=CUTPOINTS, observed=y, dims="row")
 
 
 def process(rows, y):
@@ -58,7 +51,6 @@ def process(rows, y):
 CASES = {
     "binary": (binary, BINARY, "ep", {"where": GROUP, "floor": X}),
     "probit classes": (probit_classes, KINDS, "nested_ep", {"xy": XY}),
-    "ratings": (ratings, RATINGS, "laplace", {"where": GROUP}),
     "zero inflated": (zero_inflated, COUNTS, "ep", {"where": GROUP, "hours": HOURS}),
     "process": (process, BINARY, "ep", {"inputs": XY}),
 }
@@ -174,12 +166,12 @@ def test_recovered_draws_have_missing_responses(fits):
     marginal = gpep.marginalize(model)
     assert [rv.name for rv in marginal.free_RVs] == ["s"]
     assert [each.name for each in marginal.potentials] == ["y_evidence"]
-    s = np.full((1, 1500), fit.hyperparameters["s"].item())
+    s = np.full((1, 400), fit.hyperparameters["s"].item())
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"s": (("chain", "draw"), s)})})
     draws = gpep.recover_latent(idata, marginal, random_seed=2, progressbar=False)["posterior"]
     p = fit.predict(missing=True, progressbar=False)["p"].values[:, 1]
     assert draws["y_unobserved"].dtype == np.int64
-    assert_allclose(draws["y_unobserved"].values[0].mean(axis=0), p, atol=0.06)
+    assert_allclose(draws["y_unobserved"].values[0].mean(axis=0), p, atol=0.1)
     assert_array_equal(draws["y"].values[0][:, GONE], draws["y_unobserved"].values[0])
 
 

@@ -14,14 +14,13 @@ from tests import models
 NEW = np.random.default_rng(0).uniform(-2, 2, size=(6, 2))
 KINDS = {
     "shared, ccd": (models.shared, "nested_ep", {"hyper": "ccd"}),
-    "importance": (models.probit, "nested_ep", {"hyper": "importance", "hyper_options": {"draws": 100}}),
+    "importance": (models.bernoulli_probit, "ep", {"hyper": "importance", "hyper_options": {"draws": 100}}),
     "per class": (models.per_class, "nested_ep", {"hyperparameters": models.MEANS, "n": 2}),
     "no hyperparameters": (models.fixed, "vb", {}),
-    "softmax, laplace": (models.softmax, "laplace", {"hyper": "laplace", "hyper_options": {"nodes": 4}}),
-    "softmax, qep": (models.softmax, "qep", {"nodes": 200}),
+    "softmax": (models.softmax, "qep", {"nodes": 200, "hyper": "laplace", "hyper_options": {"nodes": 4}}),
     "nuts": (
-        models.probit,
-        "iep",
+        models.bernoulli_logit,
+        "ep",
         {"hyper": "nuts", "hyper_options": {"draws": 5, "tune": 5, "chains": 2, "cores": 1, "nodes": 3}},
     ),
 }
@@ -51,7 +50,7 @@ def through_file(tree, path, form):
     ("kind", "form"),
     [
         # What is kept of a fit does not depend on the format: few kinds show that zarr takes it.
-        *((kind, "netcdf") for kind in KINDS),
+        *((kind, "netcdf") for kind in KINDS if kind != "no hyperparameters"),
         ("no hyperparameters", "zarr"),
         *(pytest.param(kind, "zarr", marks=pytest.mark.slow) for kind in ("shared, ccd", "nuts")),
     ],

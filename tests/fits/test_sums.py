@@ -406,11 +406,9 @@ def test_forms_of_one_model_have_the_same_moments(case):
 def test_gradient_of_the_log_posterior(name):
     log_posterior = DenseLogPosterior(read_classifier(MODELS[name]()), EP(tolerance=1e-10))
     theta = initial(log_posterior) + 0.1
-    gradient = log_posterior(theta).gradient
-    for i in range(theta.size):
-        step = 1e-4 * np.eye(theta.size)[i]
-        difference = log_posterior(theta + step).log_posterior - log_posterior(theta - step).log_posterior
-        assert gradient[i] == pytest.approx(difference / 2e-4, abs=2e-5)
+    step = 1e-4 * np.random.default_rng(1).normal(size=theta.size)
+    difference = log_posterior(theta + step).log_posterior - log_posterior(theta - step).log_posterior
+    assert log_posterior(theta).gradient @ step == pytest.approx(0.5 * difference, abs=2e-9)
 
 
 def initial(log_posterior):
@@ -483,8 +481,8 @@ def test_integrated_variables_come_back():
     marginal = gpep.marginalize(model)
     assert [rv.name for rv in marginal.free_RVs] == ["sigma"]
     fit = fitted(model)
-    sigma = np.full((1, 1000), fit.hyperparameters["sigma"].item())
+    sigma = np.full((1, 300), fit.hyperparameters["sigma"].item())
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"sigma": (("chain", "draw"), sigma)})})
     draws = gpep.recover_latent(idata, marginal, random_seed=2)["posterior"]
-    assert_allclose(draws["alpha"].values[0].mean(axis=0), fit.mean_data["alpha"], atol=0.12)
-    assert_allclose(draws["alpha"].values[0].std(axis=0), fit.std_data["alpha"], rtol=0.12)
+    assert_allclose(draws["alpha"].values[0].mean(axis=0), fit.mean_data["alpha"], atol=0.2)
+    assert_allclose(draws["alpha"].values[0].std(axis=0), fit.std_data["alpha"], rtol=0.2)

@@ -20,7 +20,6 @@ COUNTS = RNG.poisson(np.exp(0.3 * X + 0.1 * WEEK))
 NUMBERS = 0.5 * X + 0.2 * WEEK + RNG.normal(size=N)
 LATTICE = np.kron(np.eye(3), np.eye(3, k=1)) + np.kron(np.eye(3, k=1), np.eye(3))
 W = (LATTICE + LATTICE.T).astype(int)
-SECOND = np.diff(np.eye(T), 2, axis=0)
 
 
 def groups_and_a_walk():
@@ -37,23 +36,6 @@ def areas_and_noise():
     phi, theta = pm.ICAR("phi", W=W), pm.Normal("theta", shape=T)
     b = pm.Deterministic("b", s * (0.8 * phi + 0.6 * theta))
     pm.Poisson("y", mu=pm.math.exp(level + 0.3 * x + b[where]), observed=COUNTS)
-
-
-def a_series_and_slopes():
-    where, x, week = pm.Data("where", GROUP), pm.Data("x", X), pm.Data("week", WEEK)
-    rho, s, sigma = pm.Uniform("rho", -1, 1), pm.HalfNormal("s", 1), pm.HalfNormal("sigma", 1)
-    series = pm.AR("series", [rho], sigma=s, init_dist=pm.Normal.dist(0, 2), dims="time")
-    z = pm.Normal("z", 0, 1, shape=(J, 2))
-    u = z @ np.array([[0.5, 0.0], [0.2, 0.4]]).T
-    pm.Normal("y", mu=series[week] + u[where, 0] + u[where, 1] * x, sigma=sigma, observed=NUMBERS)
-
-
-def smooth_and_areas():
-    where, week = pm.Data("where", WEEK), pm.Data("week", WEEK[::-1].copy())
-    wiggle, alpha = pm.HalfNormal("wiggle", 1), pm.Beta("alpha", 2, 2)
-    w = pm.MvNormal("w", np.zeros(T), tau=SECOND.T @ SECOND / wiggle**2 + np.eye(T) / 4)
-    phi = pm.CAR("phi", np.zeros(T), W=W, alpha=alpha, tau=2.0)
-    pm.Bernoulli("y", p=pm.math.invprobit(w[week] - phi[where]), observed=BINARY)
 
 
 def some_missing():
@@ -83,8 +65,6 @@ class Case:
 CASES = {
     "groups and a walk, EP": (groups_and_a_walk, "ep"),
     "areas and noise, Laplace": (areas_and_noise, "laplace", "grid"),
-    "a series and slopes, EP": (a_series_and_slopes, "ep"),
-    "a smooth term and areas, KL": (smooth_and_areas, "kl"),
     "some missing, Laplace": (some_missing, "laplace"),
 }
 
@@ -131,7 +111,7 @@ def test_digits_are_kept_under_small_steps(monkeypatch):
     with pm.Model() as model:
         s = pm.math.exp(pm.Flat("log_s", shape=3))
         walk = pm.GaussianRandomWalk("walk", sigma=s[0], init_dist=pm.Normal.dist(0, 100), shape=T)
-        series = pm.AR("series", [0.9], sigma=s[1], init_dist=pm.Normal.dist(0, 10), shape=T)
+        series = pm.AR("series", [pm.Flat("rho")], sigma=s[1], init_dist=pm.Normal.dist(0, 10), shape=T)
         u = pm.ZeroSumNormal("u", s[2], shape=T)
         pm.Poisson("y", mu=pt.exp(walk + series + u), observed=np.arange(T) % 4)
     classifier, method = read_classifier(model), EP(tolerance=1e-9)
@@ -140,7 +120,7 @@ def test_digits_are_kept_under_small_steps(monkeypatch):
     dense = DenseLogPosterior(classifier, method)
     assert sparse.algebra
     assert not dense.algebra
-    for theta in ([-14.0, -5.0, -14.0], [-14.0, 2.0, 2.0], [3.0, -5.0, -14.0]):
+    for theta in ([-14.0, -5.0, -14.0, 0.9], [-14.0, 2.0, 2.0, 0.9], [3.0, -5.0, -14.0, 0.5]):
         found, expected = sparse(np.array(theta)), dense(np.array(theta))
         assert found.log_posterior == pytest.approx(expected.log_posterior, abs=1e-7)
         assert_allclose(found.gradient, expected.gradient, atol=1e-6)
@@ -157,7 +137,7 @@ def test_predictions(case):
         assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if "groups" in name or "series" in name], indirect=True)
+@pytest.mark.parametrize("case", ["groups and a walk, EP"], indirect=True)
 def test_predictions_of_a_level_that_is_new(case):
     arguments = {"data": data(case, (0, J + 2, 2)), "new_levels": True, "progressbar": False}
     found, expected = case.sparse.predict(**arguments), case.dense.predict(**arguments)

@@ -37,12 +37,6 @@ def one_column(x):
     gpep.Probit("y", 2.0 * f - x[:, 1] * pm.Normal("b") + 0.5 * pm.Normal("a"), observed=BINARY)
 
 
-def known_coefficients(x):
-    pm.Bernoulli(
-        "y", logit_p=process("f", x) + pt.as_tensor(x) @ np.array([0.4, -0.2]) + pm.Normal("a"), observed=BINARY
-    )
-
-
 def classes(x):
     b, a = pm.Normal("b", shape=(2, 3)), pm.Normal("a", shape=3)
     gpep.MultinomialProbit("y", process("f", x, n_outputs=3).T + x @ b + a, observed=KINDS)
@@ -53,14 +47,13 @@ def process_on_process(x):
     pm.Bernoulli("y", logit_p=f + x[:, 0] * pm.Normal("b"), observed=BINARY)
 
 
-def linear_mean(x):
+def known_coefficients(x):
+    """In the mean of the process, and beside it."""
     f = process("f", x, pm.gp.mean.Linear(np.array([0.3, -0.2]), intercept=0.5))
-    pm.Bernoulli("y", logit_p=f + pm.Normal("a"), observed=BINARY)
+    pm.Bernoulli("y", logit_p=f + pt.as_tensor(x) @ np.array([0.4, -0.2]) + pm.Normal("a"), observed=BINARY)
 
 
-FORMS = {
-    each.__name__: each for each in (trend, one_column, known_coefficients, classes, process_on_process, linear_mean)
-}
+FORMS = {each.__name__: each for each in (trend, one_column, known_coefficients, classes, process_on_process)}
 
 
 def by_array(declare):

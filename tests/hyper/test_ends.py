@@ -50,7 +50,9 @@ def ordered(cutpoints=(-1.0, 0.0, 1.0), **kwargs):
 
 
 @pytest.mark.parametrize(
-    ("method", "options"), [("ep", {}), ("sparse_ep", {"inducing": 10, "update": "inner", "n": 600})]
+    ("method", "options"),
+    # A search by inner updates ends as all do that climb.
+    [("ep", {}), pytest.param("sparse_ep", {"inducing": 10, "update": "inner", "n": 600}, marks=pytest.mark.slow)],
 )
 def test_a_scale_of_priors_that_runs_to_0_is_said(method, options):
     with pooled(), pytest.warns(RuntimeWarning, match="'tau' ran to .*e-.*, where the prior density of what it scales"):
@@ -107,7 +109,6 @@ def test_what_is_advised_has_a_maximum(options):
 METHODS = {
     "ep": {},
     "laplace": {"starts": 2},
-    "sparse_ep": {"inducing": 12, "random_seed": 1},
     "sparse_vi": {"inducing": 12, "update": "inner", "n": 400},
     "ivm": {"active": 40, "rounds": 4},
 }
@@ -170,10 +171,9 @@ def test_with_the_transform_that_is_advised_there_is_a_maximum():
     assert fit.converged
 
 
-@pytest.mark.parametrize("method", ["ep", "laplace", "kl"])
-def test_cutpoints_that_do_not_ascend_at_first_are_refused(method):
+def test_cutpoints_that_do_not_ascend_at_first_are_refused():
     with ordered((0.0, 0.0, 0.0)), pytest.raises(ValueError, match=r"must ascend, but are 0, 0, 0\. Declare them"):
-        pm.fit(method=method, progressbar=False)
+        pm.fit(method="ep", progressbar=False)
 
 
 class Distances(pm.gp.cov.Covariance):

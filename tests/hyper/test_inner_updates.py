@@ -185,7 +185,7 @@ def test_at_the_fixed_point_a_sweep_changes_nothing(sites):
 
 @pytest.mark.parametrize("method", ["sparse_ep", "sparse_vi"])
 def test_it_ends_where_l_bfgs_does(method):
-    model, gp = models.probit()
+    model, gp = models.probit() if method == "sparse_ep" else models.bernoulli_probit()
     options = {"method": method, "gp": gp, "inducing": 6, "learn_inducing": False, "random_seed": 3,
                "progressbar": False}  # fmt: skip
     seen = []

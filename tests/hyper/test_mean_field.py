@@ -116,7 +116,7 @@ def test_a_step_against_a_grid(log_posterior, weights):
         assert np.isnan(step.joint_bound)
 
 
-@pytest.mark.parametrize("at_random", [False, True])
+@pytest.mark.parametrize(("log_posterior", "at_random"), [(1, True), (2, False)], indirect=["log_posterior"])
 def test_the_authors_loop(log_posterior, at_random):
     """Three steps, with the package's draws and from where it begins, against plain algebra."""
     theta, phi, _ = start(log_posterior)

@@ -15,12 +15,12 @@ def fit(shared):
     return shared.fit
 
 
-@pytest.mark.parametrize("kind", ["ccd", "importance"])
-def test_nodes_do_not_depend_on_the_threads(fit, threads, kind):
+@pytest.mark.parametrize(("kind", "options"), [("ccd", {}), ("importance", {"draws": 100})])
+def test_nodes_do_not_depend_on_the_threads(fit, threads, kind, options):
     found = []
     for count in (1, 3):
         threads(count)
-        found.append(hyper_method(kind).integrate(fit.log_posterior, fit.trace))
+        found.append(hyper_method(kind, options).integrate(fit.log_posterior, fit.trace))
     one, three = found
     assert len(one) > 8
     np.testing.assert_array_equal(one.weights, three.weights)

@@ -70,53 +70,39 @@ def kernel_of(expression: str, docstring: str = "") -> str:
 
 
 def test_kernel_is_compiled_once(package):
-    """Its kernel calls into SciPy, whose address differs from process to process."""
+    """One kernel calls into SciPy, whose address differs from process to process, and one with two integers."""
     package.write("tail", "from pymc_gpep.kernels.special.normal import log_ndtr as kernel_of_test\n")
-    [[value, hits, misses, key]] = package.run("tail").values()
-    assert (hits, misses) == (0, 1)
-    assert package.run("tail") == {"tail": [value, 1, 0, key]}
-
-
-def test_integers_that_are_written_into_calls_compile_a_kernel_once(package):
     package.write("callee", "@kernel\ndef power(x, k):\n    return x**k\n")
     package.write("caller", "from pymc_gpep.kernels.callee import power\n" + kernel_of("power(x, 0) + power(x, 2)"))
-    assert package.run("caller")["caller"][0] == 3.25
+    first = package.run("tail", "caller")
+    assert [found[1:3] for found in first.values()] == [[0, 1], [0, 1]]
+    assert first["caller"][0] == 3.25
     assert len(list((package.root / "cache").rglob("callee.power*.nbc"))) == 1
+    again = package.run("tail", "caller")
+    assert again == {module: [value, 1, 0, key] for module, (value, _, _, key) in first.items()}
 
 
 CALLER = "from pymc_gpep.kernels.{} import kernel_of_test as callee\n" + kernel_of("callee(x)")
 MODULES = ("callee", "caller", "callers_caller", "bystander")
 
 
-@pytest.fixture
-def family(package):
+def test_change_of_a_kernel_compiles_those_that_call_it_again_and_no_other(package):
     """A kernel that another one calls, which a third one calls; and a kernel that knows none of them."""
     package.write("callee", kernel_of("2.0 * x"))
     package.write("caller", CALLER.format("callee"))
     package.write("callers_caller", CALLER.format("caller"))
     package.write("bystander", kernel_of("x"))
-    return package
-
-
-def test_change_of_a_kernel_compiles_those_that_call_it_again_and_no_other(family):
-    first = family.run(*MODULES)
+    first = package.run(*MODULES)
     assert [first[module][0] for module in MODULES] == [-3.0, -3.0, -3.0, -1.5]
-    family.write("callee", kernel_of("4.0 * x"))
-    changed = family.run(*MODULES)
+    package.write("callee", kernel_of("4.0 * x"))
+    changed = package.run(*MODULES)
     assert [changed[module][:3] for module in MODULES] == [[-6.0, 0, 1]] * 3 + [[-1.5, 1, 0]]
     assert [changed[module][3] == first[module][3] for module in MODULES] == [False, False, False, True]
-    family.write("callee", kernel_of("2.0 * x"))
-    restored = family.run(*MODULES)
-    assert [restored[module][:2] for module in MODULES] == [[-3.0, 0]] * 3 + [[-1.5, 1]]
-    assert [restored[module][3] for module in MODULES] == [first[module][3] for module in MODULES]
-
-
-def test_change_of_words_or_lines_compiles_nothing_again(family):
-    first = family.run(*MODULES)
-    family.write("callee", f"# a comment\n\n\n{kernel_of('2.0 * x', docstring='x twice.')}")
-    family.write("caller", f'"""A caller."""\n{CALLER.format("callee")}')
-    again = family.run(*MODULES)
-    assert again == {module: [value, 1, 0, key] for module, (value, _, _, key) in first.items()}
+    # A change of words or lines compiles nothing again.
+    package.write("callee", f"# a comment\n\n\n{kernel_of('4.0 * x', docstring='x four times.')}")
+    package.write("caller", f'"""A caller."""\n{CALLER.format("callee")}')
+    again = package.run(*MODULES)
+    assert again == {module: [value, 1, 0, key] for module, (value, _, _, key) in changed.items()}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Integrals of a likelihood over Gaussian latent values by a product rule, from its log density alone."""
 
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -12,15 +13,21 @@ __all__ = ["integral_and_derivatives", "integrate"]
 
 Array = NDArray[np.float64]
 
-_NODES = {1: 100, 2: 60, 3: 28}  # by the number of latent values
+_NODES = {1: 100, 2: 40, 3: 20}  # by the number of latent values
+
+
+@cache
+def _rule(c: int) -> tuple[Array, Array]:
+    """Return nodes (s, c) of standard normals, and log weights (s,)."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES[c])
+    log_weight = np.log(np.array(list(product(weights, repeat=c))) / np.sqrt(2 * np.pi)).sum(1)
+    return np.array(list(product(nodes, repeat=c))), log_weight
 
 
 def integrate(likelihood: Likelihood, mean: Array, cov: Array, y: int) -> float:
     """log ∫ p(y | f) N(f | mean, cov) df of one point, for 1 to 3 latent values of a moderate variance."""
     c = len(mean)
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES[c])
-    z = np.array(list(product(nodes, repeat=c)))
-    log_weight = np.log(np.array(list(product(weights, repeat=c))) / np.sqrt(2 * np.pi)).sum(1)
+    z, log_weight = _rule(c)
     f = mean + z @ np.linalg.cholesky(cov + 1e-14 * np.eye(c)).T
     return float(logsumexp(log_weight + likelihood.log_density(f[..., None], np.array([y]))))
 

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from functools import cache
 
 import numpy as np
 import pytest
@@ -71,10 +72,16 @@ def slope(value, likelihood, row):
     return (8.0 * (up - down) - far_up + far_down) / (12.0 * STEP)
 
 
+@cache
+def declared(name):
+    """A model of each likelihood, which nobody changes."""
+    return model_of(EVERY[name].observe)[0]
+
+
 @likelihoods
 def test_reads_its_own_model_and_no_other(likelihood):
     for other in WITH_PARAMETERS:
-        model, _ = model_of(EVERY[other.name].observe)
+        model = declared(other.name)
         assert (likelihood.read(model["y"], {model["f"]}) is not None) == (other == likelihood)
 
 
@@ -214,16 +221,13 @@ def test_scores_are_of_each_point(likelihood):
 @likelihoods
 def test_draws_of_the_model_have_the_density(likelihood):
     """What PyMC says of the observations given latent values."""
-    model, _ = model_of(EVERY[likelihood.name].observe)
-    (expected,) = model.compile_fn(
-        model.logp([model["y"]], sum=False), inputs=model.value_vars, on_unused_input="ignore", mode="FAST_COMPILE"
-    )(model.initial_point())
-    given = likelihood.given(EVERY[likelihood.name].parameters)
-    f = model.compile_fn(
-        model.replace_rvs_by_values([model["f"]]),
+    model = declared(likelihood.name)
+    expected, f = model.compile_fn(
+        [*model.logp([model["y"]], sum=False), *model.replace_rvs_by_values([model["f"]])],
         inputs=model.value_vars,
         on_unused_input="ignore",
         mode="FAST_COMPILE",
-    )(model.initial_point())[0]
+    )(model.initial_point())
+    given = likelihood.given(EVERY[likelihood.name].parameters)
     each = [given.at([i]).log_density(f[None, [i]], observed(likelihood)[[i]]) for i in range(N)]
     assert_allclose(each, expected, rtol=1e-6)

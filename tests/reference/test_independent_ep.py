@@ -8,6 +8,9 @@ from tests.reference.data import random_problem
 from tests.reference.exact import log_likelihood, quadrature_posterior
 from tests.reference.independent_ep import independent_ep, inner_ep_moments, quadrature_moments
 
+# The reference against brute force: no change of the package breaks this, and the tests of the package look at both.
+pytestmark = pytest.mark.slow
+
 kinds = pytest.mark.parametrize("moments", ["quadrature", "inner_ep"])
 CAVITIES = [
     (np.array([0.3, -0.5]), np.array([2.0, 0.4]), 0),
@@ -21,8 +24,6 @@ EXTREME = [
 ]
 
 
-# Tests that compare the reference with a slower one take seconds, and no change of the package breaks them.
-@pytest.mark.slow
 @pytest.mark.parametrize(("mean", "variance", "y"), CAVITIES)
 def test_tilted_moments_by_a_sum_over_all_latent_values(mean, variance, y):
     points = 121 if mean.size == 2 else 61
@@ -90,7 +91,6 @@ def test_one_point_is_exact(c):
     assert_allclose(found.covariance.ravel(), exact.covariance.diagonal(), atol=1e-7)
 
 
-@pytest.mark.slow
 @kinds
 @pytest.mark.parametrize("per_class", [False, True])
 def test_gradients(moments, per_class):
@@ -112,7 +112,6 @@ def test_gradients(moments, per_class):
     assert (found.weights * shift).sum() == pytest.approx(slope_m, rel=1e-6)
 
 
-@pytest.mark.slow
 @kinds
 def test_fixed_point_matches_the_tilted_moments(moments):
     problem = random_problem(4, 5, 4, variance=20.0, with_mean=True)

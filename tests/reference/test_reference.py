@@ -20,6 +20,9 @@ from tests.reference.flat_ep import flat_ep
 from tests.reference.gibbs import draw_utilities, gibbs
 from tests.reference.multinomial_probit import log_probability
 
+# References against references: no change of the package breaks them, and its own tests compare it with each of them.
+pytestmark = pytest.mark.slow
+
 PROBLEMS = {
     "shared": random_problem(0, 6, 3),
     "per class, mean": random_problem(1, 6, 4, per_class=True, with_mean=True),
@@ -196,9 +199,9 @@ def test_ep_is_near_gibbs_on_a_middling_problem():
 @pytest.mark.parametrize(
     ("data", "log_variance", "log_lengthscale", "every", "evidence"),
     [
-        pytest.param(wine, 1.0, 1.0, 1, -51.02102765, marks=pytest.mark.slow),
-        pytest.param(wine, 4.0, 2.0, 2, None, marks=pytest.mark.slow),
-        pytest.param(iris, 8.0, 2.5, 2, None, marks=pytest.mark.slow),
+        pytest.param(wine, 1.0, 1.0, 1, -51.02102765),
+        pytest.param(wine, 4.0, 2.0, 2, None),
+        pytest.param(iris, 8.0, 2.5, 2, None),
     ],
 )
 def test_data_sets(data, log_variance, log_lengthscale, every, evidence):

@@ -43,13 +43,10 @@ def test_sampler_is_exact(sampler, problem, draws):
     assert_exact(problem, idata, least_effective=0.1 * draws)
 
 
-@pytest.mark.parametrize(
-    "step",
-    [gpep.samplers.GuidedHMC, gpep.samplers.EllipticalSlice, gpep.samplers.PseudoMarginal, gpep.samplers.ProbitGibbs],
-)
+@pytest.mark.parametrize("step", [gpep.samplers.GuidedHMC, gpep.samplers.PseudoMarginal, gpep.samplers.ProbitGibbs])
 def test_draws_are_of_the_variables_of_the_model(step):
     with build("mixed") as model:
-        given = step(guide="prior") if step is gpep.samplers.EllipticalSlice else step()
+        given = step()
         assert {v.name for v in given.vars} == {"z", "beta", "g", "s_log__", "eta_log__"}
         idata = pm.sample(8, tune=8, chains=1, step=given, random_seed=1, progressbar=False,
                           compute_convergence_checks=False)  # fmt: skip

@@ -44,7 +44,6 @@ def quadratic(d, ls):
 STEPS = {
     "whole points": (models.shared, Stateless(), "quadrature", 1e-4),
     "pairs": (classes(matern), Stateless(local_iterations=3), "pairwise", 1e-7),
-    "any covariance": (classes(quadratic), Stochastic(), "pairwise", 1e-7),
     "one function with a mean": (models.bernoulli_probit, Stateless(), None, 1e-7),
     "effects beside a process": (models.effects_beside, Stochastic(), None, 1e-7),
     "label noise": (classes(matern, epsilon=0.05), Stateless(), None, 1e-4),

@@ -133,6 +133,18 @@ def test_a_shared_variable_is_the_callers_own():
     np.testing.assert_allclose(functions[1]()[0], [7.0, 14.0, 21.0])
 
 
+@pytest.mark.filterwarnings("ignore:.*default_update:DeprecationWarning")  # PyTensor still takes them
+def test_a_variable_with_an_update_of_its_own_has_it_each_time():
+    """What updates compute stands among the outputs of the rewritten graph, and is no output of the next function."""
+    x = pt.dscalar("x")
+    for _ in range(2):
+        count = pytensor.shared(np.array(3.0))
+        count.default_update = count + 1.0
+        function = interpreted([x], [x * count, x - count])
+        assert [float(each) for each in function(2.0)] == [6.0, -1.0]
+        assert [float(each) for each in function(2.0)] == [8.0, -2.0]
+
+
 def test_draws_are_refused_each_time():
     for _ in range(2):
         with pytest.raises(StructureError, match="drawn anew"):

@@ -136,7 +136,7 @@ def test_data_are_those_of_the_model_and_what_follows_from_a_fit_has_its_dims():
     pm.set_data({"x": X + 1.0}, model=by_dims)
     assert_allclose(read_classifier(by_dims).model["x"].get_value(), X + 1.0)
     assert_allclose(fit.model["x"].get_value(), X + 1.0)
-    with pytest.raises(gpep.StructureError, match=r"with gpep\.lower_dims"):
+    with pytest.raises(gpep.StructureError, match=r"with gpep\.samplers\.lower_dims"):
         gpep.samplers.GuidedHMC(model=by_dims)
     assert gpep.samplers.lower_dims(plain) is plain
 

@@ -11,6 +11,7 @@ from pymc_gpep.structure import StructureError, read_classifier, read_processes
 from pymc_gpep.structure.cross_covariance import CrossCovariance
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.process_functions import process_functions
+from tests.graphs import rewritten
 
 cov = pm.gp.cov
 RNG = np.random.default_rng(3)
@@ -223,9 +224,17 @@ ALIKE = np.column_stack([THREE[:, 0], THREE[:, 0], THREE[:, 1]])
 
 
 @pytest.mark.filterwarnings("ignore:Only . column:UserWarning")
-@pytest.mark.parametrize("as_data", [False, True])
-@pytest.mark.parametrize("dtype", ["float64", "int8", "bool"])
-@pytest.mark.parametrize("dims", [[1, 0, 2], [1, 2, 0], [0, 1, 2], [1], [2, 1]])
+@pytest.mark.parametrize(
+    ("dims", "dtype", "as_data"),
+    [
+        ([1, 0, 2], "float64", False),
+        ([1, 2, 0], "int8", True),
+        ([0, 1, 2], "bool", False),
+        ([1], "float64", True),
+        ([2, 1], "int8", False),
+        ([2, 1], "bool", True),
+    ],
+)
 def test_columns_that_are_the_same_at_all_points_are_told_apart(dims, dtype, as_data):
     """New points have others there; the right value is PyMC's covariance at these."""
     covariance = cov.ExpQuad(3, ls=np.arange(1.0, 4.0)[: len(dims)], active_dims=dims)
@@ -308,7 +317,8 @@ def test_no_graph_that_is_evaluated_draws_random_variables():
     with pytest.raises(StructureError, match=r"drawn anew at each evaluation: 'inputs'.*pm\.Data"):
         evaluate([model["inputs"]])
     assert np.shape(graph_function(model, [], [c**2], draws=True)()) == (1,)
-    assert_allclose(*evaluate([model["inputs"].shape]), [7, 2])  # which takes no values
+    with rewritten():
+        assert_allclose(*evaluate([model["inputs"].shape]), [7, 2])  # which takes no values
 
 
 class Overlap(cov.Covariance):
@@ -351,15 +361,14 @@ TYPES = {
 
 
 WHOLE = ["int8", "uint8", "int16", "int64"]
-GIVEN = [(name, dtype) for name in ("numbers", "own") for dtype in [*WHOLE, "bool", "float16", "float32", "float64"]]
+EACH_TYPE = [
+    *(("numbers", dtype) for dtype in [*WHOLE, "bool", "float16", "float32", "float64"]),
+    *(("own", dtype) for dtype in ("int8", "bool", "float32")),
+    *(("table", dtype) for dtype in ("uint8", "int64")),
+]
 
 
-EACH_TYPE = [*GIVEN, *(("table", dtype) for dtype in WHOLE)]
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "as_data"), [(*each, i % 2 == i // 8 % 2) for i, each in enumerate(EACH_TYPE)]
-)
+@pytest.mark.parametrize(("name", "dtype", "as_data"), [(*each, i % 2 == 0) for i, each in enumerate(EACH_TYPE)])
 def test_inputs_of_any_type_are_numbers_in_double_precision(name, dtype, as_data):
     covariance, x, right = TYPES[name]
     x = x.astype(dtype)

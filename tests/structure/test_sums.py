@@ -141,7 +141,7 @@ def test_prior_is_that_of_the_log_density(name, read):
         assert_allclose(roots[0] @ roots[0].swapaxes(1, 2), np.broadcast_to(k, (c, n, n)), atol=1e-9 * size)
 
 
-@every
+@pytest.mark.parametrize("name", list(MODELS)[::2])
 def test_values_of_standard_normals_make_the_argument(name, read):
     """m + J z is what the model's own argument is of the variables that z makes."""
     classifier = read(name)

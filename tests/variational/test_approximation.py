@@ -56,7 +56,7 @@ def test_solution_is_that_of_the_model_at_the_hyperparameters(fitted):
     assert_allclose(fit.latent["cov"], np.einsum("aibi->iab", cov), atol=1e-5)
 
 
-@fits
+@pytest.mark.parametrize("name", ["shared", "fixed"])
 @models.interpreted_sampler
 def test_sample_looks_like_that_of_pm_sample(fitted):
     with fitted.model:

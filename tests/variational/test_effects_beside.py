@@ -109,10 +109,10 @@ def test_gradient():
     flat = posterior.flat(posterior.space.initial_point())
     here = posterior(flat)
     assert here.usable
-    for i in range(len(posterior.space.parameters) + 1):
-        h = 1e-5 * (np.arange(flat.size) == i)
-        ends = [posterior(flat + step, here.start).log_posterior for step in (h, -h)]
-        assert_allclose(here.gradient[i], (ends[0] - ends[1]) / 2e-5, rtol=1e-6, atol=1e-7)
+    h = 1e-5 * np.random.default_rng(3).normal(size=flat.size)
+    h[len(posterior.space.parameters) + 1 :] = 0.0  # of inducing inputs, one
+    ends = [posterior(flat + step, here.start).log_posterior for step in (h, -h)]
+    assert here.gradient @ h == pytest.approx((ends[0] - ends[1]) / 2, rel=1e-6, abs=1e-11)
 
 
 def test_arrays_and_data_of_the_model_are_the_same():
@@ -199,8 +199,8 @@ def test_all_rows_as_a_batch_are_the_exact_fit():
     """Hyperparameters stay, and inducing inputs are those of all rows."""
     given = fits()
     start = {name: float(value) for name, value in given.exact.hyperparameters.items()}
-    options = OPTIONS | {"batch_size": N, "inducing": X, "learn_inducing": False, "warmup": 80, "start": start}
-    fit = pm.fit(80, model=given.model, local_iterations=15, **options)
+    options = OPTIONS | {"batch_size": N, "inducing": X, "learn_inducing": False, "warmup": 40, "start": start}
+    fit = pm.fit(40, model=given.model, local_iterations=15, **options)
     assert_allclose(fit.log_evidence, given.exact.log_evidence, atol=1e-4)
     for name, ours in fit.effects().items():
         assert_allclose(ours, given.exact.effects(name)[name], atol=2e-4)

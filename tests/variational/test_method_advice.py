@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from itertools import cycle
 
 import pytest
 
@@ -46,8 +47,10 @@ def test_methods_that_a_refusal_names_are_there(likelihood):
         assert named <= fitting, name
 
 
-@pytest.mark.parametrize("likelihood", [each.name for each in LIKELIHOODS])
-@pytest.mark.parametrize("method", STREAMING_METHODS)
+@pytest.mark.parametrize(
+    ("likelihood", "method"),
+    list(zip([each.name for each in LIKELIHOODS], cycle(STREAMING_METHODS), strict=False)),
+)
 def test_what_a_refusal_of_batches_names_is_there(likelihood, method):
     with made(likelihood):
         try:

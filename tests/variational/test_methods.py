@@ -22,8 +22,11 @@ MODELS = {
     "complementary_log_log": models.bernoulli_complementary,
 }
 
+ONE_OF_EACH = list({(type(each.approximator), each.approximator): each for each in EVERY}.values())
+"""Each approximation with the last of the likelihoods that it fits: a fit meets the pair in one place, on arrays."""
 
-@pytest.fixture(scope="module", params=EVERY, ids=str)
+
+@pytest.fixture(scope="module", params=ONE_OF_EACH, ids=str)
 def fitted(request):
     model, gp = MODELS[request.param.likelihood.name]()
     with model, warnings.catch_warnings():
@@ -62,14 +65,14 @@ def test_gradient(fitted):
 
 def test_draws_have_the_moments_of_the_solution(fitted):
     case, found = fitted
-    f = found.fit.sample(4000, random_seed=1)["posterior"]["f"]
+    f = found.fit.sample(1000, random_seed=1)["posterior"]["f"]
     assert f.dims == ("chain", "draw", *(["species"] if case.likelihood.function_axis else []), "flower")
     solution = found.fit.solution
     sd = np.sqrt(solution.cov.diagonal(axis1=1, axis2=2).T)
     shape = f.shape[2:]
-    error = 5 * sd.max() / np.sqrt(4000)
+    error = 5 * sd.max() / np.sqrt(1000)
     assert_allclose(f.mean(("chain", "draw")), solution.mean.reshape(shape), atol=error)
-    assert_allclose(f.std(("chain", "draw")), sd.reshape(shape), rtol=0.08)
+    assert_allclose(f.std(("chain", "draw")), sd.reshape(shape), rtol=0.16)
 
 
 def test_probabilities(fitted):

@@ -232,7 +232,7 @@ class Overlap(pm.gp.cov.Covariance):
         return pt.ones(X.shape[0])
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int64", "float32", "bool"])
+@pytest.mark.parametrize("dtype", ["int8", "bool"])
 def test_fingerprints_of_bits(dtype):
     rng = np.random.default_rng(8)
     bits = np.column_stack([np.ones(20), rng.integers(0, 2, size=(20, 7))])
@@ -291,8 +291,7 @@ def _letters(word):
 SHARED = np.array([_letters(word) for word in WORDS]) @ np.array([_letters(word) for word in WORDS]).T
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int8"])
-def test_strings_by_a_table(dtype):
+def test_strings_by_a_table():
     rows, new = np.arange(8)[:, None], np.array([[8], [9]])
     y = np.array([1, 1, 1, 0, 0, 1, 0, 1])
     k = 4 * SHARED[:8, :8] + JITTER * np.eye(8)
@@ -300,7 +299,7 @@ def test_strings_by_a_table(dtype):
     right = exact.at(4 * SHARED[:8, 8:], k, np.full(2, 4.0))
     with pm.Model():
         gp = pm.gp.Latent(cov_func=4 * OfStrings(1))
-        pm.Bernoulli("y", logit_p=gp.prior("f", X=rows.astype(dtype)), observed=y)
+        pm.Bernoulli("y", logit_p=gp.prior("f", X=rows.astype("int8")), observed=y)
         fit = fitted("ep")
         others = fitted("sparse_ep", inducing=rows, learn_inducing=False), fitted("ivm", active=8)
     assert_allclose(fit.log_evidence, exact.evidence, atol=0.02)

@@ -137,7 +137,7 @@ def test_rows_that_do_not_fit_the_model_are_refused(tmp_path):
     ):
         pm.fit(gp=gp, data=(np.ones((4, 3)), np.zeros(4)), **OPTIONS)
     path, label = parquet(tmp_path, id=np.arange(len(Y)))
-    with model, pytest.raises(ValueError, match=r"but have 3: .*'id'\. Choose .*rows_of\(path, label, columns="):
+    with model, pytest.raises(ValueError, match=r"but have 3: .*'id'\. Choose .*open_rows\(path, label, columns="):
         pm.fit(gp=gp, data=(path, label), **OPTIONS)
     model, gp = declared(0)
     with model, pytest.raises(gpep.StructureError, match=r"'y' have no points. .* data=\(inputs, labels\)"):

@@ -134,7 +134,7 @@ def test_functions_may_stay_coupled(nested, dense):
     assert_allclose(ours.cov, theirs.cov, atol=0.1 * float(theirs.cov.max()))
 
 
-@pytest.mark.parametrize("which", ["whole", "pairwise", "nested"])
+@pytest.mark.parametrize("which", ["pairwise", "nested"])
 def test_a_file_and_back(which, request, tmp_path):
     model, gp, fit, *_ = request.getfixturevalue(which)
     fit.to_datatree().to_netcdf(tmp_path / "fit.nc")

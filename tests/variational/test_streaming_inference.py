@@ -95,19 +95,15 @@ def test_labels_of_one_function_are_left_out(method, learned):
 @pytest.mark.parametrize(
     "options",
     [
-        {"inducing": np.tile(X[:1], (5, 1)), "data": (X, np.minimum(Y, 1))},
-        {"inducing": 1, "batch_size": 1} | OF_ONE_FUNCTION,
+        {"inducing": np.tile(X[:1], (5, 1)), "data": (X * [1.0, 0.0], np.minimum(Y, 1))},
         {"inducing": np.random.default_rng(1).normal(size=(40, 2)), "batch_size": 1000} | OF_ONE_FUNCTION,
-        {"data": (X * [1.0, 0.0], Y == 2)} | OF_ONE_FUNCTION,
-        {"batch_size": 1, "memory": "sites"} | OF_ONE_FUNCTION,
+        {"inducing": 1, "batch_size": 1, "memory": "sites"} | OF_ONE_FUNCTION,
         {"inducing": np.tile(X[:1], (5, 1)), "memory": "sites"} | OF_ONE_FUNCTION,
     ],
     ids=[
-        "equal inducing inputs, an absent class",
-        "one of them, single rows",
+        "equal inducing inputs, an absent class, a constant column",
         "more of them than rows, all rows in a batch",
-        "a constant column",
-        "single rows, sites kept",
+        "one of them, single rows, sites kept",
         "equal inducing inputs, sites kept",
     ],
 )
@@ -152,11 +148,11 @@ def test_callbacks_see_each_step_and_may_stop():
     def watch(so_far, losses, i):
         assert ("have not moved yet (warmup=1" in so_far.message) == (i <= 3)
         assert ("averaged over all steps" in str(so_far)) == (i < 3)
-        seen.append((len(so_far.hist), losses.shape[0], i, float(so_far.hyperparameters["eta"])))
+        seen.append((len(so_far.hist), losses.shape[0], i, float(so_far.hyperparameters["ls"])))
         if i == 5:
             raise StopIteration
 
-    _, stopped = fit(20, callbacks=[watch])
+    _, stopped = fit(20, callbacks=[watch], **OF_ONE_FUNCTION)
     assert [row[:3] for row in seen] == [(i, i, i) for i in range(1, 6)]
     assert "Stopped by a callback after 5 steps" in stopped.message
     assert "not moved" not in stopped.message
@@ -170,10 +166,10 @@ def test_an_interrupt_keeps_what_was_learned():
         if i == 4:
             raise KeyboardInterrupt
 
-    _, stopped = fit(20, callbacks=[stop])
+    model, stopped = fit(20, callbacks=[stop], **OF_ONE_FUNCTION)
     assert "Interrupted after 4 steps" in stopped.message
     assert stopped.hist.shape == (4,)
-    again = gpep.from_datatree(stopped.to_datatree(), models.shared()[0])
+    again = gpep.from_datatree(stopped.to_datatree(), model)
     xr.testing.assert_allclose(again.predict(NEW), stopped.predict(NEW))
 
 
@@ -232,15 +228,13 @@ def test_decay_and_warmup_reach_the_steps(monkeypatch):
     assert reached.value.args == (0.5, 3, 6)
 
 
-@pytest.mark.parametrize(("memory", "ending"), [("stateless", "zarr"), ("sites", "nc")])
-def test_a_run_that_was_cut_in_two_is_the_same_to_the_last_digit(memory, ending, tmp_path):
-    pytest.importorskip("zarr" if ending == "zarr" else "h5netcdf")
-    path = tmp_path / f"run.{ending}"
-    options = {"memory": memory} | OF_ONE_FUNCTION
+def test_a_run_that_was_cut_in_two_is_the_same_to_the_last_digit(tmp_path):
+    pytest.importorskip("zarr")
+    path = tmp_path / "run.zarr"
+    options = {"memory": "sites"} | OF_ONE_FUNCTION
     _, whole = fit(11, **options)
-    model, _ = fit(5, callbacks=[gpep.Checkpoint(path)], **options)
-    start = path if ending == "zarr" else gpep.from_datatree(az.from_netcdf(path), model)
-    _, resumed = fit(6, start=start, callbacks=[gpep.Checkpoint(path)], **options)
+    fit(5, callbacks=[gpep.Checkpoint(path)], **options)
+    _, resumed = fit(6, start=path, callbacks=[gpep.Checkpoint(path)], **options)
     assert_array_equal(resumed.hist, whole.hist)
     for name, values in whole.trace.values.items():
         assert_array_equal(resumed.trace.values[name], values, err_msg=name)
@@ -326,9 +320,9 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
 
 
 def test_stochastic_ep_takes_all_rows_without_a_batch_size():
-    _, found = fit(8, "sparse_sep", batch_size=None)
+    _, found = fit(8, "sparse_sep", batch_size=None, **OF_ONE_FUNCTION)
     assert found.trace.settings["per_epoch"] == 1
-    assert str(found).startswith("sparse_sep (sites='pairwise'")
+    assert str(found).startswith("sparse_sep (")
     assert "objective of stochastic EP" in str(found)
 
 
@@ -379,10 +373,10 @@ def test_refused_before_any_work(options, kind, message):
 def test_other_rows_than_those_of_the_model():
     rng = np.random.default_rng(1)
     inputs = rng.normal(size=(53, 2))
-    _, found = fit(12, data=(inputs, (inputs.sum(axis=1) > 0).astype(int)), batch_size=20)
+    model, found = fit(12, data=(inputs, (inputs.sum(axis=1) > 0).astype(int)), batch_size=20, **OF_ONE_FUNCTION)
     assert found.trace.settings["rows"] == 53
     assert found.trace.settings["batch_size"] == 18
-    again = gpep.from_datatree(found.to_datatree(), models.shared()[0])
+    again = gpep.from_datatree(found.to_datatree(), model)
     xr.testing.assert_allclose(again.predict(NEW), found.predict(NEW))
     with pytest.raises(ValueError, match=r"The 53 rows of this fit came from data="):
         again.fitted_inputs()
@@ -419,9 +413,6 @@ def test_labels_may_have_noise():
     again = gpep.from_datatree(found.to_datatree(), model)
     assert str(again) == str(found)
     assert_allclose(again.log_evidence, found.log_evidence, rtol=1e-12)
-    _, bound = fit(8, "sparse_vi", with_label_noise, sites=None, learn_inducing=False, batch_size=15)
-    assert bound.hist[-2:].mean() < bound.hist[:2].mean()
-    assert bound.lower_bound < 0.0
 
 
 def test_there_may_be_nothing_to_learn():
@@ -437,8 +428,8 @@ def test_functions_may_share_their_inducing_inputs():
     assert found.predict(NEW).p.notnull().all()
 
 
-def as_it_comes(n, **options):
-    model, _ = models.shared()
+def as_it_comes(n, build=models.shared, **options):
+    model, _ = build()
     with model:
         return pm.fit(n, method="sparse_ep", batch_size=10, random_seed=3, progressbar=False, **options)
 
@@ -462,7 +453,7 @@ def test_as_it_comes_functions_share_inducing_inputs_at_centres_of_classes(unmov
     assert learned.inducing.shape == (3, 6, 2)  # with shared_inducing=False
 
 
-def test_as_it_comes_a_tenth_of_the_steps_are_of_the_warm_up(unmoved, monkeypatch):
+def test_as_it_comes_a_tenth_of_the_steps_are_of_the_warm_up(monkeypatch):
     asked = []
 
     class Recorded(Run):
@@ -471,19 +462,19 @@ def test_as_it_comes_a_tenth_of_the_steps_are_of_the_warm_up(unmoved, monkeypatc
             super().__init__(step, state, batches, schedule, warmup, done)
 
     monkeypatch.setattr("pymc_gpep.variational.plans.batches.Run", Recorded)
-    short, long = as_it_comes(12), as_it_comes(40)
-    assert asked == [(1, 0), (3, 0)]
+    unmoved, short, long = (as_it_comes(n, models.bernoulli_probit) for n in (0, 12, 40))
+    assert asked[-2:] == [(1, 0), (3, 0)]
     assert not np.array_equal(short.theta, unmoved.theta)
-    as_it_comes(28, start=short)
+    as_it_comes(28, models.bernoulli_probit, start=short)
     assert asked[-1] == (3, 12)
     assert "have not moved" not in long.message
 
 
 def test_as_it_comes_rates_fall_so_that_a_run_that_was_cut_ends_as_a_whole_one():
     """The state has how many steps were taken, and the rate falls to 0 at the last of all steps."""
-    whole = as_it_comes(20).trace.values
+    whole = as_it_comes(20, models.bernoulli_probit).trace.values
     assert whole["optimiser_5"] == 18.0  # two are of the warm-up
-    model, _ = models.shared()
+    model, _ = models.bernoulli_probit()
     for optimiser in (FallingAdam(18, 0.03), 0.03):
         steps = pm.fit(20, model=model, method="sparse_ep", batch_size=10, random_seed=3, progressbar=False,
                        obj_optimizer=optimiser).trace.values  # fmt: skip

@@ -27,8 +27,11 @@ def grow(case, problem, score="information", n=12):
     return grown
 
 
-@EVERY
-@pytest.mark.parametrize(("score", "per_class", "n"), [("information", True, 12), ("expected", False, 6)])
+@pytest.mark.parametrize(
+    ("case", "score", "per_class", "n"),
+    [(SEPARATE[0], "expected", False, 6), (SEPARATE[1], "information", True, 12)],
+    ids=str,
+)
 def test_rows_and_sites_are_those_of_brute_force(case, score, per_class, n):
     problem = case.problem(n, per_class=per_class)
     grown = grow(case, problem, score, n)
