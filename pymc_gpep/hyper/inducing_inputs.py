@@ -4,11 +4,13 @@ Rows that are taken are far from each other. Products of matrices give the dista
 rows.
 """
 
+import warnings
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.cluster.vq import kmeans2
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.chunks import chunks, inputs_at, sample_inputs, sample_numbers
@@ -165,16 +167,14 @@ def _spread(scaled: Array, count: int, rng: np.random.Generator) -> list[int]:
 def k_means(rows: Array, scaled: Array, count: int, rng: np.random.Generator) -> Array:
     """Centres (count, d) of rows (n, d), whose distances are those of `scaled`: from rows that are far from each other.
 
-    Lloyd (1982), a few rounds. There are n · count numbers in memory.
+    SciPy's rounds of Lloyd (1982). A centre that is nearest to no row stays.
     """
     scaled = _centred(scaled)
     chosen = _spread(scaled, count, rng)
-    centres, at = rows[chosen].copy(), scaled[chosen].copy()
-    for _ in range(_ROUNDS):
-        nearest = (0.5 * np.einsum("ij,ij->i", at, at) - scaled @ at.T).argmin(axis=1)
-        sizes = np.bincount(nearest, minlength=count)
-        members = np.zeros((count, len(rows)))
-        members[nearest, np.arange(len(rows))] = 1.0 / sizes[nearest]
-        some = sizes > 0  # one that is nearest to no row stays
-        centres[some], at[some] = (members @ rows)[some], (members @ scaled)[some]
-    return centres
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "One of the clusters is empty", UserWarning)
+        nearest = kmeans2(scaled, scaled[chosen], iter=_ROUNDS, minit="matrix")[1]
+    members = (nearest == place for place in range(count))
+    return np.stack(
+        [rows[own].mean(axis=0) if own.any() else rows[at] for own, at in zip(members, chosen, strict=True)]
+    )
