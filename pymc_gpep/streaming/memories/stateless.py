@@ -29,7 +29,7 @@ class Stateless(AveragesMemory):
         How often. Few of them leave a little of the site in the cavity.
     """
 
-    local_iterations: int = field(default=6, metadata=at_least(1))
+    local_iterations: int = field(default=3, metadata=at_least(1))
 
     name: ClassVar[str] = "stateless"
     functional: ClassVar[str] = "log normaliser"
