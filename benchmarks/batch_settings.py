@@ -19,7 +19,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks.classifiers import log_probability, splits
+from benchmarks.classifiers import scores, splits
 from benchmarks.command import run
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.scalable_paper.large_data import flights
@@ -104,7 +104,7 @@ def tree_work(folder: str, name: str, kept_back: bool) -> dict[str, Any]:
 
 def scored(p: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
     """Log probabilities of labels, and whether each is wrong."""
-    return {"log_p": log_probability(p, labels), "wrong": p.argmax(axis=1) != labels}
+    return scores(p, labels)
 
 
 class BatchSettings(Experiment):
