@@ -90,7 +90,7 @@ def work(folder: str, name: str, setting: str, seconds: float, kept_back: bool) 
     steps = int(np.clip((seconds - before) / np.median(taken), FEWEST, MOST))
     fit, spent = fitted(steps)
     p = fit.predict(Xnew, covariances=False)["p"].values
-    return scored(p, ynew) | {"steps": steps, "spent": spent.sum()}
+    return scores(p, ynew) | {"steps": steps, "spent": spent.sum()}
 
 
 def tree_work(folder: str, name: str, kept_back: bool) -> dict[str, Any]:
@@ -99,12 +99,7 @@ def tree_work(folder: str, name: str, kept_back: bool) -> dict[str, Any]:
     began = time.process_time()
     fitted = HistGradientBoostingClassifier(random_state=0).fit(X, y)
     spent = time.process_time() - began
-    return scored(fitted.predict_proba(Xnew), ynew) | {"steps": fitted.n_iter_, "spent": spent}
-
-
-def scored(p: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """Log probabilities of labels, and whether each is wrong."""
-    return scores(p, labels)
+    return scores(fitted.predict_proba(Xnew), ynew) | {"steps": fitted.n_iter_, "spent": spent}
 
 
 class BatchSettings(Experiment):
