@@ -283,6 +283,19 @@ def test_another_optimiser_is_no_way_to_go_on(learned):
         fit(1, start=learned, obj_optimizer=pm.sgd(learning_rate=0.01))
 
 
+def test_few_rows_are_one_batch_and_inducing_inputs_that_stay():
+    """Thirty rows are one and a half batches of twenty, and more than one and a half of nineteen."""
+    options = {"inducing": None, "shared_inducing": None} | OF_ONE_FUNCTION
+    _, every = fit(3, batch_size=20, **options)
+    assert every.trace.settings["per_epoch"] == 1
+    assert not every.trace.settings["learn_inducing"]
+    assert_allclose(every.inducing.squeeze(), X)
+    for other in ({"batch_size": 19}, {"batch_size": 20, "learn_inducing": True}, {"batch_size": 20, "inducing": 8}):
+        _, some = fit(1, **options | other)
+        assert some.trace.settings["per_epoch"] == 2
+        assert some.trace.settings["learn_inducing"]
+
+
 def test_sites_of_rows_may_be_kept():
     """Batches of 18 rows of 53: some rows of the last ones are there to make up the number."""
     rng = np.random.default_rng(1)

@@ -59,6 +59,7 @@ _AVERAGES = 100  # that progress computes in an epoch: each costs as much as the
 _RATE = 0.03  # of Adam, which falls to 0
 _LEARNED = 10  # one in so many steps, at most, is of the warm-up
 _FEWEST, _MOST, _PART = 50, 150, 10  # inducing inputs, of one row in so many
+_FEW, _OF_BATCH = 300, 1.5  # rows that are all inducing inputs, if they are no more than so many batches
 _MOST_HELD = 2**28  # numbers, 2 GB
 _SETS = 3  # dimensions of an array of inducing inputs of each function
 _TAKES_NO = {  # options of other plans, and why there are none
@@ -79,15 +80,18 @@ class ByBatches(Plan):
     inducing : int or array (M, d) or (c, M, d), optional
         Number of inducing inputs of each function, or these themselves. If not given 150, 50 of 500 rows or fewer, and
         a tenth of the rows between. They begin at centres of the classes where all functions have the same ones, else
-        at rows of the data (k-means++).
+        at rows of the data (k-means++). Up to 300 rows, if these are no more than one and a half batches, are all
+        inducing inputs, and one batch. Learned ones would fit what is particular to so few rows.
     learn_inducing : bool, optional
         Whether inducing inputs are learned with the hyperparameters, or stay where they are. If not given they stay
-        where effects stand beside the process. The joint posterior of both holds for features that do not move.
+        where effects stand beside the process. The joint posterior of both holds for features that do not move. They
+        stay as well where all rows are inducing inputs.
     shared_inducing : bool, optional
         Whether all functions have the same inducing inputs. If not given they do where they share their covariance: a
         step takes a tenth of the time then.
     batch_size : int, optional
-        Most rows of a batch; all if not given. An epoch has as few batches as can be, alike up to a row.
+        Most rows of a batch; all if not given. An epoch has as few batches as can be, alike up to a row. See `inducing`
+        for few rows.
     sites : str, optional
         How the likelihood of a point is taken apart: "quadrature" (not at all) or "pairwise" (the paper's product), as
         for a fit of all rows at once. The first that the method has with the likelihood if not given.
@@ -334,22 +338,30 @@ class _Stepping(Search):
         """Whether inducing inputs move."""
         if self._plan.learn_inducing is not None:
             return bool(self._plan.learn_inducing)
-        return not self._blocks.n_effects
+        return not self._blocks.n_effects and not self._takes_all()
+
+    def _takes_all(self) -> bool:
+        """Whether rows are so few that all of them are one batch, and inducing inputs that stay."""
+        plan, n = self._plan, self._blocks.rows.n_rows
+        free = plan.inducing is None and not plan.learn_inducing and not self._blocks.n_effects
+        return free and n <= min(_FEW, _OF_BATCH * (plan.batch_size or n))
 
     def _prepare(self) -> tuple[BatchProblem, State, BatchOrder]:
         """What is fitted, where it begins, and the order of the rows."""
         given, plan = self._given, self._plan
         rows, places, c = self._blocks.rows, self._blocks.places, self._blocks.n_functions
         held = _held(rows, self._kwargs)
-        size = min(int(plan.batch_size or rows.n_rows), rows.n_rows)
+        every = self._takes_all()
+        size = rows.n_rows if every else min(int(plan.batch_size or rows.n_rows), rows.n_rows)
         batches = BatchOrder(rows, size, given.seed, gathers=held is None)
         deviations = column_deviations(places)  # which reads all rows, so that none is met first in a step
         units = np.where(deviations > 0.0, deviations, 1.0)
         prior = model_blocks(given.space, self._blocks) if self._blocks.n_covariances == 1 else None
         self._first = self._with_scales(prior)
         scales = None if prior is None else prior.same_scales(self._first)
+        given_inputs = places.inputs(slice(0, rows.n_rows)) if every else plan.inducing
         inducing = initial_inducing(
-            plan.inducing, places, c, self._shares(), given.seed, default=_inducing(rows.n_rows),
+            given_inputs, places, c, self._shares(), given.seed, default=_inducing(rows.n_rows),
             centre_scales=1.0 / units if scales is None else scales,
         )  # fmt: skip
         effects = self._blocks.n_effects
