@@ -33,8 +33,8 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
     linear : bool
         Whether latent functions have a linear part as well. Without effect where `kernel` is a function.
     method : str
-        `"auto"`: all rows up to `max_dense_rows`, as far as memory goes. Beyond there are inducing inputs, and batches
-        where sweeps over all rows would take minutes. Otherwise a method of `pm.fit`.
+        `"auto"`: all rows up to `max_dense_rows`, as far as memory goes. Beyond there are inducing inputs that batches
+        learn. Otherwise a method of `pm.fit`.
     hyper : str, optional
         `"map"`, or a way to integrate over hyperparameters, such as `"ccd"`; see `pm.fit`.
     label_noise : float

@@ -95,9 +95,10 @@ def choose_method(
     size = (
         min(_INDUCING, n) if inducing is None else int(inducing) if np.ndim(inducing) == 0 else np.shape(inducing)[-2]
     )
-    by_batches = given.get("batch_size") is not None
+    # Inducing inputs that stay are for those who ask for them, and for effects: batches learn theirs.
+    stay = given.get("batch_size") is None and (inducing is not None or bool(classifier.effects))
     values = size + (by_inducing(classifier).n_normals if classifier.effects else 0)
-    if not by_batches and c * float(n) * values**2 <= _SWEPT:
+    if stay and c * float(n) * values**2 <= _SWEPT:
         options = {"inducing": size, "shared_inducing": True} if inducing is None else {}
         return MethodChoice(SparseEP.name, options, None, f"{why}, and few enough for sweeps over all of them.")
     batch = given.get("batch_size") or _BATCH

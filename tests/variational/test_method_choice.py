@@ -47,9 +47,10 @@ def test_few_rows_are_fitted_by_all_of_them_together():
     assert choose_method(classifier(1000, 10), {})[:3] == ("nested_ep", {}, None)
 
 
-def test_some_thousand_rows_are_swept_over():
+def test_some_thousand_rows_are_swept_over_where_inducing_inputs_are_asked_for():
+    assert choose_method(classifier(5000, 3), {"inducing": 100})[:3] == ("sparse_ep", {}, None)
     method, options, n, reason = choose_method(classifier(5000, 3), {})
-    assert (method, options, n) == ("sparse_ep", {"inducing": 100, "shared_inducing": True}, None)
+    assert (method, options, n) == ("sparse_ep", {"batch_size": 200}, 1000)
     assert "5000 rows and 3 latent functions" in reason
 
 
@@ -60,7 +61,7 @@ def test_a_user_may_say_what_few_rows_are():
 
 def test_a_choice_is_told_in_few_words():
     assert str(choose_method(classifier(100, 3), {})) == "nested_ep"
-    assert str(choose_method(classifier(5000, 3), {})) == "sparse_ep, 100 inducing inputs"
+    assert str(choose_method(effects_of(5000, place=False), {})) == "sparse_ep, 100 inducing inputs"
     assert str(choose_method(classifier(12_000, 10), {})) == "sparse_ep, 1000 steps of 200 rows"
 
 
