@@ -104,8 +104,9 @@ def spread_rows(data: Rows, count: int, rng: np.random.Generator) -> Array:
     drawn twice only where there are not enough others.
     """
     rows = sample_inputs(data, max(_CANDIDATES, count), rng)
-    deviations = rows.std(axis=0)
-    return rows[_spread(_centred(rows / np.where(deviations > 0.0, deviations, 1.0)), count, rng)].copy()
+    scaled = _of_size_one(rows, axis=0)
+    deviations = scaled.std(axis=0)
+    return rows[_spread(_centred(scaled / np.where(deviations > 0.0, deviations, 1.0)), count, rng)].copy()
 
 
 def centres_of_classes(data: Rows, count: int, scales: Array, rng: np.random.Generator) -> Array:
@@ -144,9 +145,16 @@ def in_turn(available: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     return taken
 
 
+def _of_size_one(rows: Array, axis: int | None = None) -> Array:
+    """The same numbers but for a power of two, or one for each column: their squares are in range."""
+    _, exponent = np.frexp(np.abs(rows).max(axis=axis))
+    return np.ldexp(rows, -exponent)
+
+
 def _centred(rows: Array) -> Array:
-    """The same distances, of smaller numbers."""
-    return rows - rows.mean(axis=0)
+    """The same distances but for a factor, of small numbers."""
+    scaled = _of_size_one(rows)
+    return scaled - scaled.mean(axis=0)
 
 
 def _spread(scaled: Array, count: int, rng: np.random.Generator) -> list[int]:

@@ -37,6 +37,21 @@ def test_cholesky_refuses_what_is_not_positive_definite(matrix):
     assert not lapack.cholesky(np.array(matrix))
 
 
+@pytest.mark.parametrize("n", [65, 129, 300])
+@pytest.mark.parametrize("jitter", [1e-10, 1e-14])
+def test_nearly_singular_matrices_lose_no_digits_to_blocks(n, jitter):
+    """A covariance with eigenvalues from 1e-14 to n is factorised and solved with as exactly as LAPACK does it."""
+    x = np.linspace(0.0, 1.0, n)
+    a = np.exp(-2.0 * (x[:, None] - x) ** 2) + jitter * np.eye(n)
+    factor, solved = a.copy(), np.eye(n)
+    assert lapack.cholesky(factor)
+    lower = np.tril(factor)
+    assert_allclose(lower @ lower.T, a, rtol=0, atol=1e-16 * n)
+    lapack.solve_right_transposed(factor, solved)
+    reached = np.abs(solved) @ np.abs(lower.T)
+    assert (np.abs(solved @ lower.T - np.eye(n)) <= 1e-16 * n * reached).all()
+
+
 def test_inverse_refuses_a_singular_factor():
     assert not lapack.inverse_from_cholesky(np.array([[1.0, 0.0], [1.0, 0.0]]))
 

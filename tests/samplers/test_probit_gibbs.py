@@ -307,7 +307,7 @@ def test_refuses_other_numbers_of_sweeps(sweeps, error, message):
 
 def test_is_public():
     assert gpep.samplers.ProbitGibbs.__module__ == "pymc_gpep.samplers.probit_gibbs"
-    assert "ProbitGibbs" in gpep.__all__
+    assert "ProbitGibbs" in gpep.samplers.__all__
 
 
 @pytest.mark.calibration

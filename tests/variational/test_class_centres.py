@@ -26,6 +26,12 @@ def test_half_of_the_centres_are_in_the_class_and_half_in_the_others():
         assert_allclose(own[:2][np.argsort(own[:2, 1])], AT[2 * k : 2 * k + 2], atol=0.1)
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_inputs_may_be_of_any_size(scale):
+    """Squares of such numbers are out of range. Division of the result brings the centres back."""
+    assert_allclose(gpep.class_centres((scale * X, Y), 4) / scale, gpep.class_centres((X, Y), 4), rtol=1e-12)
+
+
 def test_shared_centres_are_as_many_of_each_class():
     z = gpep.class_centres((X, Y), 5, shared=True)
     assert z.shape == (5, 2)

@@ -69,6 +69,7 @@ _lauum = _routine("linalg.cython_lapack", "lauum", "cixii")
 _potrs = _routine("linalg.cython_lapack", "potrs", "ciixixii")
 _symv = _routine("linalg.cython_blas", "symv", "cixxixixxi")
 _trmm = _routine("linalg.cython_blas", "trmm", "cccciixxixi")
+_trsm = _routine("linalg.cython_blas", "trsm", "cccciixxixi")
 _gemm = _routine("linalg.cython_blas", "gemm", "cciiixxixixxi")
 _syrk = _routine("linalg.cython_blas", "syrk", "cciixxixxi")
 _trsv = _routine("linalg.cython_blas", "trsv", "cccixixi")
@@ -89,15 +90,25 @@ _NORMAL = np.array([ord("N")], np.uint8)
 _BLOCK = 64
 
 
+_MILD = 1e3  # Frobenius norms of a block and its inverse, multiplied, up to which a product is as good as a solve
+
+
 @kernel
-def _invert_block(lower, first, edge, out):
-    """The inverse of a block on the diagonal of L into the lower triangle of `out` (edge²,)."""
+def _invert_mild_block(lower, first, edge, out):
+    """Write the inverse of a block on the diagonal of L into `out` (edge²,); False where the block is not mild."""
+    square = 0.0
     for i in range(edge):
         for j in range(i + 1):
             out[i * edge + j] = lower[first + i, first + j]
+            square += lower[first + i, first + j] ** 2
     size = np.array([edge], np.int32)
     info = np.zeros(1, np.int32)
     _trtri(lower, _UPPER.ctypes, _NORMAL.ctypes, size.ctypes, out.ctypes, size.ctypes, info.ctypes)
+    inverse_square = 0.0
+    for i in range(edge):
+        for j in range(i + 1):
+            inverse_square += out[i * edge + j] ** 2
+    return square * inverse_square < _MILD * _MILD
 
 
 @kernel
@@ -125,11 +136,17 @@ def _solve_columns(lower, first, n, b, start, m, width):
             )  # fmt: skip
         edge = min(_BLOCK, n - at)
         size = np.array([edge], np.int32)
-        _invert_block(lower, first + at, edge, inverse)
-        _trmm(
-            b, _LEFT.ctypes, _UPPER.ctypes, _TRANSPOSED.ctypes, _NORMAL.ctypes, size.ctypes, rows.ctypes,
-            factors[1:].ctypes, inverse.ctypes, size.ctypes, b[start + at :].ctypes, long.ctypes,
-        )  # fmt: skip
+        if m > edge and _invert_mild_block(lower, first + at, edge, inverse):
+            _trmm(
+                b, _LEFT.ctypes, _UPPER.ctypes, _TRANSPOSED.ctypes, _NORMAL.ctypes, size.ctypes, rows.ctypes,
+                factors[1:].ctypes, inverse.ctypes, size.ctypes, b[start + at :].ctypes, long.ctypes,
+            )  # fmt: skip
+        else:
+            _trsm(
+                b, _LEFT.ctypes, _UPPER.ctypes, _TRANSPOSED.ctypes, _NORMAL.ctypes, size.ctypes, rows.ctypes,
+                factors[1:].ctypes, flat[(first + at) * lower.shape[0] + first + at :].ctypes, whole.ctypes,
+                b[start + at :].ctypes, long.ctypes,
+            )  # fmt: skip
 
 
 @kernel
