@@ -91,7 +91,7 @@ register()
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name in (*_MODULES, "sklearn"):  # the last needs scikit-learn, and is imported where it is asked for
         return import_module(f"{__name__}.{name}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

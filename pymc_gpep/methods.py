@@ -27,7 +27,6 @@ from pymc_gpep.approximations.sparse import InducedArrays, SparseApproximation, 
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.solvers.problem import NO_PARAMETERS
 
 __all__ = [
     "ep",
@@ -73,7 +72,9 @@ start : array, optional
 """
 _PARAMETERS = """\
 parameters : array (p, n), optional
-    Numbers that the likelihood takes at each row besides latent values, such as log exposures of counts.
+    Numbers that the likelihood takes at each point besides latent values. Rows are:
+    {rows}. An offset is the logarithm of an exposure. Bounds lower and upper are where
+    observations are censored, infinite where they are not.
 """
 _SEED = """\
 random_seed : int
@@ -99,15 +100,16 @@ def _on_dense(name: str) -> Callable[..., Solution]:
         labels: ArrayLike,
         likelihood: str,
         *,
-        parameters: Array | None = None,
+        parameters: ArrayLike | None = None,
         start: Array | None = None,
         **options: Any,
     ) -> Solution:
         found = _likelihood(likelihood)
         solver = approximator(name, found, options)
-        matrix, centre = np.asarray(k, np.float64), np.asarray(mean, np.float64)
-        given = NO_PARAMETERS if parameters is None else parameters
-        return solver.solve(matrix, centre, np.asarray(labels), start, likelihood=found, parameters=given)
+        matrix, centre = np.asarray(k, np.float64), np.atleast_2d(np.asarray(mean, np.float64))
+        return solver.solve(
+            matrix, centre, np.asarray(labels), start, likelihood=_bound(found, parameters, centre, labels)
+        )
 
     kinds = [kind for kind in APPROXIMATIONS if kind.name == name]
     of_one = not kinds[0].first_likelihood().function_axis
@@ -127,16 +129,18 @@ def _on_inducing(name: str) -> Callable[..., SparseSolution]:
         labels: ArrayLike,
         likelihood: str,
         *,
+        parameters: ArrayLike | None = None,
         start: Array | None = None,
         **options: Any,
     ) -> SparseSolution:
         found = _likelihood(likelihood)
         check_fits(name, kind.approximates, found)
-        prior = InducedArrays(inducing, cross, variance, mean)
-        return with_options(kind, options).solve(prior, labels, start, likelihood=found)
+        prior, centre = InducedArrays(inducing, cross, variance, mean), np.atleast_2d(np.asarray(mean, np.float64))
+        solver = with_options(kind, options)
+        return solver.solve(prior, labels, start, likelihood=_bound(found, parameters, centre, labels))
 
     arrays = "K[:5, :5], K[:5], K.diagonal(), mean, y"
-    return _documented(method, name, [kind], _INDUCING, _START, arrays, "objective")
+    return _documented(method, name, [kind], _INDUCING, _PARAMETERS + _START, arrays, "objective")
 
 
 def _on_rows(name: str) -> Callable[..., ActiveSolution]:
@@ -152,9 +156,17 @@ def _on_rows(name: str) -> Callable[..., ActiveSolution]:
     return _documented(method, name, [IVM], _COVARIANCE, _SEED, "K, mean, y", "bound")
 
 
+def _bound(likelihood: Likelihood, parameters: ArrayLike | None, mean: Array, labels: ArrayLike) -> Likelihood:
+    """The likelihood with its parameters, if these and the labels are legal."""
+    c, n = mean.shape
+    found = likelihood.given(likelihood.checked_parameters(parameters, n))
+    found.check_parameters(found.check(labels, c, n), "labels")
+    return found
+
+
 def _likelihood(name: str) -> Likelihood:
     known = {each.name: each for each in LIKELIHOODS}
-    if name not in known:
+    if str(name) not in known:
         meant = did_you_mean([str(name)], known)
         raise ValueError(f"likelihood is {name!r}, but must be one of {', '.join(map(repr, known))}.{meant}")
     return known[name]
@@ -181,7 +193,9 @@ def _documented[F: Callable[..., Any]](
             options.setdefault(listed, described + f"    Only for {', '.join(names)}.\n" * bool(lacks))
     likelihoods = ", ".join(f'"{each}"' for names in theirs.values() for each in names)
     first = next(iter(theirs.values()))[0]
-    given = prior + _OBSERVED.format(likelihoods=likelihoods) + more + "".join(options.values())
+    with_rows = [each for each in LIKELIHOODS if each.rows and any(each.name in names for names in theirs.values())]
+    rows = "; ".join(f"{each.name}: {', '.join(each.rows)}" for each in with_rows)
+    given = prior + _OBSERVED.format(likelihoods=likelihoods) + more.format(rows=rows) + "".join(options.values())
     heading = f"`pm.fit(method={name!r})` on arrays.\n\n"
     signature = inspect.signature(method)
     method.__doc__ = (

@@ -104,8 +104,8 @@ class IVM:
     method. Time is O(n d²) and more, memory O(n d) for as many rows as are candidates; no matrix has two axes over all
     rows (Seeger and Jordan 2004; Girolami and Rogers 2006, section 5).
 
-    `pm.fit` has more options than these, `rounds`, `gp` and `data`: see "Options" on the page "Fit many rows" of the
-    documentation, or `pymc_gpep.variational.plans.active_rows`.
+    `pm.fit` has more options than these, `rounds`, `gp` and `data`: see the page "Options of methods for many rows" of
+    the documentation.
 
     Parameters
     ----------

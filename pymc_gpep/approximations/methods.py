@@ -102,6 +102,12 @@ def approximator(
         raise ValueError(
             _refusal(method, lambda each: any(kind.approximates(each) for kind in named), likelihood, fitting)
         )
+    own = {each.name for each in fields(fitting[method])}
+    for option in options.keys() - own:
+        theirs = [kind for kind in APPROXIMATIONS if kind.name == method and option in {f.name for f in fields(kind)}]
+        if theirs:
+            names = ", ".join(each.name for each in LIKELIHOODS if any(kind.approximates(each) for kind in theirs))
+            raise TypeError(f"{method} has the option {option} for {names}, not for {likelihood.name}.")
     return with_options(fitting[method], options, besides, others)
 
 

@@ -34,8 +34,7 @@ class SparseEP(SparseApproximation):
     `sites="nested"`. No matrix has two axes over points. The posterior leaves the functions independent otherwise.
 
     `pm.fit` has more options than these, among them `inducing`, `shared_inducing`, `learn_inducing`, `update`, `data`
-    and `client`. It has others with `batch_size`: see "Options" on the page "Fit many rows" of the documentation, or
-    `pymc_gpep.variational.plans.inducing_inputs` and `batches`.
+    and `client`. It has others with `batch_size`. See the page "Options of methods for many rows" of the documentation.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ def evidence_grid(
         Name of the likelihood, if the model has several.
     progressbar : bool
     **options
-        Options of the approximation: the parameters of its class, `NestedEP` and so on.
+        Options of the approximation, as `pymc_gpep.methods` lists them for each method.
 
     Returns
     -------

@@ -138,7 +138,7 @@ class EarlyStopping(Callback):
         """Score, if it is time to."""
         if not isinstance(fit, Fit):
             raise TypeError(
-                f"callbacks has a EarlyStopping, which is for the methods of pymc_gpep, but got a {type(fit).__name__}."
+                f"callbacks has an EarlyStopping for the methods of pymc_gpep, but got a {type(fit).__name__}."
             )
         if not self._iteration:
             self._check(fit)
@@ -178,7 +178,7 @@ class EarlyStopping(Callback):
         try:
             self._predict(fit, slice(0, 1))
         except (TypeError, ValueError) as error:
-            error.add_note("Raised for the rows of a EarlyStopping: Xnew is its X.")
+            error.add_note("Raised for the rows of an EarlyStopping: Xnew is its X.")
             raise
 
     @staticmethod

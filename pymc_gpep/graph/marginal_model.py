@@ -117,7 +117,7 @@ def marginalize(
     hyperparameters : sequence of str, optional
         Names of Gaussian variables that are not integrated out.
     **options
-        Options of the approximation: the parameters of its class, `NestedEP` and so on.
+        Options of the approximation, as `pymc_gpep.methods` lists them for each method.
 
     Returns
     -------

@@ -16,6 +16,8 @@ from pymc_gpep.solvers.problem import NO_PARAMETERS
 
 __all__ = ["Likelihood", "Reading"]
 
+_INFINITE = 1e300  # stands for infinity in parameters, which solvers want finite; as `censoring.UNBOUNDED`
+
 
 class Reading(NamedTuple):
     """Argument and parameters of a random variable."""
@@ -75,6 +77,8 @@ class Likelihood(ABC):
     """Observations that are no classes are at least this."""
     has_parameters: ClassVar[bool] = False
     """Whether it is given anything besides latent values."""
+    rows: ClassVar[tuple[str, ...]] = ()
+    """Names of the rows of its parameters, or one for all of them where their number is free."""
     largest_precision: ClassVar[float]
     """Scalar sites of EP have precisions of less than this; 1 where EP has no such sites."""
     log_concave: ClassVar[bool] = True
@@ -124,6 +128,33 @@ class Likelihood(ABC):
     def given(self, parameters: Array) -> Self:
         """The same with parameters (p, n)."""
         return replace(self, parameters=np.ascontiguousarray(parameters, np.float64)) if self.has_parameters else self
+
+    def takes_rows(self, count: int) -> bool:
+        """Whether parameters may have so many rows."""
+        return count == len(self.rows)
+
+    def checked_parameters(self, parameters: ArrayLike | None, n_points: int) -> Array:
+        """Return parameters (p, n) as an array.
+
+        Raises
+        ------
+        ValueError
+            If they are missing, or given to a likelihood without parameters, or if their shape does not fit.
+        """
+        if not self.has_parameters:
+            if parameters is not None:
+                raise ValueError(f"A {self.name} likelihood has no parameters: leave parameters out.")
+            return NO_PARAMETERS
+        listed = ", ".join(self.rows)
+        wanted = f"parameters of a {self.name} likelihood are an array with {n_points} columns and these rows: {listed}"
+        if parameters is None:
+            raise ValueError(f"{wanted}. Give them as parameters=...")
+        given = np.asarray(parameters, np.float64)
+        if given.ndim != 2 or given.shape[1] != n_points or not self.takes_rows(len(given)):
+            raise ValueError(f"{wanted}. But they have shape {given.shape}.")
+        if np.isnan(given).any():
+            raise ValueError(f"{wanted}. But {np.count_nonzero(np.isnan(given))} of them are NaN.")
+        return np.clip(given, -_INFINITE, _INFINITE)
 
     def at(self, points: Any) -> Self:
         """The same at some of the points, by their index."""

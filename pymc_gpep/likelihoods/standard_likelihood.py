@@ -39,8 +39,6 @@ class StandardLikelihood(OneFunction, ABC):
     guide: ClassVar[str] = "ep"
     has_parameters: ClassVar[bool] = True
     largest_precision: ClassVar[float] = np.inf
-    rows: ClassVar[tuple[str, ...]]
-    """Names of the rows of the parameters."""
     positive: ClassVar[tuple[str, ...]] = ()
     """Names of those that must be positive numbers."""
 

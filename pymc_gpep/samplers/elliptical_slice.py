@@ -23,8 +23,6 @@ class EllipticalSlice(GuidedStep):
 
     Parameters
     ----------
-    vars, guide, hyper_moves, likelihood, model, rng, compile_kwargs
-        See `GuidedStep`.
     sweeps : int
         Ellipses in each draw.
 

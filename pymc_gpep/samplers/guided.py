@@ -21,6 +21,7 @@ from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations import APPROXIMATIONS, approximator
+from pymc_gpep.approximations.limits import documented
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posteriors import whitening_of, whitens
@@ -120,7 +121,8 @@ class GuidedStep(LatentStep):
     Parameters
     ----------
     vars : sequence of TensorVariable, optional
-        See `LatentStep`.
+        Latent values, by the variable of the model that holds them or by the free one behind it, and hyperparameters.
+        All latent values and all hyperparameters if not given.
     guide : str, optional
         Name of the approximation whose sites whiten the latent values, or "prior" to whiten by the prior alone. The
         likelihood decides if it is not given. The multinomial probit has nested EP and a softmax Laplace's method. A
@@ -146,6 +148,10 @@ class GuidedStep(LatentStep):
     """
 
     _state_class = GuidedStepState
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__doc__ = documented(cls)
 
     def __init__(
         self,

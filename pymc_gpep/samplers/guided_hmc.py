@@ -37,8 +37,6 @@ class GuidedHMC(GuidedStep):
 
     Parameters
     ----------
-    vars, guide, hyper_moves, likelihood, model, rng, compile_kwargs
-        See `GuidedStep`.
     path_length : float
         Length of a trajectory in z; a quarter of a standard normal's orbit, π/2, takes it to an independent state.
     target_accept : float

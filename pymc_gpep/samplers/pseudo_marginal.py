@@ -88,7 +88,8 @@ class PseudoMarginal(EllipticalSlice):
     Parameters
     ----------
     vars : sequence of TensorVariable, optional
-        See `LatentStep`. For a marginal model all hyperparameters.
+        Latent values and hyperparameters, all if not given. For a marginal model all
+        hyperparameters.
     particles : int
         Number S of draws of the latent values that one estimate is made of. With one, hyperparameters and latent values
         move jointly. With many, hyperparameters move as if the latent values were integrated out, provided that the
@@ -98,8 +99,6 @@ class PseudoMarginal(EllipticalSlice):
         independent) to 1 (the same normals). The less it is, the more noise there is in the ratio of two estimates.
         Below 1 that can lower the acceptance so far that no step is small enough. The normals are renewed in every
         draw, whatever it is.
-    guide, hyper_moves, likelihood, rng, compile_kwargs
-        See `GuidedStep`.
     sweeps : int
         Ellipses in each draw.
     model : pm.Model, optional

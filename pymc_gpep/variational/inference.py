@@ -92,8 +92,8 @@ class GPInference(Inference):
     hyper_options : dict, optional
         Options of `hyper` by name.
     **options
-        Options of the method. They are parameters of its approximation, `NestedEP` and so on, and those of its plan:
-        `pymc_gpep.variational.plans.inducing_inputs.InducingInputs`, `.batches.Batches`, `.active_rows.ActiveRows`.
+        Options of the method, as `pymc_gpep.methods` lists them. The page "Options of methods for many rows" of the
+        documentation lists those of inducing inputs, active rows and batches.
 
     Raises
     ------
@@ -374,10 +374,11 @@ def _check_optimiser(obj_optimizer: Any, method: str, plan: Plan) -> None:
         raise TypeError(f"{method} has no option obj_optimizer: it takes L-BFGS. Leave it out.")
     if callable(obj_optimizer):
         return
-    if not plan.by_steps or isinstance(obj_optimizer, bool) or not isinstance(obj_optimizer, Real):
-        rate = ", or a rate of Adam" if plan.by_steps else ""
-        raise TypeError(
-            f"obj_optimizer must be one of PyMC's, such as pm.adam(learning_rate=0.01){rate}, but is {obj_optimizer!r}."
-        )
+    optimisers = f"one of PyMC's, such as pm.adam(learning_rate=0.01), but is {obj_optimizer!r}"
+    if isinstance(obj_optimizer, bool) or not isinstance(obj_optimizer, Real):
+        rate = "a rate of Adam or " if plan.by_steps else ""
+        raise TypeError(f"obj_optimizer must be {rate}{optimisers}.")
+    if not plan.by_steps:
+        raise TypeError(f"obj_optimizer must be {optimisers}. A number is a rate for batches, batch_size=...")
     if not 0.0 < float(obj_optimizer) < np.inf:
-        raise ValueError(f"obj_optimizer must be positive where it is a rate, but is {obj_optimizer}.")
+        raise ValueError(f"obj_optimizer must be positive and finite where it is a rate, but is {obj_optimizer}.")

@@ -363,10 +363,14 @@ REFUSED = {
     "optimiser": (
         {"obj_optimizer": "adam"},
         TypeError,
-        r"obj_optimizer must be .*or a rate.*but is 'adam'",
+        r"obj_optimizer must be a rate .*but is 'adam'",
     ),
-    "rate": ({"obj_optimizer": 0.0}, ValueError, "obj_optimizer must be positive where it is a rate, but is 0.0"),
-    "no rate": ({"obj_optimizer": True}, TypeError, "obj_optimizer must be one of PyMC's, .*or a rate.*but is True"),
+    "rate": (
+        {"obj_optimizer": 0.0},
+        ValueError,
+        "obj_optimizer must be positive and finite.*but is 0.0",
+    ),
+    "no rate": ({"obj_optimizer": True}, TypeError, "obj_optimizer must be a rate .*but is True"),
     "backend": ({"backend": "numbat"}, ValueError, "backend must be .* but is 'numbat'"),
     "of all rows": ({"update": "inner"}, TypeError, "update is for fits of all rows at once"),
     "names for labels": (

@@ -219,7 +219,7 @@ def choose_rows(
     first = order[np.sort(np.unique(labels[order], return_index=True)[1])][: min(_FIRST, active)]
     others = order[~np.isin(order, first)]
     moving = liquid if liquid > 1 else 0  # rows that stay among the candidates and are not scored
-    size = min(max(pool, len(first), 2) + moving, n)
+    size = min(max(pool, len(first) + 1) + moving, n)  # one at least besides the first, which are not scored
     if size == n and prior.n_covariances * n * n <= _DENSE:
         prior = DenseRows.of(prior)
     rows = np.concatenate([first, others])[:size]

@@ -25,6 +25,7 @@ class LabelNoise(OneFunctionPerClass, ABC):
     method: ClassVar[str] = "nested_ep"
     guide: ClassVar[str] = "prior"
     has_parameters: ClassVar[bool] = True
+    rows: ClassVar[tuple[str, ...]] = ("epsilon",)
     log_concave: ClassVar[bool] = False
     largest_precision: ClassVar[float]
 

@@ -41,6 +41,7 @@ class OrderedLikelihood(OneFunction, ABC):
     method: ClassVar[str] = "ep"
     guide: ClassVar[str] = "ep"
     has_parameters: ClassVar[bool] = True
+    rows: ClassVar[tuple[str, ...]] = ("cutpoints in rising order",)
 
     @abstractmethod
     def distribution(self, x: Array) -> Array:
@@ -60,6 +61,9 @@ class OrderedLikelihood(OneFunction, ABC):
             f"Write pm.OrderedProbit({name}, eta=f, cutpoints=...) without sigma, or pm.OrderedLogistic. Dividing by "
             "sigma leaves the model as it is: eta=f / sigma, cutpoints=cutpoints / sigma."
         )
+
+    def takes_rows(self, count: int) -> bool:
+        return count > 0
 
     def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:
         if not np.isfinite(self.parameters).all():

@@ -43,6 +43,7 @@ class PoissonLikelihood(OneFunction):
     guide: ClassVar[str] = "laplace"
     least: ClassVar[float] = 0.0
     has_parameters: ClassVar[bool] = True
+    rows: ClassVar[tuple[str, ...]] = ("offset",)
     largest_precision: ClassVar[float] = np.inf
     local: ClassVar[tuple[object, ...]] = (
         ScalarDensity(poisson.derivatives),
