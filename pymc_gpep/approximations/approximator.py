@@ -276,8 +276,8 @@ class Approximator(ABC):
         likelihood = likelihood.given(parameters) if parameters.size else likelihood
         if likelihood.has_parameters and not likelihood.parameters.size:
             raise ValueError(
-                f"The likelihood {likelihood.name!r} has parameters: give them as an array (p, n) with these rows, "
-                f"parameters=...: {', '.join(likelihood.rows)}."
+                f"The likelihood {likelihood.name!r} has parameters, an array (p, n) with these rows: "
+                f"{', '.join(likelihood.rows)}. Give them as parameters=..."
             )
         return likelihood
 

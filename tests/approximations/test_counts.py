@@ -135,5 +135,5 @@ def test_laplace_of_large_counts_under_wide_priors_is_right_or_says_so(prior_typ
 
 
 def test_counts_without_exposures_are_refused():
-    with pytest.raises(ValueError, match=r"parameters must be an array \(p, n\), such as the log exposures"):
+    with pytest.raises(ValueError, match=r"has parameters, an array \(p, n\) with these rows: offset"):
         EP().solve(np.eye(3)[None], np.zeros((1, 3)), np.array([0, 1, 2]), likelihood=PoissonLikelihood())
