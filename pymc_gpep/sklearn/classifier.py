@@ -28,8 +28,9 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
     kernel : {"rbf", "matern32", "matern52"} or function
         Covariance function. A function is called in the context of a model with the `Columns` of the training rows. It
         declares priors there, and returns one of `pm.gp.cov` for `columns.X`.
-    ard : bool
-        Whether each column of numbers has a length scale of its own.
+    ard : bool, optional
+        Whether each column of numbers has a length scale of its own. If not given, beyond `max_dense_rows`: few rows
+        do not tell so many length scales.
     linear : bool
         Whether latent functions have a linear part as well. Without effect where `kernel` is a function.
     method : str
@@ -80,7 +81,7 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         self,
         kernel: Any = "matern52",
         *,
-        ard: bool = False,
+        ard: bool | None = None,
         linear: bool = True,
         method: str = "auto",
         hyper: str | None = None,

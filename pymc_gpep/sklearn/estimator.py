@@ -44,7 +44,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         self,
         kernel: Any = "matern52",
         *,
-        ard: bool = False,
+        ard: bool | None = False,
         linear: bool = True,
         method: str = "auto",
         hyper: str | None = None,
@@ -77,7 +77,8 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         """Make a model of rows and fit it."""
         self._check_parameters()
         columns = read_columns(table, self.missing, self.unseen)
-        recipe = Recipe(columns, y, response, self.kernel, self.ard, self.linear, classes)
+        ard = len(y) > self.max_dense_rows if self.ard is None else self.ard
+        recipe = Recipe(columns, y, response, self.kernel, ard, self.linear, classes)
         with without_traces():
             model, given = recipe.build(), dict(self.fit_options or {})
             choice = self._choice(model, given, len(y))
@@ -110,7 +111,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         if not callable(self.kernel) and self.kernel not in KERNELS:
             names = ", ".join(map(repr, KERNELS))
             raise ValueError(f"kernel must be {names} or a function of columns, but is {self.kernel!r}.")
-        check_switches(ard=self.ard, linear=self.linear)
+        check_switches(linear=self.linear, **({} if self.ard is None else {"ard": self.ard}))
         if not isinstance(self.fit_options, Mapping | None):
             raise TypeError(f"fit_options must be a dictionary of arguments of pm.fit, but is {self.fit_options!r}.")
         check_whole("max_dense_rows", self.max_dense_rows)

@@ -50,6 +50,7 @@ def test_classifier_is_the_model_that_one_would_write(two_classes):
     np.testing.assert_array_equal(two_classes.predict(new), np.array(["ill", "well"])[expected.argmax(axis=1)])
     assert two_classes.score(X, y) == np.mean(two_classes.predict(X) == y)
     assert two_classes.fit_method_ == two_classes.fit_.name == "ep"
+    assert two_classes.fit_.hyperparameters["ls"].ndim == 0
 
 
 def test_regressor_is_exact():
@@ -156,6 +157,7 @@ def test_many_rows_are_fitted_by_batches(monkeypatch):
     fitted = GaussianProcessClassifier(max_dense_rows=0, linear=False, fit_options={"inducing": 8}, random_state=0)
     fitted.fit(X, y)
     assert fitted.fit_method_ == "sparse_ep, 8 inducing inputs, 20 steps of 10 rows"
+    assert fitted.fit_.hyperparameters["ls"].ndim == 1  # one for each column of numbers
     assert len(fitted.fit_.hist) == 20
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), atol=1e-8)
