@@ -165,6 +165,8 @@ class InducedArrays:
         for name, values in (*((name, each) for name, (each, _) in expected.items()), ("mean", m)):
             if bad := np.count_nonzero(~np.isfinite(values)):
                 raise ValueError(f"{name} must be finite, but has {bad} values that are not.")
+        if negative := np.count_nonzero(self._block.variance < 0.0):
+            raise ValueError(f"variance must not be negative, but {negative} of its values are.")
 
     def inducing(self) -> Array:
         """Prior covariance of the inducing values, (q, M, M)."""

@@ -300,6 +300,7 @@ def test_too_few_iterations_are_told():
         (lambda m: (*m[:2], m[2][:, 1:], m[3]), r"variance must have the shape \(1, 10\)"),
         (lambda m: (*m[:3], m[3][None]), "mean must be"),
         (lambda m: (m[0] * np.nan, *m[1:]), "inducing must be finite, but has 16 values"),
+        (lambda m: (m[0], m[1], -m[2], m[3]), "variance must not be negative, but .* of its values are"),
         (lambda m: (*m[:3], m[3] * np.inf), "mean must be finite"),
     ],
 )
