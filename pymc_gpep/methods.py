@@ -186,7 +186,7 @@ def _documented[F: Callable[..., Any]](
     for kind, names in theirs.items():
         own = inspect.getdoc(kind) or ""
         text = own.partition("Parameters\n")[0].partition("Examples\n")[0].strip()
-        words.append(f"For {', '.join(names)}:\n\n{text}" if len(kinds) > 1 else text)
+        words += [f"For {', '.join(names)}:", text] if len(kinds) > 1 else [text.partition("\n\n")[2]]
         defaults |= {option.name: option.default for option in fields(kind) if option.name not in defaults}
         for listed, described in options_of(own).items():
             lacks = [other for other in kinds if listed.split(", ")[0] not in {each.name for each in fields(other)}]
@@ -196,11 +196,10 @@ def _documented[F: Callable[..., Any]](
     with_rows = [each for each in LIKELIHOODS if each.rows and any(each.name in names for names in theirs.values())]
     rows = "; ".join(f"{each.name}: {', '.join(each.rows)}" for each in with_rows)
     given = prior + _OBSERVED.format(likelihoods=likelihoods) + more.format(rows=rows) + "".join(options.values())
-    heading = f"`pm.fit(method={name!r})` on arrays.\n\n"
+    summary = (inspect.getdoc(kinds[0]) or "").partition("\n\n")[0]
     signature = inspect.signature(method)
     method.__doc__ = (
-        heading
-        + "\n\n".join(words)
+        "\n\n".join([summary, f"The method {name!r} of `pm.fit` on arrays.", *filter(None, words)])
         + f"\n\nParameters\n----------\n{given}\nReturns\n-------\n{signature.return_annotation.__name__}\n\n"
         + f"{_RAISES}\nExamples\n--------\n"
         + f'>>> solution = gpep.methods.{name}({arrays}, "{first}")\n>>> solution.{number}\n'

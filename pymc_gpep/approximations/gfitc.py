@@ -20,7 +20,7 @@ class GFITC(SparseEP):
     part of a latent value that the inducing values leave unsaid is integrated out of each factor first. Label noise is
     left out.
 
-    `pm.fit` has more options than these, see `SparseEP`; batches are not among them.
+    `pm.fit` has more options than these, as `"sparse_ep"` has; batches are not among them.
 
     Parameters
     ----------

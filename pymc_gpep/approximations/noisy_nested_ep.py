@@ -106,8 +106,8 @@ def _halved_below_zero(precision: Array, sites: Array) -> bool:
 class NoisyNestedEP(AcceleratedEP):
     """Nested EP where labels may be noise: the factor of a point is (1 − ε) p + ε / c.
 
-    Inner EP integrates the multinomial probit p as in `NestedEP` (Riihimäki, Jylänki and Vehtari 2013). A step is the
-    probit of latent values that are many times as large. The moments of the whole factor follow in closed form, and
+    Inner EP integrates the multinomial probit p as in `"nested_ep"` (Riihimäki, Jylänki and Vehtari 2013). A step is
+    the probit of latent values that are many times as large. The moments of the whole factor follow in closed form, and
     sites match them all. Such a factor is not log-concave: a label that contradicts its neighbours gets a site of
     negative precision. The evidence is stationary in the sites, and has exact derivatives with respect to ε as well.
     Time grows with (cn)³ where prior covariances are matrices.

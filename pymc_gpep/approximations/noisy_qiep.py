@@ -117,7 +117,7 @@ def independent_label_noise(
 class NoisyQIEP(NoisyNestedEP):
     """EP whose posterior leaves the classes independent, where labels may be noise.
 
-    The method is `QIEP` with the factor (1 − ε) p + ε / c of a point. The fixed point is that of ``"sparse_ep"`` with
+    The method is `"qiep"` with the factor (1 − ε) p + ε / c of a point. The fixed point is that of ``"sparse_ep"`` with
     all points as inducing inputs. Sites may have negative precisions. Derivatives of the evidence are exact, with
     respect to ε as well. A sweep takes c n³ operations, the posterior that predicts (cn)³.
 

@@ -113,7 +113,7 @@ def quadrature_rule(rule: Rule, order: int) -> Array:
 
 @dataclass(frozen=True)
 class QEP(AcceleratedEP):
-    """EP with between-class coupling like `NestedEP`, but tilted moments by quadrature.
+    """EP with between-class coupling like `"nested_ep"`, but tilted moments by quadrature.
 
     With full sites this is EP without further approximations, up to quadrature's error: what nested EP aims at. Time
     grows with (n(c − 1))³ where prior covariances are matrices. With diagonal sites, the choice of Riihimäki, Jylänki

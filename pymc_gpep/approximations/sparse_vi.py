@@ -51,7 +51,7 @@ class SparseVI(SparseApproximation):
     Hernández-Lobato (2017) the maximum is higher from there than from the prior, by 500 on Satellite. It is reached in
     a third of the steps.
 
-    `pm.fit` has more options than these, see `SparseEP`.
+    `pm.fit` has more options than these, as `"sparse_ep"` has.
 
     Parameters
     ----------
