@@ -12,11 +12,10 @@ from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.likelihoods.censoring import UNBOUNDED
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 
 __all__ = ["Likelihood", "Reading"]
-
-_INFINITE = 1e300  # stands for infinity in parameters, which solvers want finite; as `censoring.UNBOUNDED`
 
 
 class Reading(NamedTuple):
@@ -154,7 +153,7 @@ class Likelihood(ABC):
             raise ValueError(f"{wanted}. But they have shape {given.shape}.")
         if np.isnan(given).any():
             raise ValueError(f"{wanted}. But {np.count_nonzero(np.isnan(given))} of them are NaN.")
-        return np.clip(given, -_INFINITE, _INFINITE)
+        return np.clip(given, -UNBOUNDED, UNBOUNDED)
 
     def at(self, points: Any) -> Self:
         """The same at some of the points, by their index."""
