@@ -108,7 +108,7 @@ def _on_dense(name: str) -> Callable[..., Solution]:
         solver = approximator(name, found, options)
         matrix, centre = np.asarray(k, np.float64), np.atleast_2d(np.asarray(mean, np.float64))
         return solver.solve(
-            matrix, centre, np.asarray(labels), start, likelihood=_bound(found, parameters, centre, labels)
+            matrix, centre, np.asarray(labels), start, likelihood=_bound(found, parameters, labels, *centre.shape)
         )
 
     kinds = [kind for kind in APPROXIMATIONS if kind.name == name]
@@ -135,9 +135,9 @@ def _on_inducing(name: str) -> Callable[..., SparseSolution]:
     ) -> SparseSolution:
         found = _likelihood(likelihood)
         check_fits(name, kind.approximates, found)
-        prior, centre = InducedArrays(inducing, cross, variance, mean), np.atleast_2d(np.asarray(mean, np.float64))
-        solver = with_options(kind, options)
-        return solver.solve(prior, labels, start, likelihood=_bound(found, parameters, centre, labels))
+        prior, solver = InducedArrays(inducing, cross, variance, mean), with_options(kind, options)
+        bound = _bound(found, parameters, labels, prior.n_functions, prior.n_points)
+        return solver.solve(prior, labels, start, likelihood=bound)
 
     arrays = "K[:5, :5], K[:5], K.diagonal(), mean, y"
     return _documented(method, name, [kind], _INDUCING, _PARAMETERS + _START, arrays, "objective")
@@ -156,9 +156,8 @@ def _on_rows(name: str) -> Callable[..., ActiveSolution]:
     return _documented(method, name, [IVM], _COVARIANCE, _SEED, "K, mean, y", "bound")
 
 
-def _bound(likelihood: Likelihood, parameters: ArrayLike | None, mean: Array, labels: ArrayLike) -> Likelihood:
-    """The likelihood with its parameters, if these and the labels are legal."""
-    c, n = mean.shape
+def _bound(likelihood: Likelihood, parameters: ArrayLike | None, labels: ArrayLike, c: int, n: int) -> Likelihood:
+    """The likelihood with its parameters at n points, if these and the labels are legal for c functions."""
     found = likelihood.given(likelihood.checked_parameters(parameters, n))
     found.check_parameters(found.check(labels, c, n), "labels")
     return found
@@ -210,7 +209,7 @@ def _documented[F: Callable[..., Any]](
         inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default)
         for option, default in defaults.items()
     ]
-    method.__signature__ = signature.replace(parameters=[*arguments, *keywords])  # type: ignore[attr-defined]
+    method.__signature__ = signature.replace(parameters=[*arguments, *keywords])  # type: ignore[attr-defined]  # `help` reads it
     return method
 
 

@@ -67,7 +67,7 @@ _kept = _process.memory_info().rss
 
 
 def pytest_collection_finish():
-    """What is imported stays to the end: collections of garbage need not go over it, again and again."""
+    """Modules stay to the end, so that collections of garbage need not go over them again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)

@@ -81,7 +81,7 @@ class HyperMethod(ABC):
         about : str
             Words that come before them.
         **known
-            What else `HyperPosterior` takes.
+            Other arguments of `HyperPosterior`.
         """
         message = "; ".join(filter(None, [about, *complaints]))
         converged = not any(complaints)

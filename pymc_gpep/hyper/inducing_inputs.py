@@ -15,6 +15,7 @@ from scipy.cluster.vq import kmeans2
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.chunks import chunks, inputs_at, sample_inputs, sample_numbers
 from pymc_gpep.rows.rows import Rows
+from pymc_gpep.tables.column import of_size_one
 
 __all__ = ["centres_of_classes", "in_turn", "initial_inducing", "k_means", "spread_rows"]
 
@@ -104,7 +105,7 @@ def spread_rows(data: Rows, count: int, rng: np.random.Generator) -> Array:
     drawn twice only where there are not enough others.
     """
     rows = sample_inputs(data, max(_CANDIDATES, count), rng)
-    scaled = _of_size_one(rows, axis=0)
+    scaled, _ = of_size_one(rows, axis=0)
     deviations = scaled.std(axis=0)
     return rows[_spread(_centred(scaled / np.where(deviations > 0.0, deviations, 1.0)), count, rng)].copy()
 
@@ -145,15 +146,9 @@ def in_turn(available: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     return taken
 
 
-def _of_size_one(rows: Array, axis: int | None = None) -> Array:
-    """The same numbers but for a power of two, or one for each column: their squares are in range."""
-    _, exponent = np.frexp(np.abs(rows).max(axis=axis))
-    return np.ldexp(rows, -exponent)
-
-
 def _centred(rows: Array) -> Array:
-    """The same distances but for a factor, of small numbers."""
-    scaled = _of_size_one(rows)
+    """Rows about their mean, divided by one number, whose squared distances are in range."""
+    scaled, _ = of_size_one(rows)
     return scaled - scaled.mean(axis=0)
 
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.tables.table import Values
 
-__all__ = ["Categories", "Column", "Missing", "Numbers", "Unseen", "column_of", "mean_and_deviation"]
+__all__ = ["Categories", "Column", "Missing", "Numbers", "Unseen", "column_of", "mean_and_deviation", "of_size_one"]
 
 type Missing = Literal["error", "impute"]
 type Unseen = Literal["error", "new"]
@@ -177,12 +178,20 @@ def _rows(rows: Any) -> str:
     return f"row{'s' * (rows.size > 1)} {', '.join(map(str, rows[:_NAMED]))}{more}"
 
 
+def of_size_one(numbers: Array, axis: int | None = None) -> tuple[Array, NDArray[np.int32]]:
+    """Divide numbers by a power of two, or each column by its own, so that squares are in range; return its exponent.
+
+    Nothing is rounded.
+    """
+    _, exponent = np.frexp(np.abs(numbers).max(axis=axis))
+    return np.ldexp(numbers, -exponent), exponent
+
+
 def mean_and_deviation(numbers: Array) -> tuple[float, float]:
     """Mean and standard deviation of numbers (n,) of any size, whose squares may be out of range.
 
     The deviation is 0 where the numbers are all the same: rounding would give one even to these.
     """
-    _, exponent = np.frexp(np.abs(numbers).max())
-    scaled = np.ldexp(numbers, -exponent)  # without rounding
+    scaled, exponent = of_size_one(numbers)
     deviation = scaled.std() if np.ptp(scaled) > 0.0 else 0.0
     return float(np.ldexp(scaled.mean(), exponent)), float(np.ldexp(deviation, exponent))

@@ -14,7 +14,7 @@ OFFSET = np.full((1, N), 0.4)
 
 
 def test_parameters_are_rows_with_the_names_that_the_documentation_has():
-    """Infinite bounds are none, so that a normal likelihood has its evidence in closed form."""
+    """Bounds at infinity censor nothing, so that the evidence of a normal likelihood has a closed form."""
     parameters = np.array([[0.5] * N, [-np.inf] * N, [np.inf] * N])
     assert "normal: sigma, lower, upper" in methods.ep.__doc__
     found = methods.ep(K, np.zeros(N), 0.5 * COUNTS, "normal", parameters=parameters)

@@ -19,7 +19,7 @@ from tests.likelihoods.integrals import integrate
 
 N = 6
 LABELS = {2: np.array([0, 1, 1, 1, 0, 0]), 3: np.array([0, 1, 2, 1, 0, 2])}  # by the number of classes
-# Those with parameters, and counts, have tests of their own, `test_contract_with_parameters`, and votes `test_votes`.
+# Likelihoods with parameters, and of counts, have tests in `test_contract_with_parameters`, and votes in `test_votes`.
 WITHOUT_PARAMETERS = [each for each in LIKELIHOODS if not each.has_parameters and each.observes_classes(2)]
 likelihoods = pytest.mark.parametrize("likelihood", WITHOUT_PARAMETERS, ids=lambda likelihood: likelihood.name)
 OBSERVED = {

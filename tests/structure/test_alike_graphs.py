@@ -135,7 +135,7 @@ def test_a_shared_variable_is_the_callers_own():
 
 @pytest.mark.filterwarnings("ignore:.*default_update:DeprecationWarning")  # PyTensor still takes them
 def test_a_variable_with_an_update_of_its_own_has_it_each_time():
-    """What updates compute stands among the outputs of the rewritten graph, and is no output of the next function."""
+    """Updates stand among the outputs of the rewritten graph, but are no outputs of the next function."""
     x = pt.dscalar("x")
     for _ in range(2):
         count = pytensor.shared(np.array(3.0))

@@ -85,8 +85,8 @@ _NORMAL = np.array([ord("N")], np.uint8)
 
 
 # OpenBLAS solves triangular systems at half the speed of its products, and at less where they are small. Below, all but
-# blocks of this edge on the diagonal are products. Those of block k with blocks before it are taken in as many steps as
-# k has bits that are 1. A step takes so many blocks at once as the lowest of these bits says: most products are large.
+# blocks of this edge on the diagonal are products. Before block k, 2^b blocks from k on are multiplied with the 2^b
+# before it, where bit b is the lowest of k that is 1. So most products are large, and each pair of blocks meets once.
 _BLOCK = 64
 
 

@@ -62,7 +62,7 @@ _FEWEST, _MOST, _PART = 50, 150, 10  # inducing inputs, of one row in so many
 _FEW, _OF_BATCH = 300, 1.5  # rows that are all inducing inputs, if they are no more than so many batches
 _MOST_HELD = 2**28  # numbers, 2 GB
 _SETS = 3  # dimensions of an array of inducing inputs of each function
-_TAKES_NO = {  # options of other plans, and why there are none
+_TAKES_NO = {  # options of other plans, and why batches refuse them
     "update": "with batches hyperparameters move at each step. Leave it out",
     "client": "batches are taken in one process. Leave it out",
     "starts": "with batches steps begin at one point, the model's initial one or start=... Leave it out",
