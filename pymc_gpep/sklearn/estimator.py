@@ -80,7 +80,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         ard = len(y) > self.max_dense_rows if self.ard is None else self.ard
         recipe = Recipe(columns, y, response, self.kernel, ard, self.linear, classes)
         with without_traces():
-            model, given = recipe.build(), dict(self.fit_options or {})
+            (model, gp), given = recipe.build(), dict(self.fit_options or {})
             choice = self._choice(model, given, len(y))
             seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
             options = {"hyper": self.hyper, **choice.options} | ({} if choice.n is None else {"n": choice.n}) | given
@@ -88,7 +88,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
             if long and not callable(self.kernel) and "start" not in options:
                 options["start"] = _fit_of_some(recipe, choice.method, seed)
             fit = pm.fit(model=model, method=choice.method, random_seed=seed, progressbar=False, **options)
-        self._fitted = Fitted(recipe, fit)
+        self._fitted = Fitted(recipe, fit, gp)
         self.fit_method_ = str(choice._replace(options={**choice.options, **given}, n=options.get("n")))
         return self
 
@@ -153,7 +153,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
     def _predicted(self, X: Any, **options: Any) -> Any:
         inputs = self._inputs(X)
         with without_traces():
-            return self.fit_.predict(inputs, progressbar=False, **options)
+            return self._fitted.predict(inputs, **options)
 
     @property
     def fit_(self) -> Fit:
@@ -196,7 +196,7 @@ def _fit_of_some(recipe: Recipe, method: str, seed: int) -> Fit | None:
     """
     some = np.argsort(recipe.y, kind="stable")[np.linspace(0, len(recipe.y) - 1, _SOME).astype(int)]
     columns = replace(recipe.columns, X=recipe.columns.X[some])
-    model = replace(recipe, columns=columns, y=recipe.y[some]).build()
+    model, _ = replace(recipe, columns=columns, y=recipe.y[some]).build()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is all rows that a user is warned of
         try:

@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.blas import dtrmm
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.block_sites import (
@@ -30,6 +31,7 @@ from pymc_gpep.kernels.gaussians.independent import (
     function_weights,
     kept_variance,
     root_product,
+    site_roots,
 )
 from pymc_gpep.kernels.linalg.lapack import (
     invert_triangular,
@@ -156,6 +158,7 @@ def _halved(matrices: Matrices) -> Matrices:
 
 _FACTOR, _ROOT, _INVERSE = range(3)  # what a matrix holds
 _CERTAIN = 1e-3  # 1 − kept that has the digits of a variance left
+_FEW = 4  # rows in which one may lack them, before all of A⁻¹ takes less time than their columns
 
 
 class DenseFunctionPosterior(FunctionPosterior):
@@ -202,10 +205,23 @@ class DenseFunctionPosterior(FunctionPosterior):
     def spread(self) -> None:
         """See `FunctionPosterior`."""
         certain = 1.0 - self._kept
-        if certain.min() > _CERTAIN:
-            np.divide(certain, self.precision, out=self.variance)
-        else:
+        unsure = np.flatnonzero(certain <= _CERTAIN)
+        if unsure.size and (self._holds == _INVERSE or _FEW * unsure.size > certain.size):
             function_variance(self._k, self.precision, self.inverse, self.variance)
+            return
+        np.divide(certain, self.precision, out=self.variance, where=certain > _CERTAIN)
+        if unsure.size:
+            self.variance[unsure] = self._variances_at(unsure)
+
+    def _variances_at(self, rows: NDArray[np.intp]) -> Array:
+        """Posterior variances of few rows (m,), by their columns of A⁻¹; see `function_variance`."""
+        columns = np.asfortranarray(self._matrix[:, rows])
+        columns[np.arange(len(columns))[:, None] < rows] = 0.0
+        of_inverse = dtrmm(1.0, self._matrix.T, columns)
+        root, own = site_roots(self.precision), self._k[rows, rows]
+        found = np.einsum("ji,j,ji->i", self._k[:, rows], root, of_inverse) / root[rows]
+        exact = (1.0 - self._kept[rows]) / root[rows] ** 2
+        return np.where(root[rows] ** 2 * own > 1.0, exact, found)
 
     @property
     def kept(self) -> Array:

@@ -56,6 +56,12 @@ INTERPRETED = Mode(
 ).register(*NUMPY_REWRITES)
 
 
+# The C library returns the memory of freed arrays to the system, above a threshold that follows the largest of them.
+# The system then clears the pages again at each evaluation, for a tenth to a fifth of the time of a fit of some hundred
+# rows. So the largest array that counts, one of 32 MB, is made and freed. Nobody writes to it: it takes no memory.
+np.empty(2**25 - 2**13, dtype=np.uint8)
+
+
 def without_c_compiler() -> Any:
     """Keep PyTensor from C while an interpreted graph is made.
 

@@ -1,12 +1,15 @@
 """Interpreted graphs take no compiler."""
 
+import platform
+
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from pytensor.link.c.basic import CLinker
 
 import pymc_gpep as gpep
-from pymc_gpep.structure.interpreted import evaluate, graph_function
+from pymc_gpep.structure.interpreted import evaluate, graph_function, interpreted
 
 
 @pytest.mark.usefixtures("c_compiler")
@@ -25,3 +28,18 @@ def test_graphs_within_graphs_are_not_compiled_by_c(monkeypatch):
     assert found == pytest.approx(4 * np.log(1 / 3))
     constant = pm.logp(gpep.MultinomialProbit.dist(np.zeros((4, 3)), epsilon=0.25), [0, 1, 2, 0])
     np.testing.assert_allclose(*evaluate([constant]), np.log(1 / 3))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other thresholds")
+def test_an_evaluation_takes_the_memory_of_the_one_before_it():
+    """Alone in a process this test fails where freed arrays go back to the system."""
+    resource = pytest.importorskip("resource")
+    x = pt.dmatrix("x")
+    function, value = interpreted([x], [pt.exp(k * x) for k in range(1, 12)]), np.zeros((600, 600))
+    faults = []
+    for _ in range(4):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        function(value)
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    pages = value.nbytes / resource.getpagesize()
+    assert min(faults[1:]) < pages, f"{faults} pages were cleared; an array has {pages:.0f}."
