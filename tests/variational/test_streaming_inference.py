@@ -296,6 +296,30 @@ def test_few_rows_are_one_batch_and_inducing_inputs_that_stay():
         assert some.trace.settings["learn_inducing"]
 
 
+def test_sites_of_few_rows_couple_classes_as_those_of_nested_ep_do():
+    """Thirty rows are all inducing inputs of a batch of twenty. By steps functions would be independent."""
+    model, gp = models.shared()
+    options = {"gp": gp, "data": (X, Y), "batch_size": 20, "random_seed": 3, "progressbar": False}
+    with model:
+        few = pm.fit(method="sparse_ep", **options)
+        dense = pm.fit(method="nested_ep", progressbar=False)
+    assert few.converged
+    assert_allclose(few.log_evidence, dense.log_evidence, rtol=1e-4)
+    assert_allclose(few.theta, dense.theta, atol=1e-2)
+    found = [each.predict(gp, NEW)["p"] for each in (few, dense)]
+    assert_allclose(*found, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"sites": "quadrature"}, {"memory": "sites"}, {"warmup": 1}, {"decay": 0.0}, {"obj_optimizer": ADAM},
+     {"shared_inducing": False}, {"local_iterations": 2}, {"batch_size": 19}, {"method": "sparse_sep"}],
+    ids=lambda given: next(iter(given)),
+)  # fmt: skip
+def test_few_rows_are_fitted_by_steps_where_something_of_steps_is_asked_for(asked):
+    assert as_it_comes(0, **{"batch_size": 20} | asked).trace.unit == "step"
+
+
 def test_sites_of_rows_may_be_kept():
     """Batches of 18 rows of 53: some rows of the last ones are there to make up the number."""
     rng = np.random.default_rng(1)
@@ -448,7 +472,7 @@ def test_functions_may_share_their_inducing_inputs():
 def as_it_comes(n, build=models.shared, **options):
     model, _ = build()
     with model:
-        return pm.fit(n, method="sparse_ep", batch_size=10, random_seed=3, progressbar=False, **options)
+        return pm.fit(n, **{"method": "sparse_ep", "batch_size": 10} | options, random_seed=3, progressbar=False)
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,15 @@
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from pymc_gpep.approximations.limits import did_you_mean
 from pymc_gpep.approximations.methods import check_fits
+from pymc_gpep.approximations.site_rules.whole_point import Nested
+from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.argument_types import check_number, check_switches, check_whole, plain
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
@@ -18,6 +20,7 @@ from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import why_stopped
 from pymc_gpep.hyper.row_labels import checked_chunks
+from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.rows.errors import RowError
@@ -49,8 +52,10 @@ from pymc_gpep.variational.model_warnings import (
     off_symmetry,
     warn_of_free_magnitude,
     warn_of_jitter,
+    warn_of_single_class,
     warn_of_single_count,
 )
+from pymc_gpep.variational.plans.climb import Climb
 from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan, Search
 
 __all__ = ["ByBatches"]
@@ -60,6 +65,7 @@ _RATE = 0.03  # of Adam, which falls to 0
 _LEARNED = 10  # one in so many steps, at most, is of the warm-up
 _FEWEST, _MOST, _PART = 50, 150, 10  # inducing inputs, of one row in so many
 _FEW, _OF_BATCH = 300, 1.5  # rows that are all inducing inputs, if they are no more than so many batches
+_COUPLED = 2000  # latent values of few rows that sweeps couple: matrices are of that size
 _MOST_HELD = 2**28  # numbers, 2 GB
 _SETS = 3  # dimensions of an array of inducing inputs of each function
 _TAKES_NO = {  # options of other plans, and why batches refuse them
@@ -81,7 +87,10 @@ class ByBatches(Plan):
         Number of inducing inputs of each function, or these themselves. If not given 150, 50 of 500 rows or fewer, and
         a tenth of the rows between. They begin at centres of the classes where all functions have the same ones, else
         at rows of the data (k-means++). Up to 300 rows, if these are no more than one and a half batches, are all
-        inducing inputs, and one batch. Learned ones would fit what is particular to so few rows.
+        inducing inputs, and one batch. Learned ones would fit what is particular to so few rows. Where nothing else
+        is given that is of steps, `"sparse_ep"` takes sweeps over such rows instead. Their sites couple the classes,
+        and `n` limits the iterations of the optimiser. That is for 2000 latent values at most, of functions that share
+        their covariance.
     learn_inducing : bool, optional
         Whether inducing inputs are learned with the hyperparameters, or stay where they are. If not given they stay
         where effects stand beside the process. The joint posterior of both holds for features that do not move. They
@@ -184,8 +193,50 @@ class ByBatches(Plan):
         first = given.first if given.left_off is not None else off_symmetry(given.space, blocks, given.first)
         warn_of_free_magnitude(given.space, blocks, first)
         warn_of_jitter(given.space, blocks, first)
+        if optimiser is None and not kwargs and self._couples(given, blocks):
+            return self._sweeping(given, blocks, first)
         made = {"mode": INTERPRETED} | kwargs
         return _Stepping(self, given, self._rule(given), blocks, first, optimiser, made)
+
+    def shares(self, blocks: InducingBlocks) -> bool:
+        """Whether all functions have the same inducing inputs."""
+        if self.shared_inducing is not None:
+            return bool(self.shared_inducing)
+        return blocks.n_covariances == 1 and np.ndim(self.inducing) != _SETS
+
+    def takes_all(self, blocks: InducingBlocks) -> bool:
+        """Whether rows are so few that all of them are one batch, and inducing inputs that stay."""
+        n = blocks.rows.n_rows
+        free = self.inducing is None and not self.learn_inducing and not blocks.n_effects
+        return free and n <= min(_FEW, _OF_BATCH * (self.batch_size or n))
+
+    def _couples(self, given: FitTask, blocks: InducingBlocks) -> bool:
+        """Whether few rows are fitted by sweeps whose sites couple their functions, since nothing asks for steps.
+
+        Sites that leave functions independent underrate the evidence of large magnitudes. See the page
+        "Many rows: time, memory and scores" of the documentation.
+        """
+        of_steps = self.sites, self.memory, self.warmup, self.decay, given.left_off
+        plain_ep = given.method == SparseEP.name and given.approximator == type(given.approximator)()
+        return (
+            plain_ep
+            and all(each is None for each in of_steps)
+            and self.takes_all(blocks)
+            and blocks.n_covariances == 1
+            and self.shares(blocks)
+            and blocks.n_functions * blocks.rows.n_rows <= _COUPLED
+            and Nested.fits(given.classifier.likelihood_model)
+        )
+
+    def _sweeping(self, given: FitTask, blocks: InducingBlocks, first: Array) -> Climb:
+        """EP with all rows as inducing inputs, by sweeps over them."""
+        rows = blocks.places
+        inducing = initial_inducing(rows.inputs(slice(0, rows.n_rows)), rows, blocks.n_functions, True, given.seed)
+        approximator = SparseEP(sites=Nested.name, jitter=self.jitter)
+        log_posterior = SparseLogPosterior(given.space, approximator, blocks, inducing, False, given.rows)
+        warn_of_single_class(given.classifier, log_posterior.labels)
+        begins = _with_scales(given, blocks, first, model_blocks(given.space, blocks))
+        return Climb(replace(given, first=begins), log_posterior)
 
 
 class _Stepping(Search):
@@ -318,50 +369,28 @@ class _Stepping(Search):
             "parameters": ", ".join(given.space.parameters),
         }
 
-    def _with_scales(self, prior: StepBlocks | None) -> Array:
-        """Where hyperparameters begin, with length scales from the data if nobody has said what they are at first."""
-        given, model = self._given, self._given.classifier.model
-        functions = None if prior is None else prior.scale_functions()
-        started = given.left_off is not None or not np.array_equal(given.first, given.space.initial_point())
-        if functions is None or started:
-            return self._first
-        free = {each.name for each in given.classifier.hyperparameters if model.rvs_to_initial_values[each] is None}
-        return first_scales(given.space, functions, self._first, free, self._blocks.places, given.seed)
-
-    def _shares(self) -> bool:
-        """Whether all functions have the same inducing inputs."""
-        if self._plan.shared_inducing is not None:
-            return bool(self._plan.shared_inducing)
-        return self._blocks.n_covariances == 1 and np.ndim(self._plan.inducing) != _SETS
-
     def _learns(self) -> bool:
         """Whether inducing inputs move."""
         if self._plan.learn_inducing is not None:
             return bool(self._plan.learn_inducing)
-        return not self._blocks.n_effects and not self._takes_all()
-
-    def _takes_all(self) -> bool:
-        """Whether rows are so few that all of them are one batch, and inducing inputs that stay."""
-        plan, n = self._plan, self._blocks.rows.n_rows
-        free = plan.inducing is None and not plan.learn_inducing and not self._blocks.n_effects
-        return free and n <= min(_FEW, _OF_BATCH * (plan.batch_size or n))
+        return not self._blocks.n_effects and not self._plan.takes_all(self._blocks)
 
     def _prepare(self) -> tuple[BatchProblem, State, BatchOrder]:
         """What is fitted, where it begins, and the order of the rows."""
         given, plan = self._given, self._plan
         rows, places, c = self._blocks.rows, self._blocks.places, self._blocks.n_functions
         held = _held(rows, self._kwargs)
-        every = self._takes_all()
+        every = plan.takes_all(self._blocks)
         size = rows.n_rows if every else min(int(plan.batch_size or rows.n_rows), rows.n_rows)
         batches = BatchOrder(rows, size, given.seed, gathers=held is None)
         deviations = column_deviations(places)  # which reads all rows, so that none is met first in a step
         units = np.where(deviations > 0.0, deviations, 1.0)
         prior = model_blocks(given.space, self._blocks) if self._blocks.n_covariances == 1 else None
-        self._first = self._with_scales(prior)
+        self._first = _with_scales(given, self._blocks, self._first, prior)
         scales = None if prior is None else prior.same_scales(self._first)
         given_inputs = places.inputs(slice(0, rows.n_rows)) if every else plan.inducing
         inducing = initial_inducing(
-            given_inputs, places, c, self._shares(), given.seed, default=_inducing(rows.n_rows),
+            given_inputs, places, c, plan.shares(self._blocks), given.seed, default=_inducing(rows.n_rows),
             centre_scales=1.0 / units if scales is None else scales,
         )  # fmt: skip
         effects = self._blocks.n_effects
@@ -388,6 +417,17 @@ def _held(rows: Rows, compile_kwargs: Mapping[str, Any]) -> Array | None:
     """All inputs where a device may compute and has room for them; rows are then sent there once, not in each step."""
     fit = rows.chunk >= rows.n_rows and rows.n_rows * rows.n_inputs <= _MOST_HELD
     return rows.inputs(slice(0, rows.n_rows)) if fit and runs_in_jax(compile_kwargs) else None
+
+
+def _with_scales(given: FitTask, blocks: InducingBlocks, first: Array, prior: StepBlocks | None) -> Array:
+    """Where hyperparameters begin, with length scales from the data if nobody has said what they are at first."""
+    model = given.classifier.model
+    functions = None if prior is None else prior.scale_functions()
+    started = given.left_off is not None or not np.array_equal(given.first, given.space.initial_point())
+    if functions is None or started:
+        return first
+    free = {each.name for each in given.classifier.hyperparameters if model.rvs_to_initial_values[each] is None}
+    return first_scales(given.space, functions, first, free, blocks.places, given.seed)
 
 
 def _inducing(rows: int) -> int:
