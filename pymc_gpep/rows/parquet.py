@@ -111,6 +111,6 @@ def _open(file: str) -> Any:
         return ParquetFile(file)
     except ArrowInvalid as error:
         raise ValueError(
-            f"{file} is no Parquet file, as the path of all data must be, or a damaged one: {str(error).rstrip('.')}. "
-            'Arrays in files of NumPy\'s are two paths, data=("X.npy", "y.npy").'
+            f"{file} is not a Parquet file, or is a damaged one: {str(error).rstrip('.')}. A single path in data must "
+            'be that of a Parquet file or folder. For files of NumPy give both paths, data=("X.npy", "y.npy").'
         ) from None

@@ -55,9 +55,10 @@ class StoredRows:
         """Inputs (B, d) of rows start to stop."""
         values: Array = np.asarray(self._inputs.read(rows), dtype=np.float64)
         if not np.isfinite(values).all():
-            row, column = np.argwhere(~np.isfinite(values))[0]
+            row, at = np.argwhere(~np.isfinite(values))[0]
+            column = repr(self.columns[at]) if self.columns else at
             raise RowError(
-                f"has {values[row, column]} in column {column}, but inputs must be finite. Leave such rows out, of the "
+                f"has {values[row, at]} in column {column}, but inputs must be finite. Leave such rows out, of the "
                 "labels as well.",
                 rows.start + int(row),
                 self.name,
