@@ -1,5 +1,6 @@
 """Censored observations, `pm.Censored`: numbers at a bound stand for all beyond it."""
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ class Observable(NamedTuple):
     """Bounds, numbers or (n,); ∓ `UNBOUNDED` on a side without one."""
 
 
+@cache
 def no_bounds() -> tuple[TensorVariable, TensorVariable]:
     """The bounds of what is not censored."""
     lower, upper = (pt.constant(end, dtype="float64") for end in (-UNBOUNDED, UNBOUNDED))
