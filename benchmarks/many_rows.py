@@ -87,18 +87,20 @@ def model_of(d: int, c: int, *, shared: bool, fixed: bool = False) -> Any:
     return model
 
 
-def ours(case: str, count: int, backend: str) -> dict[str, float]:
+def ours(case: str, count: int, backend: str, threads: int) -> dict[str, float]:
     """Steps of `"sparse_sep"`: the seconds of the fastest, and those until the first has been taken."""
     import pymc as pm
 
     d, c, m, b = STEPS[case]
 
+    clock = clock_of(threads)
+
     def note(fit: Any, losses: np.ndarray, step: int) -> None:
-        times.append(time.perf_counter())
+        times.append(clock())
 
     X, y = data(10 * b, d, c)
     with model_of(d, c, shared=False):
-        times = [time.perf_counter()]
+        times = [clock()]
         pm.fit(
             count, method="sparse_sep", inducing=X[:m] + 0.01, batch_size=b, sites="pairwise", data=(X, y), warmup=0,
             callbacks=[note], progressbar=False, backend=backend or None, random_seed=1,
@@ -383,7 +385,7 @@ def main() -> None:
             for backend in arguments.backends:
                 report(
                     f"{case}: here, {backend or 'nothing compiled'}",
-                    measured(*here, "ours", case, arguments.count, backend),
+                    measured(*here, "ours", case, arguments.count, backend, arguments.threads),
                 )
             for peer, python in (("GPflow", arguments.gpflow), ("GPyTorch", arguments.gpytorch)):
                 if python:

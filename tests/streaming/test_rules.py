@@ -6,10 +6,11 @@ import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 from scipy.integrate import quad
-from scipy.special import log_expit, log_ndtr
+from scipy.special import erfcx, log_expit, log_ndtr
 
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.local_computations import PointAverage
+from pymc_gpep.streaming.graph_functions import scaled_erfc
 from pymc_gpep.streaming.rules.all_rules import RULES, rule_for
 
 NAMED = {likelihood.name: likelihood for likelihood in LIKELIHOODS}
@@ -43,6 +44,11 @@ def test_log_normalisers_are_those_of_the_kernels(kind, likelihood):
         assert_allclose(value, found.log_z, atol=1e-8)
         assert_allclose(rho, found.rho, atol=1e-7)
         assert_allclose(delta, 0.5 * (found.rho**2 - found.gamma), atol=1e-7)
+
+
+def test_the_scaled_complement_has_all_digits_where_it_changes_form():
+    x = np.concatenate([np.linspace(-26.0, 40.0, 300), np.geomspace(40.0, 1e150, 20)])
+    assert_allclose(scaled_erfc(pt.constant(x)).eval(), erfcx(x), rtol=1e-13)
 
 
 @pytest.mark.parametrize(("kind", "likelihood"), CASES, ids=IDS)
