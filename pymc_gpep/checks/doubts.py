@@ -85,7 +85,7 @@ def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: So
         return view(log_posterior.covariance(theta)[0], pairs)
 
     prior = look(theta)
-    if gain >= min(_LITTLE, -_SHARE * constant) and prior.correlation["neighbours"] >= _ISLANDS:
+    if gain >= min(_LITTLE, -_SHARE * constant) and abs(prior.correlation["neighbours"]) >= _ISLANDS:
         return ""
     reason = _reason(log_posterior, prior, *roles(look, theta))
     if not reason and approximator.bounds:  # it is the bound that says so little
@@ -106,18 +106,19 @@ def _reason(log_posterior: DenseLogPosterior, prior: PriorView, magnitudes: Arra
     lengths = _listed(owners, scales if scales.any() else magnitudes == 0)
     inputs = ", ".join(map(repr, log_posterior.classifier.inputs))
     standardise = f"Standardise the inputs{f' ({inputs})' if inputs else ''}, or allow"
+    verb = "are" if " and " in lengths else "is"
     near, everywhere = prior.correlation["neighbours"], prior.correlation["all"]
-    if near < _ISLANDS:
+    if abs(near) < _ISLANDS:
         return (
             f"Nearest neighbours have a median prior correlation of {near:.2f}, so that no point says anything about "
-            f"another: {lengths or 'the length scale'} is far below the distances between points. {standardise} longer "
-            f"length scales{_prior_of(lengths)}."
+            f"another: {lengths or 'the length scale'} {verb} far below the distances between points. {standardise} "
+            f"longer length scales{_prior_of(lengths)}."
         )
     if everywhere > _FLAT:
         return (
             f"Points have a median prior correlation of {everywhere:.4f}, so that the latent functions are the same "
-            f"everywhere: {lengths or 'the length scale'} is far above the range of the inputs. {standardise} shorter "
-            f"length scales{_prior_of(lengths)}."
+            f"everywhere: {lengths or 'the length scale'} {verb} far above the range of the inputs. {standardise} "
+            f"shorter length scales{_prior_of(lengths)}."
         )
     if (sd := float(np.exp(prior.log_sd))) < _QUIET:
         return (

@@ -65,8 +65,8 @@ def initial_inducing(
         count = int(given)
         if not 1 <= count <= n:
             instead = (
-                ' A fit without inducing inputs, method="nested_ep", is exact in what these approximate, and for so '
-                "few rows not slower."
+                " A fit without inducing inputs, by method='nested_ep' or 'ep', is exact in what these approximate, "
+                "and for so few rows not slower."
             )
             raise ValueError(
                 f"inducing must be from 1 to {n}, the number of rows, but is {count}.{instead if count > n else ''}"

@@ -1,8 +1,14 @@
 """What is wrong with a row, and where that row is."""
 
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["RowError"]
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+
+__all__ = ["RowError", "check_finite", "check_whole_labels"]
 
 
 class RowError(ValueError):
@@ -28,3 +34,24 @@ class RowError(ValueError):
         super().__init__(f"{f'{name}: ' if name else ''}row {row} {what}")
         self.row = row
         self.fit: Any = None
+
+
+def check_finite(inputs: Array, columns: Sequence[str] = (), begin: int = 0, name: str = "") -> None:
+    """Raise a RowError if inputs (B, d) are not finite, of rows that are counted from `begin` on."""
+    bad = ~np.isfinite(inputs)
+    if bad.any():
+        row, at = np.argwhere(bad)[0]
+        column = repr(columns[at]) if columns else at
+        raise RowError(
+            f"has {inputs[row, at]} in column {column}, but inputs must be finite. Leave such rows out, of the labels "
+            "as well.",
+            begin + int(row),
+            name,
+        )
+
+
+def check_whole_labels(labels: NDArray[Any], begin: int = 0, name: str = "") -> None:
+    """Raise a RowError if labels (B,) are not whole numbers, of rows that are counted from `begin` on."""
+    if labels.dtype.kind == "f" and (wrong := ~(np.isfinite(labels) & (labels == np.rint(labels)))).any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise RowError(f"has the label {labels[row]}, which is not a whole number.", begin + row, name)

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.rows.errors import check_finite, check_whole_labels
 
 __all__ = ["InMemory"]
 
@@ -27,7 +28,9 @@ class InMemory:
     TypeError
         If labels are no numbers.
     ValueError
-        If shapes do not agree, if there are no rows, or if inputs are not finite or labels no whole numbers.
+        If shapes do not agree, or if there are no rows.
+    RowError
+        If inputs are not finite or labels are not whole numbers.
     """
 
     def __init__(self, inputs: ArrayLike, labels: ArrayLike) -> None:
@@ -39,22 +42,14 @@ class InMemory:
                 "inputs must be (n, d) and labels (n,) with n > 0, but these have the shapes "
                 f"{self._inputs.shape} and {observed.shape}."
             )
-        if (bad := ~np.isfinite(self._inputs).all(axis=1)).any():
-            raise ValueError(
-                f"inputs must be finite, but {np.count_nonzero(bad)} of {len(bad)} rows have values that are not; the "
-                f"first is row {int(np.flatnonzero(bad)[0])}."
-            )
+        check_finite(self._inputs, self.columns)
         if observed.dtype.kind not in "biuf":
             raise TypeError(
                 f"labels must be whole numbers 0 ... c−1, but are of type {observed.dtype}. Code them, for example "
                 "with pandas.factorize(labels, sort=True)."
             )
+        check_whole_labels(observed)
         self._labels: NDArray[np.int64] = observed.astype(np.int64)
-        if (wrong := self._labels != observed).any():
-            raise ValueError(
-                f"labels must be whole numbers, but {np.count_nonzero(wrong)} are not; the first is row "
-                f"{int(np.flatnonzero(wrong)[0])}."
-            )
 
     @property
     def n_rows(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.rows.errors import RowError
+from pymc_gpep.rows.errors import check_finite, check_whole_labels
 from pymc_gpep.rows.stored import ENTRIES, StoredArrays, rows_together
 
 __all__ = ["StoredRows"]
@@ -54,15 +54,7 @@ class StoredRows:
     def inputs(self, rows: slice) -> Array:
         """Inputs (B, d) of rows start to stop."""
         values: Array = np.asarray(self._inputs.read(rows), dtype=np.float64)
-        if not np.isfinite(values).all():
-            row, at = np.argwhere(~np.isfinite(values))[0]
-            column = repr(self.columns[at]) if self.columns else at
-            raise RowError(
-                f"has {values[row, at]} in column {column}, but inputs must be finite. Leave such rows out, of the "
-                "labels as well.",
-                rows.start + int(row),
-                self.name,
-            )
+        check_finite(values, self.columns, rows.start, self.name)
         return values
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
@@ -72,9 +64,7 @@ class StoredRows:
             raise TypeError(
                 f"Labels must be whole numbers, but those of {self.label_name or 'data'} are {found.dtype}."
             )
-        if found.dtype.kind == "f" and (wrong := ~(np.isfinite(found) & (found == np.rint(found)))).any():
-            row = int(np.flatnonzero(wrong)[0])
-            raise RowError(f"has the label {found[row]}, which is no whole number.", rows.start + row, self.label_name)
+        check_whole_labels(found, rows.start, self.label_name)
         return found.astype(np.int64)
 
     @property

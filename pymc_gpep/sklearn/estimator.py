@@ -29,6 +29,7 @@ __all__ = ["GaussianProcessEstimator", "check_level", "quantile_levels"]
 
 _LARGEST_SEED = 2**31 - 1
 _FEWEST = 2  # rows
+_OWN = {"method", "model", "random_seed", "progressbar"}  # arguments of pm.fit that the estimator gives itself
 _SOME = 200  # rows whose fit says where the search among many more begins
 _AGAIN = 300  # most rows for which the maximum is looked for from two starts: few rows leave several maxima
 
@@ -114,6 +115,11 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         check_switches(linear=self.linear, **({} if self.ard is None else {"ard": self.ard}))
         if not isinstance(self.fit_options, Mapping | None):
             raise TypeError(f"fit_options must be a dictionary of arguments of pm.fit, but is {self.fit_options!r}.")
+        if own := sorted(_OWN & set(self.fit_options or ())):
+            raise ValueError(
+                f"fit_options has {', '.join(map(repr, own))}, which the estimator gives to pm.fit itself. Its "
+                "parameters method and random_state say what they are."
+            )
         check_whole("max_dense_rows", self.max_dense_rows)
 
     def _read(self, X: Any, y: Any) -> tuple[list[Values], Any]:

@@ -52,6 +52,11 @@ class Recipe:
         with pm.Model(coords=coords, model=None) as model:  # not part of a model around it
             if callable(self.kernel):
                 covariance = self.kernel(self.columns)
+                if not isinstance(covariance, pm.gp.cov.BaseCovariance):
+                    raise TypeError(
+                        "kernel must return a covariance function of PyMC, such as pm.gp.cov.Matern52(...), but "
+                        f"returned {covariance!r}."
+                    )
             else:
                 covariance = self.columns.covariance(
                     self.kernel, ard=self.ard, linear=self.linear, magnitude=self.response.magnitude

@@ -209,7 +209,7 @@ class DenseFunctionPosterior(FunctionPosterior):
         if unsure.size and (self._holds == _INVERSE or _FEW * unsure.size > certain.size):
             function_variance(self._k, self.precision, self.inverse, self.variance)
             return
-        np.divide(certain, self.precision, out=self.variance, where=certain > _CERTAIN)
+        np.divide(certain, self.precision, out=self.variance, where=~(certain <= _CERTAIN))
         if unsure.size:
             self.variance[unsure] = self._variances_at(unsure)
 

@@ -172,6 +172,11 @@ class FitRun:
             error.fit = self._so_far()
         self._contexts.close()
 
+    @property
+    def of_steps(self) -> bool:
+        """Whether a callback is for steps alone."""
+        return any(getattr(each, "of_steps", False) for each in self._callbacks)
+
     def stage(self, what: str) -> None:
         """Say what begins."""
         self._progress.stage(what)

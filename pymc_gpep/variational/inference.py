@@ -341,7 +341,10 @@ def _begun(start: Any, plan: Any, batches: bool) -> tuple[LeftOff | None, Mappin
         if batches and isinstance(start.trace, StepTrace):
             return start.trace.left_off, None, plan
         if "inducing" in plan.names() and plan.inducing is None and hasattr(start, "inducing_inputs"):
-            plan = replace(plan, inducing=start.inducing_inputs)
+            rows = start.classifier.n_points if start.rows is None else start.rows.n_rows
+            # Batches made all of few rows inducing inputs by themselves, and know what to do with other rows.
+            if not (batches and start.inducing_inputs.shape[-2] == rows):
+                plan = replace(plan, inducing=start.inducing_inputs)
         return None, {str(name): value for name, value in start.hyperparameters.items()}, plan
     if batches and isinstance(start, str | PathLike):
         return read_checkpoint(start), None, plan

@@ -25,8 +25,8 @@ def test_slices():
         (X[:, 0], Y, r"inputs must be \(n, d\)"),
         (X, Y[:4], r"inputs must be \(n, d\)"),
         (X[:0], Y[:0], "n > 0"),
-        (np.where(X == 4, np.nan, X), Y, "1 of 5 rows have values that are not; the first is row 2"),
-        (X, Y + 0.5 * (Y == 2), "1 are not; the first is row 2"),
+        (np.where(X == 4, np.nan, X), Y, "row 2 has nan in column 0, but inputs must be finite"),
+        (X, Y + 0.5 * (Y == 2), "row 2 has the label 2.5, which is not a whole number"),
     ],
 )
 def test_refused(inputs, labels, message):

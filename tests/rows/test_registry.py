@@ -143,7 +143,7 @@ def test_a_label_that_is_none_is_named(tmp_path):
     bad = Y.astype(float)
     bad[41] = np.nan
     rows = open_rows(parquet_file(X, bad, tmp_path))
-    with pytest.raises(RowError, match=r"rows\.parquet: row 41 has the label nan, which is no whole number"):
+    with pytest.raises(RowError, match=r"rows\.parquet: row 41 has the label nan, which is not a whole number"):
         rows.labels(slice(38, 45))
     halves = dask.array.from_array(np.array([0.5, 1.0]))
     with pytest.raises(RowError, match=r"the dask array '.*': row 0 has the label 0\.5"):

@@ -270,6 +270,8 @@ def test_more_numbers_than_fit_together_are_refused():
         ({"label_noise": "some"}, TypeError, "label_noise must be a number"),
         ({"label_noise": 1.0}, ValueError, "label_noise must be at least 0 and below 1, but is 1.0"),
         ({"fit_options": ["starts"]}, TypeError, "fit_options must be a dictionary"),
+        ({"fit_options": {"method": "laplace"}}, ValueError, "fit_options has 'method', which the estimator gives"),
+        ({"kernel": lambda columns: 3}, TypeError, "kernel must return a covariance function of PyMC.* returned 3"),
         ({"missing": "drop"}, ValueError, "missing must be 'error' or 'impute'"),
         ({"method": "nested_epp"}, KeyError, "Did you mean 'nested_ep'"),
     ],

@@ -302,8 +302,12 @@ def test_sites_of_few_rows_couple_classes_as_those_of_nested_ep_do():
     options = {"gp": gp, "data": (X, Y), "batch_size": 20, "random_seed": 3, "progressbar": False}
     with model:
         few = pm.fit(method="sparse_ep", **options)
+        again = pm.fit(method="sparse_ep", start=few, **options)
         dense = pm.fit(method="nested_ep", progressbar=False)
     assert few.converged
+    assert again.trace.unit == few.trace.unit == "iteration"
+    assert len(again.hist) < len(few.hist)
+    assert_allclose(again.log_evidence, few.log_evidence, rtol=1e-6)
     assert_allclose(few.log_evidence, dense.log_evidence, rtol=1e-4)
     assert_allclose(few.theta, dense.theta, atol=1e-2)
     found = [each.predict(gp, NEW)["p"] for each in (few, dense)]
@@ -318,6 +322,12 @@ def test_sites_of_few_rows_couple_classes_as_those_of_nested_ep_do():
 )  # fmt: skip
 def test_few_rows_are_fitted_by_steps_where_something_of_steps_is_asked_for(asked):
     assert as_it_comes(0, **{"batch_size": 20} | asked).trace.unit == "step"
+
+
+def test_few_rows_with_a_checkpoint_are_fitted_by_steps_which_go_on_from_the_file(tmp_path):
+    path = tmp_path / "run.nc"
+    as_it_comes(2, batch_size=20, callbacks=[gpep.Checkpoint(path)])
+    assert len(as_it_comes(3, batch_size=20, start=path).hist) == 5
 
 
 def test_sites_of_rows_may_be_kept():
