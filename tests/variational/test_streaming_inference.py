@@ -320,6 +320,11 @@ def test_few_rows_are_fitted_by_steps_where_something_of_steps_is_asked_for(aske
     assert as_it_comes(0, **{"batch_size": 20} | asked).trace.unit == "step"
 
 
+def test_few_rows_are_fitted_by_steps_where_a_checkpoint_is_written(tmp_path):
+    found = as_it_comes(1, batch_size=20, warmup=None, callbacks=[gpep.Checkpoint(tmp_path / "run.zarr")])
+    assert found.trace.unit == "step"
+
+
 def test_sites_of_rows_may_be_kept():
     """Batches of 18 rows of 53: some rows of the last ones are there to make up the number."""
     rng = np.random.default_rng(1)
