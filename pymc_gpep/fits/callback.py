@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from pymc_gpep.array_types import Array
 
@@ -10,15 +10,7 @@ __all__ = ["Callback", "call", "check_callbacks", "finish"]
 
 
 class Callback(ABC):
-    """A callback that is told when a fit begins, and when it has ended.
-
-    Attributes
-    ----------
-    of_steps : bool
-        Whether it is for fits that go on from where they stopped, as steps over batches do.
-    """
-
-    of_steps: ClassVar[bool] = False
+    """A callback that is told when a fit begins, and when it has ended."""
 
     @abstractmethod
     def __call__(self, fit: Any, losses: Array, iteration: int) -> None:

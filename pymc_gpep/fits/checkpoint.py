@@ -4,7 +4,6 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import ClassVar
 
 import xarray as xr
 
@@ -45,8 +44,6 @@ class Checkpoint(Callback):
     ...     fit = pm.fit(20, callbacks=[gpep.Checkpoint("run.zarr")], **options)
     ...     fit = pm.fit(10, start="run.zarr", **options)  # ten more steps
     """
-
-    of_steps: ClassVar[bool] = True
 
     def __init__(self, path: str | os.PathLike[str], minutes: float = 10.0) -> None:
         check_number("minutes", minutes)

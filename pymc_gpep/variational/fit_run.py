@@ -14,6 +14,7 @@ from rich.table import Column
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import call, finish
+from pymc_gpep.fits.checkpoint import Checkpoint
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.solvers.problem import watching
 from pymc_gpep.solvers.team import one_blas_thread
@@ -150,6 +151,8 @@ class FitRun:
 
     def __init__(self, name: str, callbacks: Sequence[Any] | None, progressbar: bool, theme: Any) -> None:
         self._callbacks = callbacks or ()
+        self.checkpoints = any(isinstance(each, Checkpoint) for each in self._callbacks)
+        """Whether a callback writes where steps stand, for others to go on from."""
         self._progress = FitProgress(name, progressbar, theme)
         self._contexts = ExitStack()
         self._began = time.perf_counter()
@@ -171,11 +174,6 @@ class FitRun:
         if isinstance(error, RowError) and error.fit is None:
             error.fit = self._so_far()
         self._contexts.close()
-
-    @property
-    def of_steps(self) -> bool:
-        """Whether a callback is for steps alone."""
-        return any(getattr(each, "of_steps", False) for each in self._callbacks)
 
     def stage(self, what: str) -> None:
         """Say what begins."""

@@ -193,7 +193,7 @@ class ByBatches(Plan):
         first = given.first if given.left_off is not None else off_symmetry(given.space, blocks, given.first)
         warn_of_free_magnitude(given.space, blocks, first)
         warn_of_jitter(given.space, blocks, first)
-        if optimiser is None and not (kwargs or run.of_steps) and self._couples(given, blocks):
+        if optimiser is None and not (kwargs or run.checkpoints) and self._couples(given, blocks):
             return self._sweeping(given, blocks, first)
         made = {"mode": INTERPRETED} | kwargs
         return _Stepping(self, given, self._rule(given), blocks, first, optimiser, made)
