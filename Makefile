@@ -44,10 +44,10 @@ test: $(VENV)/.with-test ## run the tests
 	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
 
 test-extra: $(VENV)/.with-test ## run the tests of clusters, benchmark commands and examples, and scikit-learn's checks
-	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile -m "extra and not slow and not calibration" $(PYTEST)
+	$(TWO) $(BIN)/python -m pytest -n 2 --dist worksteal -m "extra and not slow and not calibration" $(PYTEST)
 
 test-slow: $(VENV)/.with-test ## run the slow tests
-	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PYTEST)
+	$(TWO) $(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(PYTEST)
 
 calibrate: $(VENV)/.with-test ## hold every sampler against long runs; an hour or more
 	$(TWO) $(BIN)/python -m pytest -n 2 -m calibration $(PYTEST)

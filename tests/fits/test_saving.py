@@ -50,7 +50,7 @@ def through_file(tree, path, form):
     ("kind", "form"),
     [
         # What is kept of a fit does not depend on the format: few kinds show that zarr takes it.
-        *((kind, "netcdf") for kind in KINDS if kind != "no hyperparameters"),
+        *((kind, "netcdf") for kind in KINDS if kind not in ("no hyperparameters", "nuts")),
         ("no hyperparameters", "zarr"),
         *(pytest.param(kind, "zarr", marks=pytest.mark.slow) for kind in ("shared, ccd", "nuts")),
     ],

@@ -100,6 +100,7 @@ def test_gradient_of_every_hyperparameter(per_class):
     assert_gradient(*prior(symbols, per_class), values, symbols, PYTHON, signs)
 
 
+@pytest.mark.slow
 def test_gradient_through_a_compiled_graph():
     """Without the matrix products of PyMC's covariances, each of which takes numba a quarter of a minute."""
     rng = np.random.default_rng(1)

@@ -193,7 +193,14 @@ class Distances(pm.gp.cov.Covariance):
         return pt.exp(-pt.sqrt(squared + self.little))
 
 
-@pytest.mark.parametrize(("method", "options"), [("ep", {}), ("sparse_ep", {"inducing": 10}), ("ivm", {"active": 20})])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("ep", {}),
+        pytest.param("sparse_ep", {"inducing": 10}, marks=pytest.mark.slow),
+        ("ivm", {"active": 20}),
+    ],
+)
 def test_a_root_of_distances_is_refused_with_a_remedy_that_works(method, options):
     def model_with(little):
         x = pm.Data("X", X)

@@ -26,7 +26,7 @@ N, LEVELS = 40, 4
     ("memory", "whole"),
     [
         (Stateless(local_iterations=15), SparseEP(tolerance=1e-11)),
-        (StoredMemory(), SparseEP(tolerance=1e-11)),
+        pytest.param(StoredMemory(), SparseEP(tolerance=1e-11), marks=pytest.mark.slow),
         (Variational(), SparseVI(tolerance=1e-11)),
     ],
     ids=["stateless", "sites", "variational"],
