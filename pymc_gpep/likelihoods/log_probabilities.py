@@ -32,6 +32,7 @@ from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_gpep.likelihoods.censoring import UNBOUNDED
+from pymc_gpep.likelihoods.normal_tails import log_ndtr
 
 __all__ = ["bounds", "censored_sides", "log_above", "log_below", "log_probability", "uncensored"]
 
@@ -100,7 +101,7 @@ def log_below(distribution: TensorVariable, value: TensorVariable) -> TensorVari
             return cast(TensorVariable, pt.switch(pt.lt(value, lower), -np.inf, found))
         case NormalRV():
             mu, sigma = others
-            return _log_normal_above((mu - value) / sigma)
+            return log_ndtr((value - mu) / sigma)
         case GammaRV():
             alpha, scale = others
             return _log_gamma_below(alpha, _at_least(value, 0.0) / scale)
@@ -124,7 +125,7 @@ def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVari
             return cast(TensorVariable, pt.switch(pt.ge(value, upper), -np.inf, found))
         case NormalRV():
             mu, sigma = others
-            return _log_normal_above((value - mu) / sigma)
+            return log_ndtr((mu - value) / sigma)
         case LaplaceRV() | LogisticRV() | CauchyRV() | StudentTRV():  # symmetric
             mu = others[1 if isinstance(op, StudentTRV) else 0]
             return log_below(distribution, 2.0 * mu - value)
@@ -237,14 +238,6 @@ def _at_least(value: TensorVariable, least: float) -> TensorVariable:
 def _of_counts(count: TensorVariable, last: TensorVariable | float, found: TensorVariable) -> TensorVariable:
     """The log probability of more than a count: all of it below 0, and no more from the last one on."""
     return cast(TensorVariable, pt.switch(pt.lt(count, 0.0), 0.0, pt.switch(pt.ge(count, last), -np.inf, found)))
-
-
-def _log_normal_above(z: TensorVariable) -> TensorVariable:
-    """The log probability of more than z under N(0, 1). PyMC has √2 in single precision."""
-    far, near = _at_least(z, 1.0), pt.switch(pt.gt(z, 1.0), 1.0, z)
-    root = np.float64(np.sqrt(2.0))
-    tail = pt.log(0.5 * pt.erfcx(far / root)) - 0.5 * far * far
-    return cast(TensorVariable, pt.switch(pt.gt(z, 1.0), tail, pt.log1p(-0.5 * pt.erfc(-near / root))))
 
 
 def _log_gamma_above(a: TensorVariable, x: TensorVariable) -> TensorVariable:

@@ -12,25 +12,12 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["hazard", "log_ndtr", "scaled_erfc", "window"]
+from pymc_gpep.likelihoods.normal_tails import scaled_erfc
+
+__all__ = ["hazard", "window"]
 
 _FURTHEST = 37.0  # beyond it φ(z) is none, and erfcx has no number
 _HALF, _ROOT = np.sqrt(0.5), np.sqrt(2.0 / np.pi)
-_FAR = 26.0  # from here on the series of the scaled complement has all digits
-
-
-def scaled_erfc(x: TensorVariable) -> TensorVariable:
-    """exp(x²) erfc(x), by its asymptotic series where x is large: JAX 0.11 has no number from 26.55 to 26.64."""
-    far = pt.maximum(x, _FAR)
-    u = 0.5 / (far * far)
-    series = 1.0 - u * (1.0 - 3.0 * u * (1.0 - 5.0 * u * (1.0 - 7.0 * u * (1.0 - 9.0 * u * (1.0 - 11.0 * u)))))
-    return pt.switch(x < _FAR, pt.erfcx(pt.minimum(x, _FAR)), series / (np.sqrt(np.pi) * far))
-
-
-def log_ndtr(z: TensorVariable) -> TensorVariable:
-    """log Φ(z)."""
-    left = pt.log(0.5 * scaled_erfc(-_HALF * pt.minimum(z, -1.0))) - 0.5 * z * z
-    return pt.switch(z < -1.0, left, pt.log1p(-0.5 * pt.erfc(_HALF * pt.maximum(z, -1.0))))
 
 
 def hazard(z: TensorVariable) -> TensorVariable:

@@ -8,7 +8,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import special
 
-from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
+from pymc_gpep.likelihoods.normal_tails import log_ndtr
+from pymc_gpep.streaming.graph_functions import hazard
 from pymc_gpep.streaming.memories.stateless import Stateless
 from pymc_gpep.streaming.memories.stochastic import Stochastic
 from pymc_gpep.streaming.memories.stored import StoredMemory

@@ -13,9 +13,10 @@ from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.likelihoods.normal_tails import log_ndtr
 from pymc_gpep.likelihoods.observed_classes import known_shape, observed_classes
 
-__all__ = ["Probit", "ProbitRV", "log_normal_cdf", "probit"]
+__all__ = ["Probit", "ProbitRV", "probit"]
 
 
 class ProbitRV(RandomVariable):
@@ -109,21 +110,4 @@ class Probit(Discrete):
     def logp(value: TensorVariable, f: TensorVariable) -> TensorVariable:
         """log Φ(f) for the label 1, log Φ(−f) for 0, −∞ for any other."""
         legal = pt.or_(pt.eq(value, 0), pt.eq(value, 1))
-        return pt.switch(legal, log_normal_cdf((2.0 * value - 1.0) * f), -np.inf)
-
-
-def log_normal_cdf(x: TensorVariable) -> TensorVariable:
-    """log Φ(x), with first and second derivatives right far into both tails.
-
-    PyMC's own is right to single precision only, as its √2 is.
-    """
-    # Each form sees values that it is good for alone, or derivatives of the other would be infinity times zero.
-    in_tail = x < _CHANGE
-    low, high = pt.switch(in_tail, x, _CHANGE), pt.switch(in_tail, _CHANGE, x)
-    tail = pt.log(0.5 * pt.erfcx(-low * _SQRT_HALF)) - 0.5 * low**2
-    body = pt.log1p(-0.5 * pt.erfc(high * _SQRT_HALF))
-    return pt.switch(in_tail, tail, body)
-
-
-_SQRT_HALF = np.sqrt(0.5)  # a Python float would become single precision
-_CHANGE = np.float64(-1.0)
+        return pt.switch(legal, log_ndtr((2.0 * value - 1.0) * f), -np.inf)

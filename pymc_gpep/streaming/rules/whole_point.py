@@ -17,8 +17,9 @@ from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import LargestUtility
+from pymc_gpep.likelihoods.normal_tails import log_ndtr
 from pymc_gpep.solvers.batch_sites import PointKernel, whole_point_kernel
-from pymc_gpep.streaming.graph_functions import hazard, log_ndtr, window
+from pymc_gpep.streaming.graph_functions import hazard, window
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
 __all__ = ["ExpectedLogLabelNoise", "WholePointNormaliser"]
