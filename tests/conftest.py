@@ -155,7 +155,7 @@ def _fit_again(**kwargs):
 
 
 def _make_shared():
-    """What follows is made once, before processes are forked that all look at it."""
+    """Make the fits that tests share, once, before the processes are forked that run these tests."""
     _fit(models.shared)
     _fit(_centred)
     _fit(models.per_class, hyperparameters=models.MEANS)

@@ -23,7 +23,7 @@ __all__ = ["QIEP"]
 class QIEP(AcceleratedEP):
     """EP whose posterior leaves the classes independent, with tilted moments to nearly full precision.
 
-    The method is the same as `"iep"` but for the moments. With independent cavities all of them are integrals over one
+    The method differs from `"iep"` in the moments alone. With independent cavities each moment is an integral over one
     variable, the utility of the observed class. The literature takes two-dimensional quadratures of a few nodes
     (Seeger, Lawrence and Herbrich 2006; Girolami and Zhong 2007). The evidence and its derivatives are then those of
     class-independent EP without a further approximation.
