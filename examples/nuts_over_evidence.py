@@ -37,7 +37,7 @@ with pm.Model(coords={"species": iris.target_names, "flower": petals.index[train
 
 # %%
 marginal = gpep.marginalize(model)
-idata = pm.sample(model=marginal, draws=150, tune=100, chains=2, cores=1, random_seed=1, progressbar=False, quiet=True)
+idata = pm.sample(model=marginal, draws=120, tune=80, chains=2, cores=1, random_seed=1, progressbar=False, quiet=True)
 idata = gpep.recover_latent(idata, marginal, random_seed=1, progressbar=False)
 print("draws:", ", ".join(f"{name} {idata.posterior[name].shape}" for name in ("ls", "eta", "f")))
 print(az.summary(idata, var_names=["ls", "eta"]).to_string())
