@@ -48,7 +48,7 @@ def by_name(results: Any, single: str = "fit") -> dict[str, Result]:
         elif not isinstance(result, Result):
             raise TypeError(
                 f"{name!r} must be what pm.fit returned for a Gaussian process, or a DataTree of draws, not a "
-                f"{type(result).__name__}."
+                f"{type(result).__name__}. Give several by name, such as {{'EP': fit}}."
             )
     return named
 

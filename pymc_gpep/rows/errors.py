@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["RowError", "check_finite", "check_whole_labels"]
+__all__ = ["RowError", "check_finite", "whole_labels"]
 
 
 class RowError(ValueError):
@@ -50,8 +50,23 @@ def check_finite(inputs: Array, columns: Sequence[str] = (), begin: int = 0, nam
         )
 
 
-def check_whole_labels(labels: NDArray[Any], begin: int = 0, name: str = "") -> None:
-    """Raise a RowError if labels (B,) are not whole numbers, of rows that are counted from `begin` on."""
+def whole_labels(labels: NDArray[Any], begin: int = 0, name: str = "") -> NDArray[np.int64]:
+    """Labels (B,) as whole numbers, of rows that are counted from `begin` on.
+
+    Raises
+    ------
+    TypeError
+        If they are no numbers.
+    RowError
+        If one is not whole.
+    """
+    if labels.dtype.kind not in "biuf":
+        where = f"{name}: " if name else ""
+        raise TypeError(
+            f"{where}labels must be whole numbers 0 ... c−1, but are of type {labels.dtype}. Code them, for example "
+            "with pandas.factorize(labels, sort=True)."
+        )
     if labels.dtype.kind == "f" and (wrong := ~(np.isfinite(labels) & (labels == np.rint(labels)))).any():
         row = int(np.flatnonzero(wrong)[0])
         raise RowError(f"has the label {labels[row]}, which is not a whole number.", begin + row, name)
+    return labels.astype(np.int64)

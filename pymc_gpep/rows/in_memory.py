@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.rows.errors import check_finite, check_whole_labels
+from pymc_gpep.rows.errors import check_finite, whole_labels
 
 __all__ = ["InMemory"]
 
@@ -43,13 +43,7 @@ class InMemory:
                 f"{self._inputs.shape} and {observed.shape}."
             )
         check_finite(self._inputs, self.columns)
-        if observed.dtype.kind not in "biuf":
-            raise TypeError(
-                f"labels must be whole numbers 0 ... c−1, but are of type {observed.dtype}. Code them, for example "
-                "with pandas.factorize(labels, sort=True)."
-            )
-        check_whole_labels(observed)
-        self._labels: NDArray[np.int64] = observed.astype(np.int64)
+        self._labels: NDArray[np.int64] = whole_labels(observed)
 
     @property
     def n_rows(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.rows.errors import check_finite, check_whole_labels
+from pymc_gpep.rows.errors import check_finite, whole_labels
 from pymc_gpep.rows.stored import ENTRIES, StoredArrays, rows_together
 
 __all__ = ["StoredRows"]
@@ -59,13 +59,7 @@ class StoredRows:
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
         """Observations there, (B,)."""
-        found = self._labels.read(rows)
-        if found.dtype.kind not in "biuf":
-            raise TypeError(
-                f"Labels must be whole numbers, but those of {self.label_name or 'data'} are {found.dtype}."
-            )
-        check_whole_labels(found, rows.start, self.label_name)
-        return found.astype(np.int64)
+        return whole_labels(self._labels.read(rows), rows.start, self.label_name)
 
     @property
     def label_name(self) -> str:

@@ -41,10 +41,12 @@ def warn_of_single_count(classifier: GPClassifier, counts: Array) -> None:
 def _warn(classifier: GPClassifier, label: int, rows: int) -> None:
     if not classifier.observes_classes:
         return
+    of = repr(classifier.response)
+    alike = f"All {rows} labels of {of} are" if rows > 1 else f"The only label of {of} is"
     warn(
-        f"All {rows} labels of {classifier.response!r} are of the class {classifier.class_names[label]!r}: "
-        "there is nothing to tell it from, and hyperparameters are learned from next to nothing. Look at how the "
-        "labels were coded and which rows were chosen, and give rows of other classes as well."
+        f"{alike} of the class {classifier.class_names[label]!r}: there is nothing to tell it from, and "
+        "hyperparameters are learned from next to nothing. Look at how the labels were coded and which rows were "
+        "chosen, and give rows of other classes as well."
     )
 
 

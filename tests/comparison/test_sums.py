@@ -66,6 +66,8 @@ def test_what_is_missing_is_said(results):
         gpep.compare_methods(named, "ep", ynew=[0.4])
     with pytest.raises(TypeError, match=r"not a Fit\. Give results by name: compare_methods\(\{'ep': fit"):
         gpep.compare_methods(named["ep"], named["laplace"])
+    with pytest.raises(TypeError, match=r"not a list\. Give several by name, such as \{'EP': fit\}"):
+        gpep.compare_methods([named["ep"]], "ep")
     with pytest.raises(TypeError, match=r"at other data: data=\{\.\.\.\}, not Xnew"):
         gpep.predict_draws(named["draws"], [[0.5]], model=model)
     with pytest.raises(ValueError, match="depends on 'group' as well"):
