@@ -33,6 +33,7 @@ def test_draws_of_a_gaussian_predict_what_it_predicts(name, n, request):
     assert_allclose(scaled, 0, atol=6 * np.sqrt(2 / n))
 
 
+@pytest.mark.variation
 def test_softmax():
     model, gp = models.softmax()
     with model:

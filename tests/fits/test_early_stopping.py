@@ -56,6 +56,7 @@ def way(request):
     return model, held, seen, found
 
 
+@pytest.mark.variation(but=["active rows"])
 def test_scores_are_those_of_the_fits_that_there_were(way):
     _, held, seen, _ = way
     scores = held.scores.mlpd.to_series()
@@ -148,6 +149,7 @@ def test_what_made_the_latent_values_may_be_given():
     assert held.scores.accuracy > 0.9
 
 
+@pytest.mark.variation
 def test_other_methods_have_no_fit_to_score():
     with models.fixed()[0], pytest.raises(TypeError, match=r"for the methods of pymc_gpep, but got a"):
         pm.fit(2, method="advi", callbacks=[gpep.EarlyStopping(X, Y)], progressbar=False)

@@ -44,6 +44,7 @@ def through_file(tree, path, form):
     return read(path)
 
 
+@pytest.mark.variation(but=["per class-netcdf", "no hyperparameters-zarr"])
 @pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning", "ignore:.*R-hat:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:In hyper='nuts'")
 @pytest.mark.parametrize(
@@ -133,6 +134,13 @@ def another(*, y=None, ls=None, scale=9.0, classes=3, X=None, names=models.SPECI
     return model
 
 
+@pytest.mark.variation(
+    but=[
+        "changes4-its classes are .*, sp., not setosa",
+        "changes3-The priors of the hyperparameters are not those that were fitted",
+        "changes1-to 30 points: the model has 9 points",
+    ]
+)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

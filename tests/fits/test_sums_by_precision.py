@@ -74,12 +74,14 @@ def case(request):
     return Case(*CASES[request.param])
 
 
+@pytest.mark.variation(but=["areas and noise, Laplace"])
 def test_the_fit_says_what_it_is_by(case):
     n = case.sparse.classifier.n_points
     assert f"By a sparse precision: {n} rows of {case.sparse.classifier.n_normals} numbers" in str(case.sparse)
     assert "precision" not in str(case.dense)
 
 
+@pytest.mark.variation(but=["groups and a walk, EP"])
 def test_evidence_nodes_and_moments(case):
     assert case.sparse.log_evidence == pytest.approx(case.dense.log_evidence, abs=1e-5)
     assert_allclose(case.sparse.nodes["weight"], case.dense.nodes["weight"], atol=1e-5)

@@ -88,12 +88,14 @@ def case(request):
     return Case(build, method, **({"hyper": hyper[0]} if hyper else {}))
 
 
+@pytest.mark.variation(but=["some missing, KL"])
 def test_the_fit_says_that_it_is_by_rows(case):
     n = case.rows.classifier.n_points
     assert f"By rows: {n} rows of {case.rows.classifier.n_normals} standard normals." in str(case.rows)
     assert "By rows" not in str(case.dense)
 
 
+@pytest.mark.variation(but=["classes, nested EP", "binary, EP"])
 def test_evidence_nodes_and_moments(case):
     assert case.rows.log_evidence == pytest.approx(case.dense.log_evidence, abs=1e-7)
     assert_allclose(case.rows.nodes["weight"], case.dense.nodes["weight"], atol=1e-5)
@@ -158,6 +160,7 @@ def test_groups_left_out(case):
     assert (error < 0.1).all()
 
 
+@pytest.mark.variation(but=["binary, EP"])
 @some
 def test_samplers_move_alike(case):
     """Both forms number standard normals alike, so that the same seeds give the same draws."""
@@ -197,6 +200,7 @@ def test_draws(case):
         assert_allclose(found, expected, atol=1e-4)
 
 
+@pytest.mark.variation(but=["classes, nested EP", "binary, EP"])
 def test_importance_and_files(case):
     found, expected = case.rows.importance(100, random_seed=3), case.dense.importance(100, random_seed=3)
     if case.rows.classifier.n_functions == 1:
@@ -207,6 +211,7 @@ def test_importance_and_files(case):
     assert_allclose(again.effects().to_array(), case.rows.effects().to_array(), atol=1e-6)
 
 
+@pytest.mark.variation(but=["binary, EP"])
 @some
 def test_marginal_model(case, monkeypatch):
     logps = []
@@ -225,6 +230,7 @@ def test_corrected_probabilities_are_of_all_rows(case):
     assert_allclose(case.rows.predict(**arguments)["p"], case.dense.predict(**arguments)["p"], atol=1e-6)
 
 
+@pytest.mark.variation
 def test_variables_of_classes_come_back(monkeypatch):
     """Given s, recovered draws have the moments of the fit at this s."""
     monkeypatch.setattr(latent_sum, "_MANY", 1)

@@ -49,6 +49,7 @@ def at(values, chains=2, draws=10):
     return az.from_dict({"posterior": repeated}, coords={"petal": ["length", "width"]}, dims={"ls": ["petal"]})
 
 
+@pytest.mark.variation(but=["centred"])
 @pytest.mark.parametrize("build", [BUILD["centred"], BUILD["per_class"]], ids=["centred", "per_class"])
 def test_log_density_is_that_of_the_hyperparameters(build):
     model, _ = build()
@@ -166,6 +167,7 @@ def test_failure_of_the_approximation_is_nan(model):
     assert np.isnan(marginal.compile_dlogp()(point)).all()
 
 
+@pytest.mark.variation(but=["shared"])
 @pytest.mark.parametrize("build", [BUILD["shared"], BUILD["centred"]], ids=["shared", "centred"])
 @pytest.mark.filterwarnings(r"ignore:np\.dot.. is faster on contiguous arrays")  # in what PyMC compiles
 @models.interpreted_sampler
@@ -208,6 +210,7 @@ def test_data_groups_are_those_of_the_model():
         xr.testing.assert_equal(recovered[group].to_dataset(), expected[group].to_dataset())
 
 
+@pytest.mark.variation(but=["per_class"])
 @pytest.mark.parametrize("build", [BUILD["shared"], BUILD["per_class"]], ids=["shared", "per_class"])
 def test_moments_of_recovered_latent_values(build):
     model, _ = build()

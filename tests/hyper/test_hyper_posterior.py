@@ -127,6 +127,7 @@ CLOSE = {
 
 
 # Chains take longest, and walk over two hyperparameters as over one.
+@pytest.mark.variation(but=["pair-grid", "pair-ccd", "single-grid"])
 @pytest.mark.parametrize(
     ("case", "kind"),
     [
@@ -341,6 +342,7 @@ def test_importance_sampling_is_for_every_method(build, method):
     assert posterior.log_evidence == pytest.approx(expected, abs=0.03)
 
 
+@pytest.mark.variation
 def test_importance_sampling_follows_the_seed(single):
     one, again, other = (
         hyper_method("importance", {"draws": 100}).integrate(single.log_posterior, single.optimum, random_seed=seed)
@@ -575,6 +577,7 @@ def test_says_what_it_is(single):
     assert repr(single.fit("ccd").hyper_posterior).startswith("HyperPosterior('ccd', 3 nodes, log evidence -")
 
 
+@pytest.mark.variation
 def test_leave_one_out_leaves_the_label_out_of_the_hyperparameters(single):
     """Against fits without each label on the grid: log of Σ p(θ) Z_-i(θ) p(y_i | y_-i, θ) over Σ p(θ) Z_-i(θ)."""
     grid = single.fit("dense")

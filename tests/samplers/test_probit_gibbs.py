@@ -96,6 +96,7 @@ def test_hyperparameters_and_latent_values_of_a_tiny_model(hyper, rotated, draws
         assert (error < 0.2 * values.std(axis=0)).all()
 
 
+@pytest.mark.variation(but=["shared"])
 @pytest.mark.parametrize("build", [models.fixed, models.per_class], ids=["shared", "per class"])
 def test_latent_values_given_hyperparameters(build):
     model, _ = build()
@@ -130,6 +131,7 @@ def test_sweeps_are_utilities_then_latent_values(build, draw, shifted):
     assert_allclose(step.current(step.step(point)[0])[1], f, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.variation(but=["whitened-one function"])
 @pytest.mark.parametrize("build", [models.per_class, models.bernoulli_probit], ids=["per class", "one function"])
 @pytest.mark.parametrize(
     "hyper", [pytest.param(way, marks=[] if way == "whitened" else pytest.mark.slow) for way in WAYS]
@@ -162,6 +164,7 @@ def model():
     return models.shared()[0]
 
 
+@pytest.mark.variation
 def test_cores_change_nothing(model):
     with model:
         one, two = (sampled(model, gpep.samplers.ProbitGibbs(), cores) for cores in (1, 2))
@@ -176,6 +179,7 @@ def test_cores_change_nothing(model):
     assert np.ptp(stats["step_size"].values, axis=1).max() == 0.0  # adapted in tuning only
 
 
+@pytest.mark.variation
 def test_beside_other_steps(model):
     with model:
         idata = sampled(model, gpep.samplers.ProbitGibbs([model["f"], model["eta"]]), 1)
@@ -185,6 +189,7 @@ def test_beside_other_steps(model):
         assert np.ptp(values, axis=1).min() > 0.0
 
 
+@pytest.mark.variation
 def test_progress_bar(model):
     headers = [
         [column.get_table_column().header for column in step_of(model, *vars)._progressbar_config(2)[0]]
@@ -201,6 +206,7 @@ def test_progress_bar(model):
         )  # fmt: skip
 
 
+@pytest.mark.variation(but=["whitened"])
 @every_way
 def test_state_and_pickle_resume_a_chain(hyper):
     assert_resumes(tiny(), hyper, rtol=1e-9)  # a copy of an interpreted graph rounds otherwise
@@ -258,6 +264,7 @@ def signed(mean):
     return model
 
 
+@pytest.mark.variation(but=["whitened"])
 @every_way
 def test_hyperparameters_without_a_prior_are_refused_in_silence(hyper):
     model = signed(-0.1)

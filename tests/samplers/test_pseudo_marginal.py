@@ -159,6 +159,7 @@ def test_draws_are_exact(problem, draws):
     assert_exact(idata, PROBLEMS[problem])
 
 
+@pytest.mark.variation
 def test_marginal_model_has_the_hyperparameters_of_the_original(model, marginal, step):
     """The potential of the marginal model is not asked, and latent values are where they would be in the original."""
     assert {v.name for v in step.vars} == {"ls_log__", "eta_log__"}

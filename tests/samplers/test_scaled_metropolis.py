@@ -55,6 +55,7 @@ def test_softmax_posterior_with_a_prior_for_each_class():
     check_mean(f, np.array(expected) / total)
 
 
+@pytest.mark.variation
 def test_scale_is_adapted_in_tuning_and_fixed_after():
     model, _ = models.fixed()
     with model:
@@ -209,6 +210,7 @@ def test_refuses_options_that_make_no_sense(options, message):
         gpep.samplers.ScaledMetropolis(**options)
 
 
+@pytest.mark.variation(but=["names0-vars names 'eta', but ScaledMetropolis moves latent values only. Leave out"])
 @pytest.mark.parametrize(
     ("names", "message"),
     [

@@ -43,6 +43,7 @@ def test_sampler_is_exact(sampler, problem, draws):
     assert_exact(problem, idata, least_effective=0.1 * draws)
 
 
+@pytest.mark.variation(but=["PseudoMarginal"])
 @pytest.mark.parametrize("step", [gpep.samplers.GuidedHMC, gpep.samplers.PseudoMarginal, gpep.samplers.ProbitGibbs])
 def test_draws_are_of_the_variables_of_the_model(step):
     with build("mixed") as model:

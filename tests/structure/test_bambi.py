@@ -91,6 +91,7 @@ def _ordered(distribution: Callable[[np.ndarray], np.ndarray], f: np.ndarray, cu
     return np.diff(distribution(cuts - f[:, None]), axis=1, prepend=0.0, append=1.0)
 
 
+@pytest.mark.variation(but=["ratings", "counts", "classes and groups", "spline"])
 @pytest.mark.parametrize("name", FORMULAS)
 def test_the_argument_of_a_formula_is_that_of_its_model(name: str) -> None:
     model: pm.Model = built(name).backend.model
@@ -156,6 +157,7 @@ def uncentred(name: str, **kwargs: Any) -> Any:
     return model
 
 
+@pytest.mark.variation(but=["ratings and groups", "centred by the formula"])
 @pytest.mark.parametrize("name", PREDICTED)
 def test_bambi_predicts_by_draws_of_a_fit(name: str) -> None:
     """At the rows of the data, for each draw, the probability of the PyMC model."""

@@ -52,6 +52,7 @@ def read(name):
     return found.likelihood.given(np.broadcast_to(parameters, (len(parameters), N)))
 
 
+@pytest.mark.variation(but=["negative_binomial", "asymmetric_laplace"])
 @pytest.mark.parametrize("likelihood", WITH_KERNELS, ids=lambda likelihood: likelihood.name)
 def test_averages_are_those_of_kernels(likelihood):
     case = EVERY[likelihood.name]
@@ -157,6 +158,7 @@ def exact(labels, log_p):
     return np.log(total), mean, np.sqrt(f**2 @ weights / total - mean**2)
 
 
+@pytest.mark.variation(but=["student_t"])
 @pytest.mark.parametrize("name", CASES)
 def test_evidence_and_moments_beside_sums_over_a_grid(name):
     likelihood, labels, log_p = of_case(name)
@@ -251,6 +253,7 @@ def test_a_scale_of_one_gaussian_number_stays_a_hyperparameter():
     assert [v.name for v in found.integrated] == ["f"]
 
 
+@pytest.mark.variation(but=["censored", "censored by data in some rows", "beta"])
 @pytest.mark.parametrize(
     "declare",
     [
@@ -301,6 +304,7 @@ def test_densities_that_mix_rows_are_refused():
     assert "is not computed row by row" in refused(mixed)
 
 
+@pytest.mark.variation
 def test_fits_of_a_sum_predict_and_are_read_from_files():
     rng = np.random.default_rng(0)
     group, x = np.arange(24) % 4, np.linspace(-1.0, 1.0, 24)
@@ -328,6 +332,7 @@ def test_fits_of_a_sum_predict_and_are_read_from_files():
     assert_allclose(again.predict(data=new)["y_mean"], predicted["y_mean"])
 
 
+@pytest.mark.variation(but=["above"])
 @pytest.mark.parametrize(("lower", "upper"), [(0.0, None), (None, 0.5)], ids=["below", "above"])
 def test_derivatives_of_truncated_densities_are_finite(lower, upper):
     """PyMC asks whether a bound is a constant, which the derivative by an infinite one depends on."""
