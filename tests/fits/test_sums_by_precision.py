@@ -67,21 +67,22 @@ CASES = {
     "areas and noise, Laplace": (areas_and_noise, "laplace", "grid"),
     "some missing, Laplace": (some_missing, "laplace"),
 }
+FEW = ["groups and a walk, EP", "areas and noise, Laplace"]
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(
+    scope="module", params=[name if name in FEW else pytest.param(name, marks=pytest.mark.variation) for name in CASES]
+)
 def case(request):
     return Case(*CASES[request.param])
 
 
-@pytest.mark.variation(but=["areas and noise, Laplace"])
 def test_the_fit_says_what_it_is_by(case):
     n = case.sparse.classifier.n_points
     assert f"By a sparse precision: {n} rows of {case.sparse.classifier.n_normals} numbers" in str(case.sparse)
     assert "precision" not in str(case.dense)
 
 
-@pytest.mark.variation(but=["groups and a walk, EP"])
 def test_evidence_nodes_and_moments(case):
     assert case.sparse.log_evidence == pytest.approx(case.dense.log_evidence, abs=1e-5)
     assert_allclose(case.sparse.nodes["weight"], case.dense.nodes["weight"], atol=1e-5)

@@ -146,8 +146,7 @@ OPTIONS = {
 @pytest.mark.parametrize(
     ("problem", "draws"),
     [
-        # One function, and a prior for each class; the calibration has them all.
-        *(pytest.param(name, 400, marks=pytest.mark.slow) for name in ("bernoulli", "probit-per-class")),
+        pytest.param("bernoulli", 400, marks=pytest.mark.slow),
         *(pytest.param(name, 1500, marks=pytest.mark.calibration) for name in PROBLEMS),
     ],
 )

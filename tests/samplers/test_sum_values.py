@@ -33,7 +33,7 @@ def read():
     return get
 
 
-EACH = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+EACH = [name if name in FEW else pytest.param(name, marks=pytest.mark.variation) for name in MODELS]
 
 
 @pytest.mark.variation(but=["random_walk"])

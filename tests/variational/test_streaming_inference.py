@@ -204,13 +204,13 @@ fit(done, start=start[0] if start else None, memory="sites", callbacks=[gpep.Che
 
 @pytest.mark.slow
 def test_another_process_goes_on_to_the_last_digit(tmp_path):
-    """Two hundred steps, and one hundred in each of two processes."""
+    """Forty steps, and twenty in each of two processes."""
     ends = []
-    for count, path, *start in ((200, "whole.nc"), (100, "half.nc"), (100, "both.nc", "half.nc")):
+    for count, path, *start in ((40, "whole.nc"), (20, "half.nc"), (20, "both.nc", "half.nc")):
         given = [str(count), *(str(tmp_path / name) for name in (path, *start))]
         subprocess.run([sys.executable, "-W", "ignore", "-c", CUT, *given], check=True, cwd=Path(__file__).parents[2])
         ends.append(xr.open_datatree(tmp_path / path).load())
-    assert ends[0]["history"].sizes["step"] == 200
+    assert ends[0]["history"].sizes["step"] == 40
     for name in ("posterior", "history"):
         xr.testing.assert_identical(ends[0][name].to_dataset(), ends[2][name].to_dataset())
 
