@@ -1,5 +1,6 @@
 """`pm.fit(..., batch_size=...)`: what it returns, how it ends, how it goes on, and what it refuses."""
 
+import json
 import subprocess
 import sys
 from copy import copy
@@ -195,24 +196,24 @@ def test_of_no_steps_there_is_no_objective(learned):
 
 
 CUT = """
-import sys
-from tests.variational.test_streaming_inference import fit, gpep
-done, start = int(sys.argv[1]), sys.argv[3:]
-fit(done, start=start[0] if start else None, memory="sites", callbacks=[gpep.Checkpoint(sys.argv[2])])
+import json, sys
+from tests.variational.test_streaming_inference import OF_ONE_FUNCTION, fit, gpep
+for count, path, start in json.loads(sys.argv[1]):
+    fit(count, start=start, memory="sites", callbacks=[gpep.Checkpoint(path)], **OF_ONE_FUNCTION)
 """
 
 
 @pytest.mark.slow
 def test_another_process_goes_on_to_the_last_digit(tmp_path):
     """Forty steps, and twenty in each of two processes."""
-    ends = []
-    for count, path, *start in ((40, "whole.nc"), (20, "half.nc"), (20, "both.nc", "half.nc")):
-        given = [str(count), *(str(tmp_path / name) for name in (path, *start))]
-        subprocess.run([sys.executable, "-W", "ignore", "-c", CUT, *given], check=True, cwd=Path(__file__).parents[2])
-        ends.append(xr.open_datatree(tmp_path / path).load())
-    assert ends[0]["history"].sizes["step"] == 40
+    whole, half, both = (str(tmp_path / name) for name in ("whole.nc", "half.nc", "both.nc"))
+    for runs in ([(40, whole, None), (20, half, None)], [(20, both, half)]):
+        command = [sys.executable, "-W", "ignore", "-c", CUT, json.dumps(runs)]
+        subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
+    one, other = (xr.open_datatree(path).load() for path in (whole, both))
+    assert one["history"].sizes["step"] == 40
     for name in ("posterior", "history"):
-        xr.testing.assert_identical(ends[0][name].to_dataset(), ends[2][name].to_dataset())
+        xr.testing.assert_identical(one[name].to_dataset(), other[name].to_dataset())
 
 
 class ReachedError(Exception):
