@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.processor_time import (  # noqa: F401  # pytest looks for hooks here
     pytest_sessionfinish,
     pytest_terminal_summary,
 )
+from tests.short_lived import ShortLived
 
 # Machine code takes ten seconds to make for a graph that a test evaluates a few times. Tests of compiled graphs ask for
 # `machine_code`, or name their mode.
@@ -33,7 +35,9 @@ pytensor.config.cxx = ""
 # Nor does a variable keep the lines that made it, which takes a seventh of the time of a graph.
 pytensor.config.traceback__limit = 0
 
-if "PYTEST_XDIST_WORKER" in os.environ:
+_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+_FORKS = _WORKER and sys.platform == "linux"
+if _WORKER:
     compile_once()
 
 # A shell starts what it sends to the background with interrupts ignored, and tests interrupt fits.
@@ -67,11 +71,13 @@ _process = psutil.Process()
 _kept = _process.memory_info().rss
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """Modules stay to the end, so that collections of garbage need not go over them again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
+    if _FORKS:
+        session.config.pluginmanager.register(ShortLived(_make_shared))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -100,11 +106,12 @@ def pytest_collection_modifyitems(config, items):
 def memory_given_back():
     """Graphs that a file of tests leaves behind are freed before the next one begins, once they have become many.
 
-    They are full of circles, and a collection goes over all that is alive, which takes longer with every file.
+    They are full of circles, and a collection goes over all that is alive, which takes longer with every file. Where
+    tests have short-lived processes, the end of a process frees them.
     """
     global _kept
     yield
-    if _process.memory_info().rss > _kept + _GARBAGE:
+    if not _FORKS and _process.memory_info().rss > _kept + _GARBAGE:
         gc.collect()
         _kept = _process.memory_info().rss
 
@@ -162,6 +169,16 @@ def _centred():
 def _fit_again(**kwargs):
     with _fit(models.shared).model, graphs.hardly_rewritten():
         return pm.fit(progressbar=False, random_seed=1, **kwargs)
+
+
+def _make_shared():
+    """Make the fits that tests share, once, before the processes are forked that run these tests."""
+    _fit(models.shared)
+    _fit(_centred)
+    _fit(models.per_class, hyperparameters=models.MEANS)
+    _fit(models.fixed)
+    _fit_again(method="iep")
+    _fit_again(method="nested_ep", hyper="ccd")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,130 @@
+"""Tests run in short-lived processes, which end before they hold much memory.
+
+Graphs that tests leave behind are full of circles. A collection of them takes an eighth of the time of all tests, and
+what a kernel's compiler has used never comes back. The end of a process frees all of it at once.
+"""
+
+import gc
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+import psutil
+import pytest
+
+__all__ = ["ShortLived"]
+
+_MOST = 1.05e9  # bytes of a process, after which it takes no other file
+_OBJECTS = 1_000_000  # that may be made between collections
+
+
+class ShortLived:
+    """A plugin of a worker that forks a process for some files of tests, and another one for those that follow.
+
+    The worker runs no test itself, so that each of them finds it as it was at first.
+
+    Parameters
+    ----------
+    prepare : function
+        Function that makes what all tests share, before the first fork.
+    """
+
+    def __init__(self, prepare: Callable[[], object]) -> None:
+        self._prepare = prepare
+        self._prepared = False
+        self._process: int | None = None
+        self._connection: Connection | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        if self._process == 0:  # this is the process that runs it
+            return None
+        if self._process is None:
+            self._fork(item.session)
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        ends = nextitem is None or nextitem.path != item.path
+        self._connection.send((item.nodeid, nextitem and nextitem.nodeid, ends))
+        try:
+            reports, over = self._connection.recv()
+        except EOFError:
+            reports, over = [], True
+            self._report_end(item)
+        for each in reports:
+            report = item.config.hook.pytest_report_from_serializable(config=item.config, data=each)
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        if self._process is not None and (over or nextitem is None):
+            self._end()
+        return True
+
+    def _report_end(self, item: pytest.Item) -> None:
+        """A test that ends its process has failed; those that follow have another process."""
+        code = os.waitstatus_to_exitcode(self._end())
+        says = f"The process of this test ended with code {code}; a negative one is that of a signal."
+        no_cost = {"processor_seconds": 0.0, "peak_bytes": 0}
+        report = pytest.TestReport(item.nodeid, item.location, {}, "failed", says, "call", **no_cost)
+        item.ihook.pytest_runtest_logreport(report=report)
+
+    def _fork(self, session: pytest.Session) -> None:
+        if not self._prepared:
+            self._prepare()
+            gc.collect()
+            gc.freeze()
+            self._prepared = True
+        self._connection, other = Pipe()
+        sys.stdout.flush()
+        with warnings.catch_warnings():
+            # A thread of pytest-xdist waits for messages, and holds no lock that tests need.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process = os.fork()
+        if self._process == 0:
+            self._connection.close()
+            try:
+                _serve(other, session)
+            finally:
+                os._exit(0)
+        other.close()
+
+    def _end(self) -> int:
+        self._connection.close()
+        _, status = os.waitpid(self._process, 0)
+        self._process = None
+        return status
+
+
+class _Reports:
+    """A plugin that keeps reports, in place of the one that sends them to the process that prints."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.kept = list[Any]()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.kept.append(self.config.hook.pytest_report_to_serializable(config=self.config, report=report))
+
+
+def _serve(connection: Connection, session: pytest.Session) -> None:
+    """Run the tests that are asked for, until the other end is closed."""
+    gc.set_threshold(_OBJECTS, 10, 10)
+    manager = session.config.pluginmanager
+    for plugin in manager.get_plugins():
+        if type(plugin).__name__ == "WorkerInteractor":
+            manager.unregister(plugin)
+    reports = _Reports(session.config)
+    manager.register(reports)
+    items = {item.nodeid: item for item in session.items}
+    me = psutil.Process()
+    while True:
+        try:
+            name, next_name, ends = connection.recv()
+        except EOFError:
+            session._setupstate.teardown_exact(None)
+            return
+        item = items[name]
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=items.get(next_name))
+        connection.send((reports.kept, ends and me.memory_info().rss > _MOST))
+        reports.kept = []
