@@ -58,7 +58,6 @@ _REWRITTEN = {
     "structure/test_recipes.py",
     "structure/test_rewrites.py",
     "structure/test_support.py",
-    "structure/univariate/test_likelihood.py",
     "hyper/test_active_log_posterior.py",
     "hyper/test_log_posterior.py",
     "hyper/test_sparse_log_posterior.py",
