@@ -107,7 +107,9 @@ def test_a_fit_that_did_not_converge_says_so_again(tmp_path):
     model, _ = models.shared()
     with model, pytest.warns(RuntimeWarning, match="did not converge"):
         fit = pm.fit(method="nested_ep", n=1, progressbar=False)
-    again = gpep.from_datatree(through_file(fit.to_datatree(), tmp_path / "fit", "netcdf"), model)
+    tree = through_file(fit.to_datatree(), tmp_path / "fit", "netcdf")
+    assert not tree.attrs["converged"]
+    again = gpep.from_datatree(tree, model)
     assert not again.converged
     assert again.message == fit.message
 
