@@ -44,7 +44,7 @@ def through_file(tree, path, form):
     return read(path)
 
 
-@pytest.mark.variation(but=["per class-netcdf", "no hyperparameters-zarr"])
+@pytest.mark.variation(but=["shared, ccd-netcdf", "no hyperparameters-zarr"])
 @pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning", "ignore:.*R-hat:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:In hyper='nuts'")
 @pytest.mark.parametrize(

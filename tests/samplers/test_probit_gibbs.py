@@ -78,11 +78,10 @@ def exact():
     [
         # However the prior is written, the density that moves the hyperparameters is the same.
         pytest.param("collapsed", True, 2500, marks=pytest.mark.slow),
-        pytest.param("whitened", False, 2500, marks=pytest.mark.slow),
         # With latent values held the hyperparameters move little at a time.
         *(pytest.param("centred", rotated, 15_000, marks=pytest.mark.calibration) for rotated in (True, False)),
         pytest.param("collapsed", False, 4000, marks=pytest.mark.calibration),
-        pytest.param("whitened", True, 4000, marks=pytest.mark.calibration),
+        *(pytest.param("whitened", rotated, 4000, marks=pytest.mark.calibration) for rotated in (True, False)),
     ],
 )
 def test_hyperparameters_and_latent_values_of_a_tiny_model(hyper, rotated, draws, exact):

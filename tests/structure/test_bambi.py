@@ -204,13 +204,8 @@ def test_bambi_interprets_by_draws_of_a_fit() -> None:
     assert_allclose(summary["estimate"], change.mean(), atol=1e-8)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("ratings and groups", marks=pytest.mark.calibration),
-        pytest.param("classes and groups", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.calibration
+@pytest.mark.parametrize("name", ["ratings and groups", "classes and groups"])
 def test_predictions_are_those_of_the_sampler_of_bambi(name: str) -> None:
     model = uncentred(name)
     fit = pm.fit(model=model.backend.model, method="qep" if "classes" in name else "ep", progressbar=False)

@@ -296,11 +296,11 @@ def test_log_density_is_that_of_the_model(declare):
     likelihood = found.likelihood_model.given(parameters)
     f = np.array([0.3, -0.2, 0.9, -1.0])
     (expected,) = model.compile_fn(model.logp([model["y"]], sum=False), mode="FAST_COMPILE")({"f": f})
-    ours = likelihood.density.two_derivatives(f, likelihood.density.columns(labels, parameters))
+    density, step = likelihood.density, 1e-5
+    columns = density.columns(labels, parameters)
+    ours, up, down = (density.two_derivatives(f + t * step, columns) for t in (0.0, 1.0, -1.0))
     assert_allclose(ours[0], expected, rtol=1e-9)
-    step = 1e-5
-    up, down = (likelihood.log_densities(f[None] + t * step, labels) for t in (1.0, -1.0))
-    assert_allclose(ours[1], (up - down) / (2.0 * step), rtol=1e-6, atol=1e-8)
+    assert_allclose(ours[1:], (up - down)[:2] / (2.0 * step), rtol=1e-6, atol=1e-6)
 
 
 def test_densities_that_mix_rows_are_refused():
