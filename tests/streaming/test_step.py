@@ -201,6 +201,7 @@ def test_without_memory_the_fixed_point_is_that_of_ep(at_fixed_point):
     assert_allclose(own.root, ep.root, atol=1e-4)
 
 
+@pytest.mark.variation
 def test_there_the_gradient_is_that_of_the_evidence(at_fixed_point):
     problem, (_, of_theta, of_inducing, *_) = at_fixed_point
     total = [np.zeros_like(of_theta), np.zeros_like(of_inducing)]

@@ -24,6 +24,7 @@ def fitted():
     return model, gp, fit
 
 
+@pytest.mark.variation(but=["bernoulli_probit-ep"])
 @pytest.mark.parametrize(("make", "method"), [(models.shared, "nested_ep"), (models.bernoulli_probit, "ep")])
 def test_with_all_rows_active_it_is_the_dense_fit(make, method):
     model, _ = make()
