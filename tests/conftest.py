@@ -58,12 +58,11 @@ _REWRITTEN = {
     "structure/test_recipes.py",
     "structure/test_rewrites.py",
     "structure/test_support.py",
-    "structure/univariate/test_likelihood.py",
     "hyper/test_active_log_posterior.py",
     "hyper/test_log_posterior.py",
     "hyper/test_sparse_log_posterior.py",
 }
-_NOT_REWRITTEN = {"sampling/test_sparse_model.py", "sampling/test_sum_values.py"}
+_NOT_REWRITTEN = {"samplers/test_inducing_model.py", "samplers/test_sum_values.py"}
 """Files of these folders that evaluate each graph a few times."""
 _EXTRA = {"cluster", "benchmarks", "test_docstring_examples.py", "test_examples.py"}
 _GARBAGE = 150e6  # bytes
@@ -81,12 +80,25 @@ def pytest_collection_finish(session):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Tests of clusters, of commands and of examples, those of docstrings too, have a target of their own."""
+def pytest_collection_modifyitems(config, items):
+    """Tests of clusters, of commands and of examples, those of docstrings too, have a target of their own.
+
+    A `variation` runs with the slow tests, but for the parameters that its mark names.
+    """
     here = Path(__file__).parent
+    named, found = set(), set()
     for item in items:
         if item.path.relative_to(here).parts[0] in _EXTRA:
             item.add_marker("extra")
+        for mark in list(item.iter_markers("variation")):
+            of, kept = item.nodeid.partition("[")[0], mark.kwargs.get("but", [])
+            named |= {(of, each) for each in kept}
+            if kept and item.callspec.id in kept:
+                found.add((of, item.callspec.id))
+            else:
+                item.add_marker(pytest.mark.slow("a variation"))
+    if (missing := named - found) and not any("::" in each for each in config.args):
+        raise pytest.UsageError(f"Marks `variation` name parameters that do not exist: {sorted(missing)}.")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -115,8 +127,12 @@ def rewriting(request):
 
 @pytest.fixture(autouse=True)
 def rewriting_of_slow_tests(request):
-    """What is long is mostly the evaluation of graphs, which is faster where they are rewritten."""
-    with graphs.rewritten() if request.node.get_closest_marker("slow") else nullcontext():
+    """What is long is mostly the evaluation of graphs, which is faster where they are rewritten.
+
+    A variation has its graphs like the test that it varies.
+    """
+    long = any(not mark.args for mark in request.node.iter_markers("slow"))
+    with graphs.rewritten() if long else nullcontext():
         yield
 
 

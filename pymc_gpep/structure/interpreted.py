@@ -39,6 +39,7 @@ __all__ = [
 
 
 _OF_OTHER_CODE = "fusion", "BlasOpt", "inplace", "local_pow_to_nested_squaring"
+_MULTIPLIED_OUT = ("local_greedy_distributor",)
 _OF_ASSUMPTIONS = (
     "dot_diag_to_elemwise",
     "orthogonal_dot_transpose_to_eye",
@@ -51,8 +52,11 @@ INTERPRETED = Mode(
     VMLinker(use_cloop=False, c_thunks=False),
     # All that makes graphs stable and small, so that values are those of compiled ones up to rounding. Fused operations
     # would gain nothing here, and an operation in place is one that makes an array and copies it. Rewrites by
-    # assumptions take long, and models have few products of matrices that are known to be diagonal or orthogonal.
-    RewriteDatabaseQuery(include=["fast_run", "py_only"], exclude=[*_OF_OTHER_CODE, *_OF_ASSUMPTIONS]),
+    # assumptions take long, and models have few products of matrices that are known to be diagonal or orthogonal. The
+    # search for sums that are simpler when multiplied out takes half of the rewriting of derivatives, and finds few.
+    RewriteDatabaseQuery(
+        include=["fast_run", "py_only"], exclude=[*_OF_OTHER_CODE, *_OF_ASSUMPTIONS, *_MULTIPLIED_OUT]
+    ),
 ).register(*NUMPY_REWRITES)
 
 

@@ -38,4 +38,4 @@ def test_from_anywhere(data):
 @pytest.mark.slow
 @pytest.mark.parametrize("data", [iris, wine])
 def test_from_anywhere_on_the_grid(data):
-    check(data, half_of_grid())
+    check(data, half_of_grid(), every=2)

@@ -451,6 +451,7 @@ def test_labels_outside_the_range_are_refused(wrong, message):
         classifier(X, np.append(y[:-1], wrong), 3, fixed)
 
 
+@pytest.mark.variation
 def test_nuts_goes_on_where_the_covariance_is_none():
     """A constant below 0 in the covariance makes it indefinite: half of what the prior allows here."""
     X, y = models.data()

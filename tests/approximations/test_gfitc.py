@@ -29,6 +29,7 @@ def solved(problem, likelihood=None):
     return solution, (solution.inducing_slope, *bars[:3])
 
 
+@pytest.mark.variation(but=["0.0-own"])
 @whose
 @pytest.mark.parametrize("noise", [2.0, 0.0])
 def test_it_is_dense_ep(own, noise):

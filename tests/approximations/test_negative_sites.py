@@ -109,6 +109,7 @@ def test_ep_from_cold_finds_the_good_one_of_two_fixed_points():
     assert solution.evidence == pytest.approx(exact, abs=0.3)
 
 
+@pytest.mark.variation
 def test_precisions_stay_at_zero_where_ep_does_not_converge_otherwise():
     """Two responses that contradict each other by ten scales of the density."""
     y, k = np.array([1.0, 3.0]), 2.0 * np.array([[1.0, 0.95], [0.95, 1.0]])

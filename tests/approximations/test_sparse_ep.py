@@ -157,6 +157,7 @@ def outliers(problem):
     return problem._replace(x=x, y=np.where(np.arange(len(y)) % 5 == 0, (y + 1) % 3, y), mean=0.0 * problem.mean)
 
 
+@pytest.mark.variation(but=["noisy_multinomial_probit"])
 @pytest.mark.parametrize(
     "likelihood", [NoisyMultinomialProbitLikelihood(), RobustMaxLikelihood()], ids=lambda x: x.name
 )

@@ -202,6 +202,7 @@ def test_large_functions_converge(likelihood, own):
     assert solution.convergence.converged
 
 
+@pytest.mark.variation(but=["multinomial_probit"])
 @several
 def test_single_steps_never_lower_the_bound_and_end_at_its_maximum(likelihood):
     problem = problem_for(likelihood, 8, 30, 5)
@@ -224,6 +225,7 @@ def problem_of_planes(seed, n, c, m):
     return problem._replace(y=(problem.x @ slopes).argmax(axis=1))
 
 
+@pytest.mark.variation
 def test_labels_with_noise_begin_by_ep():
     """Where there are several maxima that is a higher one here, and fewer steps from one of them elsewhere."""
     likelihood, gains, steps = RobustMaxLikelihood(), [], []

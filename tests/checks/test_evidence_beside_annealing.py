@@ -121,8 +121,10 @@ FIXED = {
 
 
 @interpreted_sampler
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == "poisson" else pytest.mark.calibration) for name in FIXED],
+)
 def test_means_are_those_of_nuts(name):
     """Within 4 Monte Carlo errors, and what the approximation is off by in the long runs of the test before."""
     model, _ = model_of(FIXED[name], eta=1.2)

@@ -90,6 +90,7 @@ def test_weights_are_ratios_of_the_densities(method, per_class, softmax, rotated
     np.testing.assert_allclose(x, f - fit.solution.mean, atol=1e-12)
 
 
+@pytest.mark.variation(but=["ordered_probit", "poisson"])
 @pytest.mark.parametrize("name", CASES)
 def test_each_point_has_what_its_likelihood_is_given(name):
     model, _ = model_of(CASES[name].observe)
@@ -132,6 +133,7 @@ def test_evidence_and_means_are_those_of_quadrature(exact):
     np.testing.assert_allclose(check.mean_shift.T, shift, rtol=0, atol=5 * check.standard_error)
 
 
+@pytest.mark.variation
 def test_evidence_is_that_of_another_sampler():
     problem = random_problem(3, 20, 3, variance=4.0)
     model, k = classifier(2.0, X=problem.X, y=problem.y)
@@ -237,6 +239,7 @@ def sampled_probabilities(k, y):
     return probabilities(solution.likelihood, y, slices(solution.posterior, solution.likelihood, y, steps=180, burn=30))
 
 
+@pytest.mark.variation
 def test_points_against_another_sampler():
     """By how much class-independent EP and Laplace's method are off at each point, beside another sampler."""
     problem = random_problem(3, 20, 3, variance=10.0)

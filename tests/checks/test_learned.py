@@ -97,6 +97,7 @@ def some_wine():
 WITH_WINE = ("the same, a length scale for each", "long length scales", "a small magnitude")
 
 
+@pytest.mark.variation(but=["a small magnitude-some_wine", "long length scales-petals", "a small magnitude-petals"])
 @pytest.mark.parametrize(
     ("case", "data"), [*((case, petals) for case in CASES), *((case, some_wine) for case in WITH_WINE)]
 )

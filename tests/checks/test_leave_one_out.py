@@ -53,6 +53,7 @@ def cavity_loo(approximation, problem):
     return elpd, log_predictive_density(likelihood, solution.mean.T, solution.cov, problem.y) - elpd
 
 
+@pytest.mark.variation(but=["10000.0"])
 @pytest.mark.parametrize("variance", [1e-6, 1.0, 1e4, 1e8])
 def test_cavity_of_coupled_sites_keeps_its_digits(variance):
     """Against numbers of 60 digits, in the differences between classes, which are all that a likelihood sees."""
@@ -198,6 +199,7 @@ def test_log_probability_of_two_classes(gap, variance):
     assert_allclose(log_predictive_density(SoftmaxLikelihood(), mean, cov, [0]), exact, atol=0.02 if gap > 8 else 1e-9)
 
 
+@pytest.mark.variation(but=["softmax-5", "softmax-4"])
 @pytest.mark.parametrize(
     ("likelihood", "c"),
     [

@@ -82,6 +82,7 @@ def test_weights_have_no_heavy_tail():
     assert elsewhere.pareto_k > 0.7
 
 
+@pytest.mark.variation
 def test_coupled_sites_by_draws_from_the_posterior_without_them():
     """Weights take sites out of the posterior; here they are never in it."""
     c, problem = 3, random_problem(5, N, 3, variance=3.0)

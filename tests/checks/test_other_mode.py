@@ -45,6 +45,7 @@ def test_both_modes_are_named_with_their_masses():
     assert found[0] == pytest.approx(fit.log_evidence, abs=0.01)
 
 
+@pytest.mark.variation(but=["y0"])
 @pytest.mark.parametrize(
     "y",
     [

@@ -16,7 +16,7 @@ XNEW = np.array([[-1.2, -1.0], [-0.4, 0.1], [0.5, 0.6], [2.5, -2.0]])
     ("name", "n"),
     [
         *((name, 200) for name in ("shared", "per_class")),
-        *(pytest.param(name, 3000, marks=pytest.mark.slow) for name in ("shared", "per_class")),
+        pytest.param("shared", 3000, marks=pytest.mark.slow),
     ],
 )
 def test_draws_of_a_gaussian_predict_what_it_predicts(name, n, request):
@@ -33,6 +33,7 @@ def test_draws_of_a_gaussian_predict_what_it_predicts(name, n, request):
     assert_allclose(scaled, 0, atol=6 * np.sqrt(2 / n))
 
 
+@pytest.mark.variation
 def test_softmax():
     model, gp = models.softmax()
     with model:

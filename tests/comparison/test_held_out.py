@@ -32,6 +32,7 @@ def fitted():
     return of
 
 
+@pytest.mark.variation
 def test_counts_are_scored_by_density_and_mean(fitted):
     _, fits, held_out, table = fitted("poisson")
     gp, x, y, data = held_out.values()
@@ -49,6 +50,7 @@ def test_counts_are_scored_by_density_and_mean(fitted):
     assert not {"accuracy", "information", "probability_difference"} & set(table)
 
 
+@pytest.mark.variation
 def test_ordered_classes_are_scored_by_their_order_as_well(fitted):
     _, fits, held_out, table = fitted("ordered_probit")
     gp, x, y = held_out.values()

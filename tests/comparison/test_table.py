@@ -34,6 +34,7 @@ def table(shared, results, held_out):
     return gpep.compare_methods(results, "EP", gp=shared.gp, random_seed=1, **held_out)
 
 
+@pytest.mark.variation
 def test_each_method_itself(shared, shared_iep, shared_mcmc, table):
     assert list(table.index) == ["EP", "IEP", "MCMC"]
     assert_allclose(table["log_evidence"][:2], [shared.fit.log_evidence, shared_iep.log_evidence])

@@ -58,6 +58,7 @@ def dense():
     return fitted(**INTEGRATED)
 
 
+@pytest.mark.variation(but=["ep", "tap_naive", "kl"])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_evidence_and_gradient(method, request):
     theta = np.array([0.4, -0.2])
@@ -70,6 +71,7 @@ def test_evidence_and_gradient(method, request):
     assert_allclose(found.gradient, expected.gradient, atol=1e-6)
 
 
+@pytest.mark.variation
 @pytest.mark.usefixtures("known")
 def test_fit_draws_and_file(dense):
     (expected, gp), (fit, own) = dense, fitted(**INTEGRATED)
@@ -94,6 +96,7 @@ def test_fit_draws_and_file(dense):
         assert_allclose(drawn.std("draw"), spread, rtol=0.1)
 
 
+@pytest.mark.variation
 @models.interpreted_sampler
 @pytest.mark.usefixtures("known")
 def test_samplers():

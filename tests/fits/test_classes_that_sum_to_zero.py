@@ -25,6 +25,7 @@ def fitted(zero_sum: bool, softmax: bool) -> gpep.Fit:
         return pm.fit(method="laplace" if softmax else "nested_ep", progressbar=False)
 
 
+@pytest.mark.variation(but=["True"])
 @pytest.mark.parametrize("softmax", [False, True])
 def test_zero_sums_change_nothing_that_is_seen(softmax):
     plain, zero = fitted(False, softmax), fitted(True, softmax)

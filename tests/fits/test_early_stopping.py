@@ -40,7 +40,12 @@ def mean_log_density(fit):
     return np.log(p[np.arange(len(Y)), Y]).mean()
 
 
-@pytest.fixture(scope="module", params=list(WAYS))
+FEW = ["all latent values", "active rows"]
+
+
+@pytest.fixture(
+    scope="module", params=[name if name in FEW else pytest.param(name, marks=pytest.mark.variation) for name in WAYS]
+)
 def way(request):
     held, seen = gpep.EarlyStopping(X, Y), []
     per = EPOCHS.get(request.param, 1)
@@ -148,6 +153,7 @@ def test_what_made_the_latent_values_may_be_given():
     assert held.scores.accuracy > 0.9
 
 
+@pytest.mark.variation
 def test_other_methods_have_no_fit_to_score():
     with models.fixed()[0], pytest.raises(TypeError, match=r"for the methods of pymc_gpep, but got a"):
         pm.fit(2, method="advi", callbacks=[gpep.EarlyStopping(X, Y)], progressbar=False)

@@ -50,6 +50,7 @@ def fit(request):
     return fitted(lambda: trend(XY if request.param == "array" else pm.Data("X", XY)))
 
 
+@pytest.mark.variation(but=["array"])
 def test_a_process_alone_at_new_inputs(fit):
     k = expquad(XY, XY) + 1e-6 * np.eye(N) + XY @ XY.T + 1.0
     found = fit.effects("f", Xnew=NEW)["f"]
@@ -164,6 +165,7 @@ def test_processes_that_are_all_there_is():
         plain.effects("f", data={"X": NEW})
 
 
+@pytest.mark.variation(but=["pm.Data"])
 @pytest.mark.parametrize("data", [False, True], ids=["array", "pm.Data"])
 def test_classes(data):
     """The process of each class and a trend: together they are what is predicted."""

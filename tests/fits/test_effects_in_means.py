@@ -62,6 +62,7 @@ def fitted(declare, inside, data=False, **kwargs):
         return pm.fit(**{"method": method, "hyper": "map"} | SMALL | kwargs)
 
 
+@pytest.mark.variation(but=["beside another effect"])
 @pytest.mark.parametrize(
     ("form", "data"),
     [(classes, True), (beside_another, False)],
@@ -97,6 +98,7 @@ def test_hyperparameters_of_such_a_model_are_integrated_as_those_of_sums(fit):
     assert "Integrated: b, level, a, f_rotated_." in str(fit)
 
 
+@pytest.mark.variation
 def test_draws(fit):
     draws, effects = fit.sample(3000, random_seed=2)["posterior"], fit.effects(["a", "b"])
     for name, moments in effects.items():
@@ -126,6 +128,7 @@ def test_a_file_whose_fit_had_them_as_hyperparameters_is_read(model):
     assert again.log_evidence == pytest.approx(before.log_evidence, abs=1e-9)
 
 
+@pytest.mark.variation
 def test_marginal_models_have_them_integrated(model):
     marginal = gpep.marginalize(model)
     assert [rv.name for rv in marginal.free_RVs] == ["ls"]

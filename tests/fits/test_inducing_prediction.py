@@ -54,6 +54,7 @@ def test_they_are_orthants(predicted):
         assert_allclose(p, orthant_probabilities(mean, cov, 1e-12), rtol=0, atol=1e-6)
 
 
+@pytest.mark.variation(but=["sparse_vi of the step"])
 def test_they_are_shares_of_draws(predicted):
     rng, draws = np.random.default_rng(5), 1_000_000
     for mean, cov, p, _ in zip(*predicted, strict=True):

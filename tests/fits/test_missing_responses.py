@@ -81,6 +81,7 @@ def fits():
     return model, fitted(model), fitted(declared(binary, KEPT, BINARY[KEPT]))
 
 
+@pytest.mark.variation(but=["binary"])
 @pytest.mark.parametrize("case", CASES)
 def test_rows_without_a_response_are_left_out_and_predicted(case, fits):
     declare, y, method, data = CASES[case]
@@ -121,6 +122,7 @@ def test_moments_are_those_of_the_rows_with_a_response(fits):
     assert_allclose(left_out, without.loo().elpd_i, atol=1e-8)
 
 
+@pytest.mark.variation
 def test_a_process_has_values_at_all_rows():
     """Posterior means at the rows without a response are those of predictions."""
     fit = fitted(declared(process, np.full(N, True), with_nan(BINARY)))
@@ -153,6 +155,7 @@ def test_draws_of_one_seed_are_the_same(fits):
     assert_array_equal(one, other)
 
 
+@pytest.mark.variation
 def test_a_saved_fit_predicts_missing_responses(fits):
     model, fit, _ = fits
     again = gpep.from_datatree(fit.to_datatree(), model)

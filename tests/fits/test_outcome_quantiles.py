@@ -38,6 +38,7 @@ def parts(name):
     ]
 
 
+@pytest.mark.variation(but=["negative_binomial", "logistic", "binomial"])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_the_distribution_function_reaches_the_level_at_the_quantile(name):
     found = outcome_quantiles(parts(name), LEVELS)

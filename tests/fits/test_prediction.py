@@ -76,6 +76,7 @@ def test_chunks_do_not_show(shared, monkeypatch):
     xr.testing.assert_allclose(shared.fit.predict(shared.gp, x), whole)
 
 
+@pytest.mark.variation
 def test_intervals_hold_the_probabilities_and_widen_with_their_level(shared_ccd):
     X = shared_ccd.fitted_inputs()[:4] + 0.1
     half, most = (shared_ccd.predict(X, intervals=level, covariances=False, progressbar=False) for level in (0.5, 0.95))

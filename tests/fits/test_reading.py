@@ -23,6 +23,7 @@ def logit(name, f, observed):
     return pm.Bernoulli(name, logit_p=f, observed=observed)
 
 
+@pytest.mark.variation(but=["batches"])
 @pytest.mark.filterwarnings("ignore:Hyperparameters did not converge")
 @pytest.mark.parametrize(
     ("method", "options"),

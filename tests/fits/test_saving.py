@@ -44,6 +44,7 @@ def through_file(tree, path, form):
     return read(path)
 
 
+@pytest.mark.variation(but=["shared, ccd-netcdf", "no hyperparameters-zarr"])
 @pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning", "ignore:.*R-hat:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:In hyper='nuts'")
 @pytest.mark.parametrize(
@@ -106,7 +107,9 @@ def test_a_fit_that_did_not_converge_says_so_again(tmp_path):
     model, _ = models.shared()
     with model, pytest.warns(RuntimeWarning, match="did not converge"):
         fit = pm.fit(method="nested_ep", n=1, progressbar=False)
-    again = gpep.from_datatree(through_file(fit.to_datatree(), tmp_path / "fit", "netcdf"), model)
+    tree = through_file(fit.to_datatree(), tmp_path / "fit", "netcdf")
+    assert not tree.attrs["converged"]
+    again = gpep.from_datatree(tree, model)
     assert not again.converged
     assert again.message == fit.message
 
@@ -133,6 +136,13 @@ def another(*, y=None, ls=None, scale=9.0, classes=3, X=None, names=models.SPECI
     return model
 
 
+@pytest.mark.variation(
+    but=[
+        "changes4-its classes are .*, sp., not setosa",
+        "changes3-The priors of the hyperparameters are not those that were fitted",
+        "changes1-to 30 points: the model has 9 points",
+    ]
+)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

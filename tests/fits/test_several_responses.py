@@ -85,6 +85,7 @@ def joint():
 # A variable that is split in two is the same.
 
 
+@pytest.mark.variation
 def test_a_variable_split_in_two_has_the_same_fit(pair):
     one, two = pair
     assert two.log_evidence == pytest.approx(one.log_evidence, abs=1e-10)
@@ -206,6 +207,7 @@ def test_a_count_and_a_time_of_one_frailty_are_integrated_as_by_quadrature():
         assert fit.mean_data[name] == pytest.approx((tilted * value).sum() / tilted.sum(), abs=0.01)
 
 
+@pytest.mark.variation(but=["constant"])
 @pytest.mark.parametrize("inputs", [lambda name, x: pm.Data(name, x), lambda name, x: x], ids=["data", "constant"])
 def test_a_process_of_two_variables_is_predicted_at_other_inputs(inputs):
     x, new = np.linspace(-2, 2, 9)[:, None], np.array([[0.3], [2.5]])
@@ -236,6 +238,7 @@ def test_a_process_of_two_variables_is_predicted_at_other_inputs(inputs):
 # As with one variable.
 
 
+@pytest.mark.variation
 def test_responses_of_one_variable_may_be_missing():
     missing = [3, 7]
     keep = np.setdiff1d(np.arange(N), missing)

@@ -366,6 +366,7 @@ FORMS = {
 }
 
 
+@pytest.mark.variation(but=["sums to zero", "intercepts", "walks by their precision"])
 @pytest.mark.parametrize("case", FORMS)
 def test_forms_of_one_model_have_the_same_evidence(case):
     forms, values = FORMS[case]
@@ -390,6 +391,7 @@ SHARED = {
 }  # fmt: skip
 
 
+@pytest.mark.variation(but=["walks"])
 @pytest.mark.parametrize("case", SHARED)
 def test_forms_of_one_model_have_the_same_moments(case):
     forms, names, atol = SHARED[case]
@@ -402,6 +404,7 @@ def test_forms_of_one_model_have_the_same_moments(case):
 # ---- hyperparameters -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.variation(but=["correlated_slopes"])
 @pytest.mark.parametrize("name", ["correlated_slopes", "areas", "process_and_trend"])
 def test_gradient_of_the_log_posterior(name):
     log_posterior = DenseLogPosterior(read_classifier(MODELS[name]()), EP(tolerance=1e-10))
@@ -445,6 +448,7 @@ def test_many_hyperparameters_are_warned_of():
         fitted(made(many_scales(16)), method="laplace", hyper=None)
 
 
+@pytest.mark.variation
 def test_a_variable_that_a_user_keeps_is_a_hyperparameter():
     fit = fitted(MODELS["varying_intercepts"](), method="laplace", hyperparameters=["beta"])
     assert set(fit.hyperparameters.data_vars) == {"sigma", "beta"}
@@ -462,6 +466,7 @@ def test_methods_by_inducing_inputs_name_another(method):
 # ---- classes, and draws given hyperparameters ------------------------------------------------------------------
 
 
+@pytest.mark.variation(but=["softmax_with_reference-laplace"])
 @pytest.mark.parametrize(
     ("name", "method"), [("classes_with_trend", "nested_ep"), ("softmax_with_reference", "laplace")]
 )

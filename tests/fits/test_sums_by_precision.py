@@ -67,9 +67,12 @@ CASES = {
     "areas and noise, Laplace": (areas_and_noise, "laplace", "grid"),
     "some missing, Laplace": (some_missing, "laplace"),
 }
+FEW = ["groups and a walk, EP", "areas and noise, Laplace"]
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(
+    scope="module", params=[name if name in FEW else pytest.param(name, marks=pytest.mark.variation) for name in CASES]
+)
 def case(request):
     return Case(*CASES[request.param])
 

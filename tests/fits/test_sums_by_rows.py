@@ -80,9 +80,12 @@ CASES = {
     "classes, nested EP": (classes, "nested_ep"),
     "softmax of zero sums, Laplace": (softmax_of_zero_sums, "laplace", "map"),
 }
+FEW = ["binary, EP", "classes, nested EP"]
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(
+    scope="module", params=[name if name in FEW else pytest.param(name, marks=pytest.mark.variation) for name in CASES]
+)
 def case(request):
     build, method, *hyper = CASES[request.param]
     return Case(build, method, **({"hyper": hyper[0]} if hyper else {}))
@@ -147,7 +150,8 @@ def test_rows_left_out(case):
         assert_allclose(one, other, atol=1e-6)
 
 
-some = pytest.mark.parametrize("case", ["binary, EP", "softmax of zero sums, Laplace"], indirect=True)
+ZERO_SUMS = pytest.param("softmax of zero sums, Laplace", marks=pytest.mark.variation)
+some = pytest.mark.parametrize("case", ["binary, EP", ZERO_SUMS], indirect=True)
 
 
 @some
@@ -175,6 +179,7 @@ def test_samplers_move_alike(case):
         assert_allclose(chains[1][name], value, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.variation
 @pytest.mark.parametrize("case", ["process at places, EP"], indirect=True)
 def test_a_process_that_rows_select_from_stays_where_it_is(case):
     data = {"where": [0, 1], "x": [0.0, 1.0], "places": np.linspace(0.1, 1.1, J)[:, None]}
@@ -219,12 +224,13 @@ def test_marginal_model(case, monkeypatch):
     assert_allclose(*[each[1] for each in logps], atol=1e-6)
 
 
-@pytest.mark.parametrize("case", ["softmax of zero sums, Laplace"], indirect=True)
+@pytest.mark.parametrize("case", [ZERO_SUMS], indirect=True)
 def test_corrected_probabilities_are_of_all_rows(case):
     arguments = {"data": {"where": [0, 5], "x": [0.1, 2.0]}, "correction": "tk", "progressbar": False}
     assert_allclose(case.rows.predict(**arguments)["p"], case.dense.predict(**arguments)["p"], atol=1e-6)
 
 
+@pytest.mark.variation
 def test_variables_of_classes_come_back(monkeypatch):
     """Given s, recovered draws have the moments of the fit at this s."""
     monkeypatch.setattr(latent_sum, "_MANY", 1)
@@ -241,14 +247,15 @@ def test_variables_of_classes_come_back(monkeypatch):
         assert_allclose(sd, fit.std_data[name], rtol=0.16)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("build", "method"), [(binary, EP()), (classes, NestedEP())], ids=["binary", "classes"])
 def test_compiled_code_is_given_all_coefficients(monkeypatch, build, method):
+    """A mode that is named is enough: machine code of such graphs would take ten seconds and more."""
     monkeypatch.setattr(latent_sum, "_MANY", 1)
     with pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]}) as model:
         build()
     classifier = read_classifier(model)
-    interpreted, compiled = (DenseLogPosterior(classifier, method, kwargs) for kwargs in ({}, {"mode": "NUMBA"}))
+    interpreted, compiled = (DenseLogPosterior(classifier, method, kwargs) for kwargs in ({}, {"mode": "FAST_COMPILE"}))
+    assert [each._prior_type in classifier.arrays for each in (interpreted, compiled)] == [False, True]
     theta = interpreted.space.initial_point() + 0.3
     found, expected = compiled(theta), interpreted(theta)
     assert found.log_posterior == pytest.approx(expected.log_posterior, abs=1e-7)

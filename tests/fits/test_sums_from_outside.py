@@ -127,6 +127,7 @@ def test_a_file_knows_which_variables_were_kept_out():
     assert read.log_evidence == pytest.approx(fit.log_evidence, abs=1e-9)
 
 
+@pytest.mark.variation
 def test_recovered_draws_keep_their_digits_under_wide_priors():
     with pm.Model() as model:
         s = pm.HalfNormal("s", 1)

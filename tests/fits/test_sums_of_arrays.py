@@ -75,6 +75,7 @@ def of_arrays():
     return by_array(trend)
 
 
+@pytest.mark.variation(but=["one_column"])
 @pytest.mark.parametrize("form", FORMS)
 def test_predictions_are_those_with_data(form, of_arrays):
     fits = of_arrays if form == "trend" else by_array(FORMS[form]), by_data(FORMS[form])
@@ -139,6 +140,7 @@ def beside(declare):
     return fit_of(lambda: pm.Bernoulli("y", logit_p=process("f", XY) + declare(), observed=BINARY))
 
 
+@pytest.mark.variation
 def test_other_data_are_given_beside_inputs():
     hours = np.linspace(0.5, 2, len(NEW))
 
@@ -160,6 +162,13 @@ def test_other_data_are_given_beside_inputs():
         fit.predict(NEW, data={"where": [0, 1], "hours": hours})
 
 
+@pytest.mark.variation(
+    but=[
+        "another array-few rows",
+        "a mean over rows-as many rows as were fitted",
+        "another array-as many rows as were fitted",
+    ]
+)
 @pytest.mark.parametrize("rows", [len(NEW), N], ids=["few rows", "as many rows as were fitted"])
 @pytest.mark.parametrize(
     ("declare", "why"),

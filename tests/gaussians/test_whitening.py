@@ -99,6 +99,7 @@ def test_z_given_f_gives_f_back(prior):
         np.testing.assert_allclose(whitening.latent(whitening.whitened(f, rng)), f, atol=1e-10)
 
 
+@pytest.mark.variation(but=["CoupledSites"])
 def test_z_given_f_is_drawn_from_its_conditional(form):
     """For z ~ N(0, I) and f = a + J z, z given f is N(Jᵀ(JJᵀ)⁻¹(f − a), I − Jᵀ(JJᵀ)⁻¹J)."""
     prior = make_prior(False)

@@ -29,6 +29,9 @@ def test_all_fits_are_kept():
 SLOW = {"batches, sites kept", "batches, bound", "nested EP, a covariance for each class"}
 
 
+@pytest.mark.variation(
+    but=["nested EP", "sparse EP", "batches", "KL of a logit", "Laplace of a softmax", "variational Bayes"]
+)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in FITS]
 )

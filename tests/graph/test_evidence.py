@@ -1,10 +1,7 @@
 """The evidence in PyTensor graphs: values, gradients, shapes, failures."""
 
 import pickle
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -290,17 +287,3 @@ def test_compiled_function_can_be_pickled(package):
     arguments = dense_inputs()
     function = compiled(outputs=0)
     assert package.loads(package.dumps(function))(*arguments) == function(*arguments)
-
-
-@pytest.mark.slow  # a process that imports all, for one address
-def test_pickled_function_runs_in_another_process(tmp_path):
-    """There the solver's address is another one."""
-    arguments = dense_inputs()
-    function = compiled(outputs=0)
-    path = tmp_path / "function"
-    path.write_bytes(cloudpickle.dumps((function, arguments)))
-    code = f"import pickle; f, x = pickle.load(open({str(path)!r}, 'rb')); print(float(f(*x)))"
-    command = [sys.executable, "-c", code]
-    root = Path(__file__).parents[2]
-    result = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
-    assert float(result.stdout) == function(*arguments)

@@ -49,6 +49,7 @@ def at(values, chains=2, draws=10):
     return az.from_dict({"posterior": repeated}, coords={"petal": ["length", "width"]}, dims={"ls": ["petal"]})
 
 
+@pytest.mark.variation(but=["centred"])
 @pytest.mark.parametrize("build", [BUILD["centred"], BUILD["per_class"]], ids=["centred", "per_class"])
 def test_log_density_is_that_of_the_hyperparameters(build):
     model, _ = build()
@@ -166,6 +167,7 @@ def test_failure_of_the_approximation_is_nan(model):
     assert np.isnan(marginal.compile_dlogp()(point)).all()
 
 
+@pytest.mark.variation(but=["shared"])
 @pytest.mark.parametrize("build", [BUILD["shared"], BUILD["centred"]], ids=["shared", "centred"])
 @pytest.mark.filterwarnings(r"ignore:np\.dot.. is faster on contiguous arrays")  # in what PyMC compiles
 @models.interpreted_sampler
@@ -208,6 +210,7 @@ def test_data_groups_are_those_of_the_model():
         xr.testing.assert_equal(recovered[group].to_dataset(), expected[group].to_dataset())
 
 
+@pytest.mark.variation(but=["per_class"])
 @pytest.mark.parametrize("build", [BUILD["shared"], BUILD["per_class"]], ids=["shared", "per_class"])
 def test_moments_of_recovered_latent_values(build):
     model, _ = build()
@@ -339,11 +342,10 @@ def test_jax_differentiates_the_evidence_once():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_chains_in_processes_of_their_own(context, marginal):
+def test_chains_in_processes_of_their_own(marginal):
+    """They begin anew, so that the solver's address is another one there."""
     options = QUICK | {"cores": 2, "chains": 2, "random_seed": 1, "nuts_sampler": "pymc"}
-    apart = pm.sample(model=marginal, mp_ctx=context, **options)
+    apart = pm.sample(model=marginal, mp_ctx="spawn", **options)
     together = pm.sample(model=marginal, **options | {"cores": 1})
     assert_allclose(apart.posterior["eta"], together.posterior["eta"])
 
@@ -351,7 +353,11 @@ def test_chains_in_processes_of_their_own(context, marginal):
 @pytest.mark.slow
 def test_nutpie_calls_the_solver_from_threads_of_its_own():
     """And through machine code, with one of PyMC's covariances in it."""
-    model, _ = models.probit()
+    X, y = models.data()
+    with pm.Model() as model:
+        # A covariance without matrix products, which take numba longest.
+        cov = 9.0 * pm.gp.cov.Periodic(1, period=20.0, ls=pm.InverseGamma("ls", 3, 3))
+        gpep.MultinomialProbit("y", pm.gp.Latent(cov_func=cov).prior("f", X=X[:, :1], n_outputs=3).T, observed=y)
     marginal = gpep.marginalize(model)
     options = {"chains": 2, "cores": 2, "progressbar": False, "random_seed": 1, "compute_convergence_checks": False}
     idata = pm.sample(200, tune=200, model=marginal, nuts_sampler="nutpie", **options)

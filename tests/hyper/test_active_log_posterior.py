@@ -22,6 +22,7 @@ def log_posterior(make, **options):
     return ActiveLogPosterior(space, ivm, blocks, 0), space.initial_point()
 
 
+@pytest.mark.variation(but=["softmax-20"])
 @pytest.mark.parametrize(
     ("make", "rows"),
     [
@@ -101,6 +102,7 @@ def test_a_choice_that_fails_keeps_the_rounds_before(monkeypatch, fails, message
     assert_allclose(optimum.best.theta, theta)
 
 
+@pytest.mark.variation
 def test_without_rounds_hyperparameters_stay():
     whole, theta = log_posterior(models.softmax, active=8)
     optimum, solution = climb_in_rounds(whole, theta, 50, 0, lambda history, held: None)

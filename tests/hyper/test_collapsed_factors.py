@@ -48,6 +48,7 @@ def test_the_density_of_pymc_rises_towards_0(n):
     np.testing.assert_allclose(along(lambda packed: logp({name: packed}), n), 2.0 * (n - 2), atol=1e-3)
 
 
+@pytest.mark.variation
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
 def test_a_standard_deviation_that_runs_to_0_is_said():
     n = 3

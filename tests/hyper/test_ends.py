@@ -114,6 +114,7 @@ METHODS = {
 }
 
 
+@pytest.mark.variation(but=["ivm", "ep"])
 @pytest.mark.filterwarnings("ignore:Hyperparameters did not .* rounds was reached:RuntimeWarning")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_magnitude_that_begins_at_0_is_learned(method):

@@ -30,7 +30,7 @@ OPTIONS = {
     "grid": {},
     "ccd": {},
     "importance": {"draws": 150},
-    "nuts": {"draws": 300, "tune": 150, "chains": 2, "cores": 1, "nodes": 300},
+    "nuts": {"draws": 150, "tune": 100, "chains": 2, "cores": 1, "nodes": 150},
 }
 kinds = pytest.mark.parametrize(
     "kind", ["laplace", "grid", "ccd", "importance", pytest.param("nuts", marks=pytest.mark.slow)]
@@ -127,6 +127,7 @@ CLOSE = {
 
 
 # Chains take longest, and walk over two hyperparameters as over one.
+@pytest.mark.variation(but=["pair-grid", "pair-ccd", "single-grid"])
 @pytest.mark.parametrize(
     ("case", "kind"),
     [
@@ -169,7 +170,7 @@ def test_weights_and_nodes(pair, kind):
     if kind == "importance":  # those that weigh next to nothing are left out
         assert 0.9 * 150 < len(posterior) < 150
     else:
-        assert len(posterior) == {"laplace": 64, "grid": 16, "ccd": 9, "nuts": 300}[kind]
+        assert len(posterior) == {"laplace": 64, "grid": 16, "ccd": 9, "nuts": 150}[kind]
     nodes = fit.nodes
     assert_allclose(
         np.log(nodes["eta"]),
@@ -341,6 +342,7 @@ def test_importance_sampling_is_for_every_method(build, method):
     assert posterior.log_evidence == pytest.approx(expected, abs=0.03)
 
 
+@pytest.mark.variation
 def test_importance_sampling_follows_the_seed(single):
     one, again, other = (
         hyper_method("importance", {"draws": 100}).integrate(single.log_posterior, single.optimum, random_seed=seed)
@@ -562,7 +564,7 @@ def test_a_saddle_is_no_maximum():
 @pytest.mark.slow
 def test_nuts_keeps_its_chains(pair):
     posterior = pair.fit("nuts").hyper_posterior
-    assert posterior.draws["posterior"].sizes == {"chain": 2, "draw": 300}
+    assert posterior.draws["posterior"].sizes == {"chain": 2, "draw": 150}
     short = OPTIONS["nuts"] | {"draws": 20, "tune": 20, "nodes": 10}
     one, again = (
         hyper_method("nuts", short).integrate(pair.log_posterior, pair.optimum, random_seed=1) for _ in range(2)
@@ -575,6 +577,7 @@ def test_says_what_it_is(single):
     assert repr(single.fit("ccd").hyper_posterior).startswith("HyperPosterior('ccd', 3 nodes, log evidence -")
 
 
+@pytest.mark.variation
 def test_leave_one_out_leaves_the_label_out_of_the_hyperparameters(single):
     """Against fits without each label on the grid: log of Σ p(θ) Z_-i(θ) p(y_i | y_-i, θ) over Σ p(θ) Z_-i(θ)."""
     grid = single.fit("dense")

@@ -183,6 +183,7 @@ def test_at_the_fixed_point_a_sweep_changes_nothing(sites):
     assert swept.iterations == 1
 
 
+@pytest.mark.variation(but=["sparse_ep"])
 @pytest.mark.parametrize("method", ["sparse_ep", "sparse_vi"])
 def test_it_ends_where_l_bfgs_does(method):
     model, gp = models.probit() if method == "sparse_ep" else models.bernoulli_probit()

@@ -26,6 +26,7 @@ def log_posterior(request):
     return DenseLogPosterior(read_classifier(model), NestedEP(tolerance=1e-11))
 
 
+@pytest.mark.variation(but=["shared"])
 def test_gradient_by_finite_differences(log_posterior):
     theta = log_posterior.space.initial_point() + 0.3
     step = 1e-4 * np.random.default_rng(2).normal(size=theta.size)
@@ -130,6 +131,7 @@ def less_noise(taken):
     return DenseLogPosterior(read_classifier(model), ScalarLaplace())
 
 
+@pytest.mark.variation
 def test_a_search_ends_at_a_covariance_though_it_does_not_look_on_the_way():
     posterior = less_noise(0.6)  # the prior's mean, where there is none
     optimum = maximise(posterior, np.array([0.0]), 100)

@@ -76,6 +76,7 @@ def latent_values(phi):
 
 
 # Weights with a bound, and those without one, with one scale and with two.
+@pytest.mark.variation(but=["1-utilities"])
 @pytest.mark.parametrize(
     ("log_posterior", "weights"),
     [(1, "authors"), (2, "printed"), (1, "utilities"), (2, "latent")],
@@ -154,6 +155,7 @@ def by_class():
     return DenseLogPosterior(read_classifier(of_each_class(1)), VariationalBayes())
 
 
+@pytest.mark.variation
 def test_classes_with_covariances_of_their_own_have_weights_of_their_own(by_class):
     """The paper's 4.5: each class's draws are weighted by that class's latent means alone."""
     phi = np.array([[0.2], [1.0], [2.0]])
@@ -221,6 +223,7 @@ def quadratic(ls, scale=1.0):
     return scale * pm.gp.cov.ExpQuad(2, ls=ls)
 
 
+@pytest.mark.variation(but=["dependent entries-expected4"])
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
@@ -282,6 +285,7 @@ def test_roots_of_the_posterior_covariance(alike):
         assert_allclose(root @ root.T, joint[a, :, a], atol=1e-10)
 
 
+@pytest.mark.variation(but=["1"])
 def test_the_parents_of_a_conjugate_pair(log_posterior):
     hierarchy = Hierarchy(log_posterior.classifier, log_posterior.space.data)
     assert (hierarchy.children, hierarchy.parents) == (["phi"], ["psi"])
@@ -326,6 +330,7 @@ def fitted(log_posterior, seed=1, **options):
     return hyper_method("mean_field", options).integrate(log_posterior, optimum, random_seed=seed)
 
 
+@pytest.mark.variation
 def test_seeds():
     log_posterior = DenseLogPosterior(read_classifier(conjugate(1)), VariationalBayes())
     one, again, other = (fitted(log_posterior, seed, draws=100, steps=2, weights="utilities") for seed in (1, 1, 2))
@@ -371,6 +376,7 @@ def test_the_authors_weights_are_the_default_and_begin_at_the_priors():
     assert "the standard error of their log mean weight is" in found.message
 
 
+@pytest.mark.variation
 def test_a_fit_with_a_posterior_for_each_class():
     with of_each_class(1):
         fit = pm.fit(

@@ -149,6 +149,7 @@ def test_a_fit_from_several_starts(tmp_path):
         pm.fit(method="nested_ep", starts=2.5)
 
 
+@pytest.mark.variation(but=["210"])
 @pytest.mark.parametrize("points", [30, 210])
 def test_searches_do_not_depend_on_the_threads(threads, points):
     """The same digits; with 210 points solves have teams of their own."""

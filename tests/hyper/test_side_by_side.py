@@ -15,6 +15,7 @@ def fit(shared):
     return shared.fit
 
 
+@pytest.mark.variation(but=["ccd-options0"])
 @pytest.mark.parametrize(("kind", "options"), [("ccd", {}), ("importance", {"draws": 100})])
 def test_nodes_do_not_depend_on_the_threads(fit, threads, kind, options):
     found = []

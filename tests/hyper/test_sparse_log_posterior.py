@@ -24,6 +24,7 @@ def log_posterior(build, learn=True, inducing=4, shared=False, method=SparseEP, 
     return SparseLogPosterior(space, method(**{"tolerance": 1e-11} | options), blocks, z, learn)
 
 
+@pytest.mark.variation(but=["bernoulli_probit-True-quadrature"])
 @pytest.mark.parametrize(
     ("build", "shared", "sites"),
     [
@@ -47,6 +48,7 @@ def test_gradient(build, shared, sites):
         assert_allclose(here.gradient @ h, slope, rtol=1e-6, atol=1e-11)
 
 
+@pytest.mark.variation(but=["nested-NestedEP"])
 @pytest.mark.parametrize(("sites", "dense"), [("quadrature", QIEP), ("nested", NestedEP)])
 def test_with_the_data_for_inducing_inputs_it_is_the_dense_one(sites, dense):
     X, _ = models.data()

@@ -162,6 +162,7 @@ print(pytensor.function([x], Line()(x), mode="NUMBA")(3.0))
 """
 
 
+@pytest.mark.variation
 def test_change_of_a_kernel_or_its_wrapper_is_seen_by_graphs(package):
     """PyTensor caches compiled nodes as well, under the key that it is given."""
 

@@ -139,6 +139,7 @@ problems = st.tuples(st.integers(0, 10_000), st.integers(2, 8), st.sampled_from(
 examples = settings(deadline=None, derandomize=True, max_examples=50)
 
 
+@pytest.mark.variation
 @examples
 @given(problems, st.floats(-1e3, 1e3), st.floats(0.0, 1e3))
 def test_what_all_classes_share_is_not_seen(problem, shift, variance):

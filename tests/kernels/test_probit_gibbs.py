@@ -65,6 +65,7 @@ def test_precisions_of_what_is_no_covariance(count):
     assert not utility_precisions(k, np.empty_like(k), np.empty((2, 2)))
 
 
+@pytest.mark.variation(but=["per class-True"])
 @pytest.mark.parametrize("shifted", [False, True])
 @shared_or_not
 def test_law_of_one_draw_of_latent_values(per_class, shifted):

@@ -35,6 +35,7 @@ def test_equal_brute_force(c, variance, error):
     assert_allclose(tilted / np.outer(sd, sd), expected.covariance / np.outer(sd, sd), atol=error)
 
 
+@pytest.mark.variation(but=["12-0.02", "8-0.005", "5-1e-05"])
 @pytest.mark.parametrize(("c", "error"), [(5, 1e-5), (6, 3e-4), (8, 5e-3), (12, 2e-2)])
 def test_more_classes_with_more_nodes(c, error):
     mean, covariance = cavity(3, c, 2.0)

@@ -81,6 +81,7 @@ def by_kernel(mean, variance, y):
     return log_z, (new[1] + mean / variance) / precision, 1.0 / precision, new[0]
 
 
+@pytest.mark.variation
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(2, 7), st.floats(-3, 8), st.floats(-3, 8))
 def test_independent_moments(seed, c, low, high):

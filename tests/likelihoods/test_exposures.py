@@ -51,6 +51,7 @@ def fit(made, method="laplace"):
         return pm.fit(method=method, progressbar=False, random_seed=1)
 
 
+@pytest.mark.variation(but=["fv-as_data"])
 @pytest.mark.parametrize(
     ("method", "written"),
     [("ep", as_data), ("fv", as_data), *(("laplace", each) for each in WRITTEN if each != as_data)],

@@ -25,6 +25,7 @@ def exact(x: float) -> list[float]:
         return [float(log_p), float(hazard), float(-hazard * (hazard + x))]
 
 
+@pytest.mark.variation(but=["1"])
 @pytest.mark.parametrize("label", [0, 1])
 def test_log_probability_and_derivatives_far_into_both_tails(label):
     sign = 2 * label - 1

@@ -14,6 +14,7 @@ PAIR = (104, 124)
 AT = [4, 24]
 
 
+@pytest.mark.variation
 def test_sites_over_likelihood_and_prior(one_function, given):
     axes = given(1, 2)
     assert (plot_effective_likelihoods(one_function, PAIR, levels=[0.5], axes=axes) == axes).all()

@@ -103,6 +103,7 @@ def test_a_row_for_each_pair_of_points(one_function):
     assert len(ellipses(axes[1, 0], "laplace")) == len(ellipses(axes[1, 0], "ep")) == 5
 
 
+@pytest.mark.variation
 def test_a_row_for_each_pair_and_a_column_for_each_method(shared, shared_iep, draws, given):
     axes = given(3, 3)
     results = {"EP": shared.fit, "draws": draws, "IEP": shared_iep}

@@ -200,12 +200,12 @@ def test_ep_is_near_gibbs_on_a_middling_problem():
     ("data", "log_variance", "log_lengthscale", "every", "evidence"),
     [
         pytest.param(wine, 1.0, 1.0, 1, -51.02102765),
-        pytest.param(wine, 4.0, 2.0, 2, None),
-        pytest.param(iris, 8.0, 2.5, 2, None),
+        pytest.param(wine, 4.0, 2.0, 3, None),
+        pytest.param(iris, 8.0, 2.5, 3, None),
     ],
 )
 def test_data_sets(data, log_variance, log_lengthscale, every, evidence):
-    """All rows have the evidence that is known of them; with half of the rows the two have the same."""
+    """All rows have the evidence that is known of them; with a third of the rows the two have the same."""
     X, y = (each[::every] for each in data())
     K = squared_exponential(X, variance=np.exp(log_variance), lengthscale=np.exp(log_lengthscale))
     K += 1e-8 * np.eye(y.size)

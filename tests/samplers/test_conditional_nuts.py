@@ -116,6 +116,7 @@ def test_gradient(latent_model, kind):
             assert gradient[index] == pytest.approx((4 * near - far) / 3, rel=1e-5, abs=3e-5)
 
 
+@pytest.mark.variation(but=["centred"])
 @every_density
 def test_classes_that_share_a_covariance_need_one_cholesky_factor(kind):
     latent_model = LatentModel(read_classifier(models.shared()[0]))
@@ -158,6 +159,7 @@ def not_always_a_covariance(mean=0.5):
     return model
 
 
+@pytest.mark.variation(but=["centred"])
 @every_density
 def test_where_there_is_no_covariance_the_density_is_nan_and_nuts_stays_away(kind):
     latent_model = LatentModel(read_classifier(not_always_a_covariance()))
@@ -174,6 +176,7 @@ def test_where_there_is_no_covariance_the_density_is_nan_and_nuts_stays_away(kin
     assert all(np.isfinite(moved["scale"]) for moved, _ in moves)
 
 
+@pytest.mark.variation(but=["collapsed"])
 @every_density
 @models.interpreted_sampler
 def test_moves_what_it_is_told_to_and_nothing_else(kind):
@@ -190,6 +193,7 @@ def test_moves_what_it_is_told_to_and_nothing_else(kind):
     assert stats["tree_size"] >= 1
 
 
+@pytest.mark.variation
 def test_samples_the_conditional_density():
     # With one hyperparameter the density on a grid is all there is to know.
     latent_model = LatentModel(read_classifier(models.probit()[0]))

@@ -7,7 +7,6 @@ from tests.samplers.exactness import PROBLEMS, assert_exact, build
 from tests.samplers.samplers import SAMPLERS
 
 FEW = {
-    ("guided_hmc", "probit"): 300,
     ("guided_hmc", "softmax-per-class"): 250,
     ("guided_hmc-iep", "probit-per-class"): 300,
     ("elliptical_slice-prior", "bernoulli"): 300,

@@ -35,6 +35,7 @@ def step(request, model):
         return request.param()
 
 
+@pytest.mark.variation(but=["PseudoMarginal"])
 def test_all_variables_are_moved_without_vars(model, step):
     assert {v.name for v in step.vars} == {"f_rotated_", "ls_log__", "eta_log__"}
     posterior = draw(model, step, chains=1, cores=1).posterior
@@ -42,6 +43,7 @@ def test_all_variables_are_moved_without_vars(model, step):
         assert np.ptp(posterior[name].values, axis=1).min() > 0
 
 
+@pytest.mark.variation(but=["GuidedHMC"])
 def test_draws_depend_on_the_seed_alone(model, step):
     one = draw(model, step, chains=2, cores=1)
     two = draw(model, step, chains=2, cores=2, mp_ctx="fork")
@@ -98,6 +100,7 @@ def test_nothing_is_learned_after_tuning(model, step):
     assert before.walk.log_scale == after.walk.log_scale
 
 
+@pytest.mark.variation
 def test_hyperparameters_can_be_left_to_others(model):
     with model:
         step = gpep.samplers.GuidedHMC([model["f"], model["eta"]])

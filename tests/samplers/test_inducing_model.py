@@ -46,6 +46,7 @@ def log_density(model):
     return function
 
 
+@pytest.mark.variation(but=["multinomial_probit"])
 @pytest.mark.parametrize("name", OBSERVED)
 def test_with_all_rows_it_is_the_model(name):
     outputs, observe = OBSERVED[name]
@@ -81,6 +82,7 @@ CASES_OF_DERIVATIVES = {
 }
 
 
+@pytest.mark.variation(but=["poisson"])
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "per_class")) for name in CASES_OF_DERIVATIVES]
 )
@@ -166,6 +168,7 @@ def test_refused():
         gpep.inducing_model(model, gp, 5)
 
 
+@pytest.mark.variation
 @models.interpreted_sampler
 def test_samplers_of_pymc_run_on_it():
     sparse = gpep.inducing_model(*named(), inducing=3, shared_inducing=True)

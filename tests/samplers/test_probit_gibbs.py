@@ -78,11 +78,10 @@ def exact():
     [
         # However the prior is written, the density that moves the hyperparameters is the same.
         pytest.param("collapsed", True, 2500, marks=pytest.mark.slow),
-        pytest.param("whitened", False, 2500, marks=pytest.mark.slow),
         # With latent values held the hyperparameters move little at a time.
         *(pytest.param("centred", rotated, 15_000, marks=pytest.mark.calibration) for rotated in (True, False)),
         pytest.param("collapsed", False, 4000, marks=pytest.mark.calibration),
-        pytest.param("whitened", True, 4000, marks=pytest.mark.calibration),
+        *(pytest.param("whitened", rotated, 4000, marks=pytest.mark.calibration) for rotated in (True, False)),
     ],
 )
 def test_hyperparameters_and_latent_values_of_a_tiny_model(hyper, rotated, draws, exact):
@@ -96,6 +95,7 @@ def test_hyperparameters_and_latent_values_of_a_tiny_model(hyper, rotated, draws
         assert (error < 0.2 * values.std(axis=0)).all()
 
 
+@pytest.mark.variation(but=["shared"])
 @pytest.mark.parametrize("build", [models.fixed, models.per_class], ids=["shared", "per class"])
 def test_latent_values_given_hyperparameters(build):
     model, _ = build()
@@ -130,6 +130,7 @@ def test_sweeps_are_utilities_then_latent_values(build, draw, shifted):
     assert_allclose(step.current(step.step(point)[0])[1], f, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.variation(but=["whitened-one function"])
 @pytest.mark.parametrize("build", [models.per_class, models.bernoulli_probit], ids=["per class", "one function"])
 @pytest.mark.parametrize(
     "hyper", [pytest.param(way, marks=[] if way == "whitened" else pytest.mark.slow) for way in WAYS]
@@ -162,6 +163,7 @@ def model():
     return models.shared()[0]
 
 
+@pytest.mark.variation
 def test_cores_change_nothing(model):
     with model:
         one, two = (sampled(model, gpep.samplers.ProbitGibbs(), cores) for cores in (1, 2))
@@ -176,6 +178,7 @@ def test_cores_change_nothing(model):
     assert np.ptp(stats["step_size"].values, axis=1).max() == 0.0  # adapted in tuning only
 
 
+@pytest.mark.variation
 def test_beside_other_steps(model):
     with model:
         idata = sampled(model, gpep.samplers.ProbitGibbs([model["f"], model["eta"]]), 1)
@@ -185,6 +188,7 @@ def test_beside_other_steps(model):
         assert np.ptp(values, axis=1).min() > 0.0
 
 
+@pytest.mark.variation
 def test_progress_bar(model):
     headers = [
         [column.get_table_column().header for column in step_of(model, *vars)._progressbar_config(2)[0]]
@@ -201,6 +205,7 @@ def test_progress_bar(model):
         )  # fmt: skip
 
 
+@pytest.mark.variation(but=["whitened"])
 @every_way
 def test_state_and_pickle_resume_a_chain(hyper):
     assert_resumes(tiny(), hyper, rtol=1e-9)  # a copy of an interpreted graph rounds otherwise
@@ -210,20 +215,26 @@ def test_state_and_pickle_resume_a_chain(hyper):
 @pytest.mark.usefixtures("machine_code")
 def test_state_and_pickle_resume_a_compiled_chain():
     # A covariance without matrix products, which take numba longest.
-    assert_resumes(tiny(correlation=pm.gp.cov.Periodic(1, period=5.0, ls=1.0)), "collapsed")
+    assert_resumes(tiny(correlation=pm.gp.cov.Periodic(1, period=5.0, ls=1.0)), "collapsed", compiled=True)
 
 
-def assert_resumes(model, hyper, rtol=0.0):
+def assert_resumes(model, hyper, rtol=0.0, compiled=False):
+    """A copy, and another step that is given the state, go on as the step itself.
+
+    Each is compiled once more: a `compiled` step has a copy alone.
+    """
     step = step_of(model, hyper=hyper, sweeps=2)
     point = model.initial_point(0)
     for _ in range(8):
         point, _ = step.step(point)
     state = step.sampling_state
     copy = cloudpickle.loads(cloudpickle.dumps(step))
-    other = step_of(model, hyper=hyper, sweeps=2, seed=9)
-    other.sampling_state = state
+    those = [step, copy]
+    if not compiled:
+        those.append(step_of(model, hyper=hyper, sweeps=2, seed=9))
+        those[-1].sampling_state = state
     futures = []
-    for continued in (step, copy, other):
+    for continued in those:
         at = point
         for _ in range(4):
             at, (stats,) = continued.step(at)
@@ -258,6 +269,7 @@ def signed(mean):
     return model
 
 
+@pytest.mark.variation(but=["whitened"])
 @every_way
 def test_hyperparameters_without_a_prior_are_refused_in_silence(hyper):
     model = signed(-0.1)

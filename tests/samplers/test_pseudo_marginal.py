@@ -146,8 +146,7 @@ OPTIONS = {
 @pytest.mark.parametrize(
     ("problem", "draws"),
     [
-        # One function, and a prior for each class; the calibration has them all.
-        *(pytest.param(name, 400, marks=pytest.mark.slow) for name in ("bernoulli", "probit-per-class")),
+        pytest.param("bernoulli", 400, marks=pytest.mark.slow),
         *(pytest.param(name, 1500, marks=pytest.mark.calibration) for name in PROBLEMS),
     ],
 )
@@ -159,6 +158,7 @@ def test_draws_are_exact(problem, draws):
     assert_exact(idata, PROBLEMS[problem])
 
 
+@pytest.mark.variation
 def test_marginal_model_has_the_hyperparameters_of_the_original(model, marginal, step):
     """The potential of the marginal model is not asked, and latent values are where they would be in the original."""
     assert {v.name for v in step.vars} == {"ls_log__", "eta_log__"}

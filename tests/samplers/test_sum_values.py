@@ -33,9 +33,10 @@ def read():
     return get
 
 
-EACH = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+EACH = [name if name in FEW else pytest.param(name, marks=pytest.mark.variation) for name in MODELS]
 
 
+@pytest.mark.variation(but=["random_walk"])
 @pytest.mark.parametrize("name", EACH)
 def test_normals_and_variables_are_made_of_each_other(name, read):
     latent_model, point, prior, x = read(name)

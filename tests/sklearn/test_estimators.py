@@ -74,6 +74,7 @@ def test_regressor_is_exact():
     assert ours.score(X, y) > 0.9
 
 
+@pytest.mark.variation(but=["negative_binomial"])
 @pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
 def test_counts_have_the_mean_of_a_log_normal_rate(likelihood):
     X, _, f = frame()
@@ -88,6 +89,7 @@ def test_counts_have_the_mean_of_a_log_normal_rate(likelihood):
     assert counts.score(X, y) == pytest.approx(d2_tweedie_score(y, counts.predict(X), power=1))
 
 
+@pytest.mark.variation
 def test_interval_of_two_classes_is_that_of_the_latent_function(two_classes):
     X, _, _ = frame()
     moments = two_classes.fit_.predict(two_classes.columns_.encode(X.iloc[:5]))
@@ -140,6 +142,7 @@ def test_covariances_of_a_users_own_are_taken_and_pickled():
         fitted.relevance_  # noqa: B018
 
 
+@pytest.mark.variation
 def test_more_rows_are_fitted_by_inducing_inputs():
     X, y, _ = frame()
     fitted = GaussianProcessClassifier(max_dense_rows=30, fit_options={"inducing": 15}, random_state=0).fit(X, y)
@@ -163,6 +166,7 @@ def test_many_rows_are_fitted_by_batches(monkeypatch):
     np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), atol=1e-8)
 
 
+@pytest.mark.variation
 def test_label_noise_keeps_probabilities_from_the_ends():
     X, y, _ = frame()
     fitted = GaussianProcessClassifier(label_noise=0.1, fit_options={"inducing": 10}, random_state=0).fit(X, y)
@@ -212,6 +216,7 @@ def test_numbers_that_are_all_the_same_have_no_unit_of_rounding(value):
     np.testing.assert_allclose(*intervals, atol=1e-12)
 
 
+@pytest.mark.variation
 def test_numbers_of_any_size_have_a_unit():
     X, _, f = frame()
     here, *there = (GaussianProcessRegressor().fit(X, size * f).predict(X[:3]) / size for size in (1.0, 1e-200, 1e200))

@@ -70,6 +70,7 @@ def solver(method, given):
     return partial(scalar_bound, terms=terms, slopes=slopes.average_log, **options), 2 * N
 
 
+@pytest.mark.variation(but=["kl-ordinal probit", "laplace-ordinal probit", "laplace-poisson"])
 @pytest.mark.parametrize("name", GIVEN)
 @pytest.mark.parametrize("method", ["laplace", "ep", "kl", "fv"])
 def test_gradient_in_the_parameters(name, method):

@@ -50,6 +50,7 @@ STEPS = {
 }
 
 
+@pytest.mark.variation(but=["pairs", "one function with a mean"])
 @pytest.mark.parametrize(("build", "memory", "sites", "tolerance"), STEPS.values(), ids=STEPS)
 def test_steps_are_those_of_the_graph(build, memory, sites, tolerance):
     """Batches of unlike sizes, of which two are before anything is learned."""

@@ -22,6 +22,7 @@ from tests.streaming.problems import small
 N, LEVELS = 40, 4
 
 
+@pytest.mark.variation(but=["stateless"])
 @pytest.mark.parametrize(
     ("memory", "whole"),
     [

@@ -39,6 +39,7 @@ def test_one_of_all_columns_is_half_of_a_distance():
     assert after["eta_log__"] == before["eta_log__"]
 
 
+@pytest.mark.variation
 def test_others_go_with_the_deviations_of_columns():
     _, after = begun(lambda: pm.LogNormal("ls", 0.0, 3.0, shape=3))
     relative = np.exp(after["ls_log__"]) / X.std(axis=0)

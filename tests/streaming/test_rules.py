@@ -32,6 +32,9 @@ def evaluated(rule, likelihood, spread=1.0):
     return y, functions, 2.0 * rng.normal(size=shape), spread * rng.exponential(size=shape), terms
 
 
+@pytest.mark.variation(
+    but=["LogitNormaliser of logit", "ProbitNormaliser of probit", "PairNormalisers of multinomial_probit"]
+)
 @pytest.mark.parametrize(("kind", "likelihood"), CASES, ids=IDS)
 def test_log_normalisers_are_those_of_the_kernels(kind, likelihood):
     rule = kind.of(likelihood)
@@ -51,6 +54,9 @@ def test_the_scaled_complement_has_all_digits_where_it_changes_form():
     assert_allclose(scaled_erfc(pt.constant(x)).eval(), erfcx(x), rtol=1e-13)
 
 
+@pytest.mark.variation(
+    but=["LogitNormaliser of logit", "ExpectedLogPairs of multinomial_probit", "ProbitNormaliser of probit"]
+)
 @pytest.mark.parametrize(("kind", "likelihood"), CASES, ids=IDS)
 def test_derivatives_are_those_of_the_values(kind, likelihood):
     _, functions, mean, variance, terms = evaluated(kind.of(likelihood), likelihood)
@@ -86,6 +92,7 @@ def test_expected_logarithms_are_integrals(name, log_response):
         assert_allclose(value[i], sum(integral(m, v) for m, v in pairs), atol=1e-7)
 
 
+@pytest.mark.variation(but=["noisy_multinomial_probit"])
 @pytest.mark.parametrize("name", ["noisy_multinomial_probit", "robust_max"])
 def test_averages_with_label_noise_are_those_of_the_kernels(name):
     likelihood = NAMED[name].given(np.full((1, 6), 0.05))

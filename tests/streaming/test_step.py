@@ -22,6 +22,7 @@ from tests.streaming.problems import small
 MEMORIES = [Stateless(), Stochastic(), Variational()]
 
 
+@pytest.mark.variation(but=["variational"])
 @pytest.mark.parametrize(
     ("build", "sites", "memory", "batch_size"),
     [
@@ -62,6 +63,7 @@ def keep_sites(problem):
         )
 
 
+@pytest.mark.variation(but=["effects_beside"])
 @pytest.mark.parametrize("build", [models.bernoulli_probit, models.effects_beside])
 def test_steps_take_inputs_that_are_held(build):
     """Their places are all that they are given then."""
@@ -94,6 +96,7 @@ def test_random_batches_scatter_about_what_all_rows_give():
         assert (np.abs(each.mean(axis=0) - one) <= 4.0 * error + 1e-10 * np.abs(one).max()).all()
 
 
+@pytest.mark.variation(but=["memory2-bernoulli_logit-30", "memory3-effects_beside-40"])
 @pytest.mark.parametrize(
     ("memory", "build", "rows"),
     [
@@ -132,6 +135,7 @@ def step_likelihood():
     return model, tuple(gps)
 
 
+@pytest.mark.variation
 def test_the_bound_with_label_noise_has_its_gradient_and_its_maximum():
     """The step likelihood, noise of each class's own; the maximum is that of all rows at once."""
     problem = small(step_likelihood, Variational(), None, 30, inducing=3)
@@ -184,6 +188,7 @@ def batch_solution(problem, pull=None):
     return prior, solution
 
 
+@pytest.mark.variation
 def test_without_memory_the_fixed_point_is_that_of_ep(at_fixed_point):
     problem, (log_posterior, *_) = at_fixed_point
     _, solution = batch_solution(problem)
@@ -196,6 +201,7 @@ def test_without_memory_the_fixed_point_is_that_of_ep(at_fixed_point):
     assert_allclose(own.root, ep.root, atol=1e-4)
 
 
+@pytest.mark.variation
 def test_there_the_gradient_is_that_of_the_evidence(at_fixed_point):
     problem, (_, of_theta, of_inducing, *_) = at_fixed_point
     total = [np.zeros_like(of_theta), np.zeros_like(of_inducing)]

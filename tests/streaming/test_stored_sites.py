@@ -41,6 +41,7 @@ def summed(values, c):
     return precision, location
 
 
+@pytest.mark.variation(but=["one function"])
 @pytest.mark.parametrize(
     ("build", "sites", "batch_size"),
     [
@@ -87,6 +88,7 @@ def test_what_is_taken_out_is_what_was_put_in_while_all_moves():
     assert apart > 0.3
 
 
+@pytest.mark.variation
 def test_a_step_that_cannot_be_taken_keeps_nothing():
     problem, run = begun(models.shared, "pairwise", 30)
     run.advance()

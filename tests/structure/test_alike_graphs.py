@@ -174,6 +174,7 @@ def test_a_model_is_rewritten_once_for_two_data_sets_and_two_methods(kept, monke
     assert second.log_evidence == alone.log_evidence != first.log_evidence
 
 
+@pytest.mark.variation
 def test_a_model_is_rewritten_once_for_two_numbers_of_rows(kept, monkeypatch):
     """Folds of a cross-validation differ by a row, and each fit and its predictions take graphs that are there."""
     new = np.ones((3, 2))

@@ -91,6 +91,7 @@ def _ordered(distribution: Callable[[np.ndarray], np.ndarray], f: np.ndarray, cu
     return np.diff(distribution(cuts - f[:, None]), axis=1, prepend=0.0, append=1.0)
 
 
+@pytest.mark.variation(but=["ratings", "counts", "classes and groups", "spline"])
 @pytest.mark.parametrize("name", FORMULAS)
 def test_the_argument_of_a_formula_is_that_of_its_model(name: str) -> None:
     model: pm.Model = built(name).backend.model
@@ -156,6 +157,7 @@ def uncentred(name: str, **kwargs: Any) -> Any:
     return model
 
 
+@pytest.mark.variation(but=["ratings and groups", "centred by the formula"])
 @pytest.mark.parametrize("name", PREDICTED)
 def test_bambi_predicts_by_draws_of_a_fit(name: str) -> None:
     """At the rows of the data, for each draw, the probability of the PyMC model."""
@@ -202,7 +204,7 @@ def test_bambi_interprets_by_draws_of_a_fit() -> None:
     assert_allclose(summary["estimate"], change.mean(), atol=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.calibration
 @pytest.mark.parametrize("name", ["ratings and groups", "classes and groups"])
 def test_predictions_are_those_of_the_sampler_of_bambi(name: str) -> None:
     model = uncentred(name)

@@ -101,6 +101,7 @@ def model(form, p):
     return made
 
 
+@pytest.mark.variation(but=["correlated"])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_model_is_the_same_in_density_names_and_prior(form):
     by_dims, plain = model(form, True), model(form, False)
@@ -125,6 +126,7 @@ def test_a_model_is_the_same_in_density_names_and_prior(form):
         assert_allclose(getattr(moments, field), getattr(others, field), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.variation
 def test_data_are_those_of_the_model_and_what_follows_from_a_fit_has_its_dims():
     by_dims, plain = model(crossed, True), model(crossed, False)
     fit, other = (pm.fit(method="laplace", hyper="map", model=each, progressbar=False) for each in (by_dims, plain))

@@ -83,6 +83,9 @@ def made(covariance, mean, X, as_data, rotated=True, outputs=1):
     return functions
 
 
+@pytest.mark.variation(
+    but=["products and sums-True", "active_dims-True", "WarpedInput-True", "Coregion-True", "Gibbs-False"]
+)
 @pytest.mark.parametrize(
     ("name", "as_data"),
     [*((name, i % 2 == 0) for i, name in enumerate(COVARIANCES)), ("ExpQuad", False), ("matrix products", True)],
@@ -141,6 +144,7 @@ def test_one_column_without_an_axis_for_it():
     assert_allclose(inputs, x[:, None])
 
 
+@pytest.mark.variation
 def test_nothing_on_the_way_has_two_axes_over_the_data():
     n = 200_000  # a matrix would have 320 GB
     inputs = np.random.default_rng(0).normal(size=(n, 2))

@@ -77,6 +77,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.variation(but=["shared-deepcopy", "probit-observe", "softmax-copy"])
 @pytest.mark.parametrize(("name", "way"), PAIRS)
 def test_they_are_read_as_the_model_that_they_are_of(name, way):
     model, _ = MODELS[name]()

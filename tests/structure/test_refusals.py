@@ -243,6 +243,7 @@ def test_message_and_advice(case):
 SAME = {name: case for name, case in ARGUMENTS.items() if case.advised is not None and case.same}
 
 
+@pytest.mark.variation(but=["ordered with sigma", "shared and own"])
 @pytest.mark.parametrize("case", SAME)
 def test_advised_model_gives_labels_the_same_probability(case):
     """By PyMC's own log probabilities; what differs is the jitter."""

@@ -38,6 +38,7 @@ def values_and_slopes(graphs, mode):
     return pytensor.function([Z, X, SCALE, SCALES], [*graphs, *slopes], mode=mode, on_unused_input="ignore")(*AT)
 
 
+@pytest.mark.variation(but=["some columns"])
 @pytest.mark.parametrize("name", COVARIANCES)
 def test_scales_outside_of_distances_change_no_value(name):
     covariance = COVARIANCES[name]()

@@ -59,6 +59,7 @@ def read(build):
     return model, read_classifier(model).prior
 
 
+@pytest.mark.variation(but=["persons_and_items", "varying_intercepts", "plain_classes"])
 @pytest.mark.parametrize("build", [*OWN, *map(SUMS.get, NAMES)], ids=lambda build: build.__name__)
 def test_rows_times_parts_are_the_coefficients(build):
     model, prior = read(build)

@@ -81,6 +81,7 @@ def test_a_fit_with_a_precision_that_has_no_inverse_is_refused():
         pm.fit(model=model, method="ep", progressbar=False)
 
 
+@pytest.mark.variation
 def test_fits():
     options = {"method": "ep", "hyper": "map", "progressbar": False}
     dense = pm.fit(model=MODELS[False], **options)

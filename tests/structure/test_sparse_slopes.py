@@ -43,6 +43,7 @@ def test_a_map_of_many_entries_has_none_and_is_known_all_the_same():
     assert_allclose(in_full(rows_of(lambda x: a @ x, [(80,)])), a, atol=1e-12)
 
 
+@pytest.mark.variation
 def test_differences_of_two_of_many_are_fitted_by_a_sparse_precision_as_without():
     rng = np.random.default_rng(2)
     first, second = rng.integers(40, size=(2, 200))

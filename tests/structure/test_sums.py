@@ -63,6 +63,7 @@ def read():
 every = pytest.mark.parametrize("name", MODELS)
 
 
+@pytest.mark.variation(but=["correlated_slopes", "areas", "ordered_ratings"])
 @every
 def test_what_is_integrated(name, read):
     classifier = read(name)
@@ -118,6 +119,7 @@ def values_at(classifier, point, outputs):
     return function(*(point[model.rvs_to_values[rv].name] for rv in classifier.hyperparameters))
 
 
+@pytest.mark.variation(but=["process_and_trend", "centred_slopes", "areas", "persons_and_items"])
 @every
 def test_prior_is_that_of_the_log_density(name, read):
     classifier = read(name)
@@ -141,6 +143,7 @@ def test_prior_is_that_of_the_log_density(name, read):
         assert_allclose(roots[0] @ roots[0].swapaxes(1, 2), np.broadcast_to(k, (c, n, n)), atol=1e-9 * size)
 
 
+@pytest.mark.variation(but=["process_of_sums", "varying_intercepts", "covariance_of_areas"])
 @pytest.mark.parametrize("name", list(MODELS)[::2])
 def test_values_of_standard_normals_make_the_argument(name, read):
     """m + J z is what the model's own argument is of the variables that z makes."""

@@ -42,6 +42,7 @@ def declared(name, prior=(1, 0.5)):
     return model
 
 
+@pytest.mark.variation(but=["normal", "areas"])
 @pytest.mark.filterwarnings("ignore:.*trace is deprecated:FutureWarning", "ignore:.* encountered in .*:RuntimeWarning")
 @pytest.mark.parametrize("name", DECLARED)
 def test_a_log_posterior_is_a_number_where_the_density_of_the_model_is(name):

@@ -95,6 +95,7 @@ def test_a_spline_of_a_random_variable_is_refused():
         gpep.spline(pm.Normal("z", shape=20))
 
 
+@pytest.mark.variation(but=["poisson"])
 @pytest.mark.parametrize("response", Y)
 def test_a_fit_has_the_restricted_likelihood(response):
     """Wide normal priors stand for flat ones: their log density at zero is what the evidence has besides."""

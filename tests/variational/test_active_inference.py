@@ -24,6 +24,7 @@ def fitted():
     return model, gp, fit
 
 
+@pytest.mark.variation(but=["bernoulli_probit-ep"])
 @pytest.mark.parametrize(("make", "method"), [(models.shared, "nested_ep"), (models.bernoulli_probit, "ep")])
 def test_with_all_rows_active_it_is_the_dense_fit(make, method):
     model, _ = make()
@@ -124,6 +125,7 @@ def test_functions_of_a_softmax_may_choose_rows_of_their_own():
     assert curve.mlpd.values[-1] > curve.mlpd.values[0]
 
 
+@pytest.mark.variation
 def test_the_same_seed_is_the_same_fit():
     model, _ = models.bernoulli_logit()
     options = {"method": "ivm", "active": 6, "pool": 8, "rounds": 0, "criterion": "probability", "progressbar": False}

@@ -88,6 +88,7 @@ def assert_equal_coords(found, expected):
     assert (found.values == expected.values).all()
 
 
+@pytest.mark.variation(but=["shared", "fixed"])
 @fits
 def test_draws_have_the_posterior_moments(fitted):
     fit = fitted.fit

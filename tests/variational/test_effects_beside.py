@@ -115,6 +115,7 @@ def test_gradient():
     assert here.gradient @ h == pytest.approx((ends[0] - ends[1]) / 2, rel=1e-6, abs=1e-11)
 
 
+@pytest.mark.variation
 def test_arrays_and_data_of_the_model_are_the_same():
     first, second = (log_posterior(declared(named=named, mean=True)) for named in (True, False))
     flat = first.flat(first.space.initial_point())
@@ -130,6 +131,7 @@ def fits():
     return SimpleNamespace(model=model, exact=exact, few=pm.fit(model=model, inducing=X, start=start, **OPTIONS))
 
 
+@pytest.mark.variation
 def test_a_fit_with_all_inputs_is_the_exact_one():
     given = fits()
     assert_allclose(given.few.log_evidence, given.exact.log_evidence, atol=1e-4)
@@ -195,6 +197,7 @@ def test_levels_in_several_columns_and_in_the_inputs_are_checked(wide):
         blocks.beside.check(table)
 
 
+@pytest.mark.variation
 def test_all_rows_as_a_batch_are_the_exact_fit():
     """Hyperparameters stay, and inducing inputs are those of all rows."""
     given = fits()
@@ -209,6 +212,7 @@ def test_all_rows_as_a_batch_are_the_exact_fit():
     assert "a[0]" in fit.summary().index
 
 
+@pytest.mark.variation
 def test_batches_are_read_and_go_on_from_a_file(tmp_path):
     """Steps with rows in files, a file of the fit between them, are those of one fit with the model's rows."""
     options = OPTIONS | {"batch_size": 10, "inducing": 6, "obj_optimizer": pm.adam(learning_rate=0.02), "warmup": 1}

@@ -82,6 +82,7 @@ def sparse_fit(model, **options):
         return pm.fit(method="sparse_ep", inducing=5, random_seed=1, progressbar=False, **options)
 
 
+@pytest.mark.variation(but=["{'learn_inducing': True, 'n': 6}"])
 @pytest.mark.parametrize("options", [{"learn_inducing": True, "n": 6}, {"update": "inner", "n": 40}], ids=str)
 @pytest.mark.filterwarnings("ignore:Hyperparameters and inducing inputs did not converge:RuntimeWarning")
 def test_an_interrupt_in_a_sweep_over_rows_keeps_the_best_point(interrupt, options):
@@ -190,6 +191,7 @@ def test_values_do_not_depend_on_how_graphs_are_evaluated(kwargs):
         assert np.allclose(other.hyperparameters[name], value, rtol=1e-5)
 
 
+@pytest.mark.variation
 def test_a_loop_of_fits_keeps_no_memory():
     import gc
     import weakref

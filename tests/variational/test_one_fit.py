@@ -40,6 +40,7 @@ def fits():
     return make
 
 
+@pytest.mark.variation(but=["inducing inputs"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_members_mean_the_same(kind, fits):
     fit = fits(kind)
@@ -145,6 +146,7 @@ def test_integrals_weigh_nodes_by_the_density_there(kind):
     assert_allclose(fit.solution.lower_bound, again.solution.lower_bound)
 
 
+@pytest.mark.variation
 def test_sites_of_active_rows_follow_the_hyperparameters():
     """Against the approximation itself on rows that were chosen, at other hyperparameters."""
     fit = fit_of(models.bernoulli_probit, KINDS["active rows"])
@@ -161,6 +163,7 @@ def test_sites_of_active_rows_follow_the_hyperparameters():
     assert_allclose(slope, differences, rtol=1e-6)
 
 
+@pytest.mark.variation(but=["inner"])
 @pytest.mark.parametrize(
     "options",
     [KINDS["inducing inputs"], KINDS["inducing inputs"] | {"update": "inner"}, KINDS["active rows"]],
@@ -214,6 +217,7 @@ def scaled_by_all_inputs():
     return model, gp
 
 
+@pytest.mark.variation(but=["batches"])
 @pytest.mark.parametrize("kind", ["inducing inputs", "active rows", "batches"])
 def test_a_fit_that_was_given_gp_is_read_with_gp(kind):
     model, gp = scaled_by_all_inputs()
@@ -245,6 +249,7 @@ def test_pymc_predicts_from_draws_as_the_fit_does(kind, fits, monkeypatch):
     assert_array_equal(without["f"], drawn["posterior"]["f"])
 
 
+@pytest.mark.variation
 def test_steps_over_batches_begin_where_another_fit_ended(fits):
     model, _ = models.probit()
     other = fits("inducing inputs")
@@ -279,6 +284,7 @@ def test_where_nothing_is_curved_the_advice_is_one_that_the_method_takes():
             pm.fit(method="ep", hyper="ccd", progressbar=False)
 
 
+@pytest.mark.variation
 def test_an_integral_that_fails_leaves_the_fit():
     with pytest.raises(ValueError, match="nodes must be at least 3") as raised:
         fit_of(models.bernoulli_probit, KINDS["inducing inputs"], hyper="laplace", hyper_options={"nodes": 2})

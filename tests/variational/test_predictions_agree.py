@@ -54,6 +54,7 @@ def model_of(covariance, x):
     return model, gp
 
 
+@pytest.mark.variation(but=["other columns-batches", "a table-sparse_ep"])
 @pytest.mark.parametrize(("name", "kind"), list(zip(COVARIANCES, cycle(FITS), strict=False)))
 def test_with_what_made_the_latent_values_or_without(name, kind):
     covariance, x, new = COVARIANCES[name]
@@ -79,6 +80,7 @@ FORMS = {
 }
 
 
+@pytest.mark.variation(but=["permuted-True"])
 @pytest.mark.filterwarnings("ignore:Only . column:UserWarning", "ignore:The fit learned next to nothing:UserWarning")
 @pytest.mark.parametrize(("form", "inner"), [("permuted", True), ("one of two", False), ("each in a factor", True)])
 def test_probabilities_are_ratios_of_orthants(form, inner):

@@ -150,6 +150,7 @@ def test_folds_by_set_data():
         assert_allclose(fit.predict(gp, new)["p"], fit.predict(new)["p"], rtol=1e-6)
 
 
+@pytest.mark.variation(but=["sparse_ep-noise last"])
 @pytest.mark.parametrize("first", [True, False], ids=["noise first", "noise last"])
 @pytest.mark.parametrize(
     ("method", "options"), [("ep", {}), ("sparse_ep", {"inducing": 8, "jitter": 1e-10})], ids=["ep", "sparse_ep"]
@@ -200,6 +201,7 @@ class Pairs(pm.gp.cov.Covariance):
         return pt.diagonal(self.full(X))
 
 
+@pytest.mark.variation
 def test_preferences_between_pairs():
     x = np.linspace(0, 2, 7)
     better, worse = np.array([0, 1, 2, 3, 6, 1]), np.array([4, 3, 5, 5, 0, 6])
@@ -307,6 +309,7 @@ def test_strings_by_a_table():
         assert_allclose(found["p"][:, 1], right, atol=0.01)
 
 
+@pytest.mark.variation(but=["sparse_ep"])
 @pytest.mark.parametrize("method", ["laplace", "sparse_ep", "ivm"])
 def test_rows_are_predicted_alike_whatever_is_predicted_with_them(method):
     """Of seven classes, in pieces and shuffled; and probabilities by SciPy's orthants from moments."""

@@ -49,6 +49,7 @@ def parquet(folder, **more):
     return folder / "flowers.parquet", "species"
 
 
+@pytest.mark.variation(but=["3, parquet"])
 @pytest.mark.parametrize(("rows", "data"), [(1, stored), (3, parquet)], ids=["1, stored", "3, parquet"])
 def test_a_model_may_be_declared_on_few_rows(rows, data, of_model, tmp_path):
     model, gp = declared(rows)
@@ -71,6 +72,7 @@ def test_a_model_may_be_declared_on_few_rows(rows, data, of_model, tmp_path):
     assert again.to_datatree()["observed_data"].attrs == tree["observed_data"].attrs
 
 
+@pytest.mark.variation
 def test_blocks_smaller_than_a_chunk_give_the_same(of_model, tmp_path, monkeypatch):
     monkeypatch.setattr("pymc_gpep.solvers.inducing._ENTRIES", 60)
     monkeypatch.setattr("pymc_gpep.solvers.inducing._KEPT", 0)
@@ -104,6 +106,7 @@ def test_labels_from_1_are_answered_by_how_to_code_them(batches, tmp_path):
         pm.fit(1, gp=gp, data=(stored(tmp_path)[0], Y + 1), **OPTIONS | batches)
 
 
+@pytest.mark.variation
 def test_what_was_learned_is_kept_when_a_row_goes_bad(tmp_path):
     data = stored(tmp_path)
     model, gp = declared(3)

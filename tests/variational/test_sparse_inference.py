@@ -120,6 +120,7 @@ def test_predictions(pairwise):
         fit.predict(pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0)), NEW)
 
 
+@pytest.mark.variation
 def test_functions_may_stay_coupled(nested, dense):
     _, gp, fit = nested
     assert fit.converged
@@ -134,6 +135,7 @@ def test_functions_may_stay_coupled(nested, dense):
     assert_allclose(ours.cov, theirs.cov, atol=0.1 * float(theirs.cov.max()))
 
 
+@pytest.mark.variation(but=["pairwise"])
 @pytest.mark.parametrize("which", ["pairwise", "nested"])
 def test_a_file_and_back(which, request, tmp_path):
     model, gp, fit, *_ = request.getfixturevalue(which)
@@ -168,6 +170,7 @@ def test_two_classes_by_one_function():
     assert_allclose(found.p, theirs.p, atol=0.1)
 
 
+@pytest.mark.variation(but=["one"])
 @pytest.mark.parametrize("build", [models.shared, models.bernoulli_probit, "robust_max"], ids=["probit", "one", "step"])
 def test_the_variational_bound(build):
     if build == "robust_max":
@@ -306,6 +309,7 @@ def test_what_made_the_latent_values_may_be_left_out():
         fit.predict(gp)
 
 
+@pytest.mark.variation
 def test_a_graph_that_does_not_say_needs_gp():
     with pm.Model() as model:
         inputs = pm.Data("X", X)

@@ -26,7 +26,7 @@ def noisy(epsilon):
     return build
 
 
-@pytest.mark.slow
+@pytest.mark.variation
 @pytest.mark.parametrize(("epsilon", "way"), [(0.5, "stateless"), *((0.0, way) for way in WAYS)])
 def test_labels_may_be_noise(epsilon, way):
     method, options = WAYS[way]

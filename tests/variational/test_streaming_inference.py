@@ -1,5 +1,6 @@
 """`pm.fit(..., batch_size=...)`: what it returns, how it ends, how it goes on, and what it refuses."""
 
+import json
 import subprocess
 import sys
 from copy import copy
@@ -79,6 +80,7 @@ def test_steps_have_no_fixed_point_of_their_own(learned):
         _ = learned.colour
 
 
+@pytest.mark.variation(but=["sparse_ep"])
 @pytest.mark.parametrize("method", ["sparse_ep", "sparse_vi"])
 def test_labels_of_one_function_are_left_out(method, learned):
     model, fitted = fit(40, method, **OF_ONE_FUNCTION)
@@ -92,6 +94,7 @@ def test_labels_of_one_function_are_left_out(method, learned):
         learned.loo()
 
 
+@pytest.mark.variation(but=["equal inducing inputs, sites kept"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -193,24 +196,24 @@ def test_of_no_steps_there_is_no_objective(learned):
 
 
 CUT = """
-import sys
-from tests.variational.test_streaming_inference import fit, gpep
-done, start = int(sys.argv[1]), sys.argv[3:]
-fit(done, start=start[0] if start else None, memory="sites", callbacks=[gpep.Checkpoint(sys.argv[2])])
+import json, sys
+from tests.variational.test_streaming_inference import OF_ONE_FUNCTION, fit, gpep
+for count, path, start in json.loads(sys.argv[1]):
+    fit(count, start=start, memory="sites", callbacks=[gpep.Checkpoint(path)], **OF_ONE_FUNCTION)
 """
 
 
 @pytest.mark.slow
 def test_another_process_goes_on_to_the_last_digit(tmp_path):
-    """Two hundred steps, and one hundred in each of two processes."""
-    ends = []
-    for count, path, *start in ((200, "whole.nc"), (100, "half.nc"), (100, "both.nc", "half.nc")):
-        given = [str(count), *(str(tmp_path / name) for name in (path, *start))]
-        subprocess.run([sys.executable, "-W", "ignore", "-c", CUT, *given], check=True, cwd=Path(__file__).parents[2])
-        ends.append(xr.open_datatree(tmp_path / path).load())
-    assert ends[0]["history"].sizes["step"] == 200
+    """Forty steps, and twenty in each of two processes."""
+    whole, half, both = (str(tmp_path / name) for name in ("whole.nc", "half.nc", "both.nc"))
+    for runs in ([(40, whole, None), (20, half, None)], [(20, both, half)]):
+        command = [sys.executable, "-W", "ignore", "-c", CUT, json.dumps(runs)]
+        subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
+    one, other = (xr.open_datatree(path).load() for path in (whole, both))
+    assert one["history"].sizes["step"] == 40
     for name in ("posterior", "history"):
-        xr.testing.assert_identical(ends[0][name].to_dataset(), ends[2][name].to_dataset())
+        xr.testing.assert_identical(one[name].to_dataset(), other[name].to_dataset())
 
 
 class ReachedError(Exception):
@@ -228,6 +231,7 @@ def test_decay_and_warmup_reach_the_steps(monkeypatch):
     assert reached.value.args == (0.5, 3, 6)
 
 
+@pytest.mark.variation
 def test_a_run_that_was_cut_in_two_is_the_same_to_the_last_digit(tmp_path):
     pytest.importorskip("zarr")
     path = tmp_path / "run.zarr"
@@ -278,6 +282,7 @@ def test_other_inducing_inputs_are_no_way_to_go_on(learned, options, message, mo
         fit(1, start=learned, **options)
 
 
+@pytest.mark.variation
 def test_another_optimiser_is_no_way_to_go_on(learned):
     with pytest.raises(ValueError, match=r"start is of a fit with another optimiser.* Give the obj_optimizer"):
         fit(1, start=learned, obj_optimizer=pm.sgd(learning_rate=0.01))
@@ -296,6 +301,7 @@ def test_few_rows_are_one_batch_and_inducing_inputs_that_stay():
         assert some.trace.settings["learn_inducing"]
 
 
+@pytest.mark.variation
 def test_sites_of_few_rows_couple_classes_as_those_of_nested_ep_do():
     """Thirty rows are all inducing inputs of a batch of twenty. By steps functions would be independent."""
     model, gp = models.shared()
@@ -314,6 +320,7 @@ def test_sites_of_few_rows_couple_classes_as_those_of_nested_ep_do():
     assert_allclose(*found, atol=1e-3)
 
 
+@pytest.mark.variation(but=["sites", "method"])
 @pytest.mark.parametrize(
     "asked",
     [{"sites": "quadrature"}, {"memory": "sites"}, {"warmup": 1}, {"decay": 0.0}, {"obj_optimizer": ADAM},
@@ -324,6 +331,7 @@ def test_few_rows_are_fitted_by_steps_where_something_of_steps_is_asked_for(aske
     assert as_it_comes(0, **{"batch_size": 20} | asked).trace.unit == "step"
 
 
+@pytest.mark.variation
 def test_few_rows_with_a_checkpoint_are_fitted_by_steps_which_go_on_from_the_file(tmp_path):
     path = tmp_path / "run.nc"
     as_it_comes(2, batch_size=20, callbacks=[gpep.Checkpoint(path)])
@@ -453,6 +461,7 @@ def with_label_noise():
     return model, gp
 
 
+@pytest.mark.variation
 def test_labels_may_have_noise():
     model, found = fit(8, build=with_label_noise, sites=None, learn_inducing=False, batch_size=15)
     assert np.isfinite(found.hist).all()
@@ -490,6 +499,7 @@ def unmoved():
     return as_it_comes(0)
 
 
+@pytest.mark.variation
 def test_as_it_comes_functions_share_inducing_inputs_at_centres_of_classes(unmoved, learned):
     """Thirty rows have thirty of them. Six are two of each class: means of those of its rows that are nearest."""
     assert unmoved.inducing.shape == (30, 2)
@@ -504,6 +514,7 @@ def test_as_it_comes_functions_share_inducing_inputs_at_centres_of_classes(unmov
     assert learned.inducing.shape == (3, 6, 2)  # with shared_inducing=False
 
 
+@pytest.mark.variation
 def test_as_it_comes_a_tenth_of_the_steps_are_of_the_warm_up(monkeypatch):
     asked = []
 
@@ -521,6 +532,7 @@ def test_as_it_comes_a_tenth_of_the_steps_are_of_the_warm_up(monkeypatch):
     assert "have not moved" not in long.message
 
 
+@pytest.mark.variation
 def test_as_it_comes_rates_fall_so_that_a_run_that_was_cut_ends_as_a_whole_one():
     """The state has how many steps were taken, and the rate falls to 0 at the last of all steps."""
     whole = as_it_comes(20, models.bernoulli_probit).trace.values

@@ -13,6 +13,9 @@ from tests.approximations.selection.cases import CASES
 from tests.reference.data import random_problem
 
 
+@pytest.mark.variation(
+    but=["complementary_log_log-independent", "multinomial_probit-coupled", "multinomial_probit-utility"]
+)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_with_all_rows_moving_they_come_to_the_fixed_point_of_all_rows(case):
     problem = case.problem()

@@ -27,6 +27,7 @@ def grow(case, problem, score="information", n=12):
     return grown
 
 
+@pytest.mark.variation(but=["softmax-separate-information-True-12"])
 @pytest.mark.parametrize(
     ("case", "score", "per_class", "n"),
     [(SEPARATE[0], "expected", False, 6), (SEPARATE[1], "information", True, 12)],
