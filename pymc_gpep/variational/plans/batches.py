@@ -385,9 +385,9 @@ class _Stepping(Search):
         batches = BatchOrder(rows, size, given.seed, gathers=held is None)
         deviations = column_deviations(places)  # which reads all rows, so that none is met first in a step
         units = np.where(deviations > 0.0, deviations, 1.0)
-        prior = model_blocks(given.space, self._blocks) if self._blocks.n_covariances == 1 else None
+        prior = model_blocks(given.space, self._blocks)
         self._first = _with_scales(given, self._blocks, self._first, prior)
-        scales = None if prior is None else prior.same_scales(self._first)
+        scales = prior.same_scales(self._first)
         given_inputs = places.inputs(slice(0, rows.n_rows)) if every else plan.inducing
         inducing = initial_inducing(
             given_inputs, places, c, plan.shares(self._blocks), given.seed, default=_inducing(rows.n_rows),
@@ -419,10 +419,10 @@ def _held(rows: Rows, compile_kwargs: Mapping[str, Any]) -> Array | None:
     return rows.inputs(slice(0, rows.n_rows)) if fit and runs_in_jax(compile_kwargs) else None
 
 
-def _with_scales(given: FitTask, blocks: InducingBlocks, first: Array, prior: StepBlocks | None) -> Array:
+def _with_scales(given: FitTask, blocks: InducingBlocks, first: Array, prior: StepBlocks) -> Array:
     """Where hyperparameters begin, with length scales from the data if nobody has said what they are at first."""
     model = given.classifier.model
-    functions = None if prior is None else prior.scale_functions()
+    functions = prior.scale_functions()
     started = given.left_off is not None or not np.array_equal(given.first, given.space.initial_point())
     if functions is None or started:
         return first
