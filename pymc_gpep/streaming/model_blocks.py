@@ -20,6 +20,7 @@ from pymc_gpep.solvers.step_blocks import (
 )
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.stacked_graphs import stacked
 from pymc_gpep.structure.stationary import Stationary
 
 __all__ = ["model_blocks"]
@@ -50,7 +51,7 @@ class _ScaleFunctions:
 
     def __init__(self, space: Hyperparameters, found: Sequence[Stationary]) -> None:
         self._space = space
-        outputs = [pt.stack([each.scales for each in found]), pt.stack([each.variance for each in found])]
+        outputs = stacked([[each.scales, each.variance] for each in found], {})
         bars = [each.type() for each in outputs]
         model = space.classifier.model
         self._function = graph_function(model, space.value_vars, outputs, trust_input=True)

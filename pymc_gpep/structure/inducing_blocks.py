@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
@@ -24,8 +23,8 @@ from pymc_gpep.solvers.step_blocks import Group, grouped
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.cross_covariance import functions_of
 from pymc_gpep.structure.interpreted import evaluate
-from pymc_gpep.structure.moment_functions import MomentFunctions, moment_functions, moment_graphs
-from pymc_gpep.structure.stationary import Stationary, stationary
+from pymc_gpep.structure.moment_functions import MomentFunctions, moment_functions
+from pymc_gpep.structure.stationary import Stationary
 
 __all__ = ["InducingBlocks", "PriorAt"]
 
@@ -136,18 +135,10 @@ class InducingBlocks:
 
         `points` are places of the hyperparameters at which numbers are compared. Means must be 0.
         """
-        model, z, x = (
-            self._classifier.model,
-            *(pt.tensor(name, dtype="float64", shape=(None, self._columns)) for name in ("inducing_inputs", "rows")),
-        )
-        values = [model.rvs_to_values[rv] for rv in self._classifier.hyperparameters]
-        found = []
-        for latent, functions in self._matched:
-            graphs = moment_graphs(model, latent, functions, self._data, z, x)
-            if (each := stationary(model, values, graphs, z, x, points)) is None:
-                return None
-            found.append(each)
-        return found
+        moments = self._moments
+        if self.beside:
+            moments = moment_functions(self._classifier, self._matched, self._data, self._columns, None, {})
+        return moments.stationary(points)
 
     def _values(self, point: PointType) -> list[Array]:
         return [np.asarray(point[name]) for name in self._names]
