@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import LinAlgError
-from scipy.linalg.blas import dsymv, dsyrk, dtrmm, dtrmv, get_blas_funcs, ssyrk
-from scipy.linalg.lapack import dposv, get_lapack_funcs
+from scipy.linalg.blas import dsymv, dsyrk, dtrmm, dtrmv, dtrsv, get_blas_funcs, ssyrk
+from scipy.linalg.lapack import dposv, dpotrf, get_lapack_funcs
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import mirror
@@ -31,7 +31,16 @@ from pymc_gpep.kernels.sparse_step.loops import (
 )
 from pymc_gpep.solvers.step_blocks import Group, InducingMoments, RowMoments
 
-__all__ = ["Covered", "StepFeatures", "StepPosterior", "StepSlopes", "StepWhitening", "adam_step", "average_sites"]
+__all__ = [
+    "Covered",
+    "StepFeatures",
+    "StepPosterior",
+    "StepSlopes",
+    "StepWhitening",
+    "adam_step",
+    "average_sites",
+    "log_normalisers",
+]
 
 _RIDGE = 1e-10
 _SINGLE_RIDGE = 1e-6  # of a system whose numbers have 32 bits
@@ -126,15 +135,11 @@ class _Whitening:
         w, size, w_bar = features.w, features.n_inducing, slopes.w
         if features.moments.effects is not None:
             w, w_bar, of_effects = w[:, :size], np.ascontiguousarray(w_bar[:, :size]), w_bar[:, size:]
-        product = w_bar.T @ w
-        lower = np.tril(product)
-        lower += lower.T
-        diagonal = np.arange(len(lower))
-        lower[diagonal, diagonal] *= 0.5
-        self._whiten(lower, transposed=True)
-        half = np.ascontiguousarray(lower.T)
+        half = w_bar.T @ w
+        mirror(half)
         self._whiten(half, transposed=True)
-        half *= -0.5
+        dtrmm(-0.5, self._inverse, half.T, side=1, lower=0, trans_a=1, overwrite_b=1)
+        diagonal = np.arange(len(half))
         half[diagonal, diagonal] += self._jitter * half.trace() / len(half)
         self._whiten(w_bar, transposed=True)
         return half, RowMoments(w_bar, slopes.rest, slopes.mean, of_effects)
@@ -301,6 +306,18 @@ def average_sites(
                 ssyrk(1.0, scaled.T, c=sums.T, lower=0, overwrite_c=1)
                 average(own, sums, beta)
             mirror(own)
+
+
+def log_normalisers(precision: Array, location: Array) -> Array:
+    """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv, (c,), from S (c, M, M) and h (c, M) alone; NaN without a factor."""
+    found = np.empty(len(location))
+    inverse = np.empty(precision.shape[1:])
+    for k, h in enumerate(location):
+        precisions(precision[k], 1.0, inverse)
+        upper, failed = dpotrf(inverse.T, lower=0, clean=0, overwrite_a=1)
+        half = dtrsv(upper, h, lower=0, trans=1)
+        found[k] = np.nan if failed else 0.5 * float(half @ half) - float(np.log(upper.diagonal()).sum())
+    return found
 
 
 def _inverse_factor(matrix: Array) -> tuple[Array, float]:

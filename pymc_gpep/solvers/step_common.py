@@ -94,7 +94,7 @@ class OwnFeatures:
         for each in features:
             for k in each.group.functions:
                 weighted = each.w * t[:, k, None]
-                dgemm(beta, weighted.T, tests, beta=1.0 - beta, c=self._cross[k].T, overwrite_c=1)
+                dgemm(beta, weighted.T, tests.T, trans_b=1, beta=1.0 - beta, c=self._cross[k].T, overwrite_c=1)
 
     def _tests(self, features: Sequence[StepFeatures]) -> Array:
         """Test functions φ (B, r): some features of each function, about as many in all as one has."""

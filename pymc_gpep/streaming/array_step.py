@@ -22,7 +22,7 @@ from scipy.linalg import LinAlgError
 from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.batch_sites import ArrayMarginals, ArrayMemory, PointKernel, at_sites, summed_by_function
-from pymc_gpep.solvers.step_algebra import StepPosterior, StepWhitening, adam_step, average_sites
+from pymc_gpep.solvers.step_algebra import StepPosterior, StepWhitening, adam_step, average_sites, log_normalisers
 from pymc_gpep.solvers.step_blocks import Group, StepBlocks, grouped
 from pymc_gpep.solvers.step_common import CommonSites, OwnFeatures, SameFeatures
 from pymc_gpep.streaming.falling import FallingAdam
@@ -193,7 +193,7 @@ class _ArrayStep:
         def whole() -> Array:
             if self._single:
                 return q.whole_log_normalisers()
-            return StepPosterior(precision, q.location, np.ones(len(location))).log_normalisers
+            return log_normalisers(precision, q.location)
 
         value = float(scale @ sites.value) + self._memory.constant(q, whole, problem.counts) + log_prior
 
