@@ -17,6 +17,7 @@ from pymc_gpep.solvers.profiles import Profile
 __all__ = ["Group", "InducingMoments", "RowMoments", "ScaleFunctions", "StationaryBlocks", "StepBlocks", "grouped"]
 
 
+_SAME = 1e-13  # by how much ratios of scales that are the same differ, relatively
 _FAR = 100.0  # squared distance from 0, in length scales, that leaves products of 32 bits enough digits
 
 
@@ -143,18 +144,29 @@ class StationaryBlocks:
 
 class _StationaryMoments:
     def __init__(self, blocks: StationaryBlocks, theta: Array, z: Array, single: bool) -> None:
-        self._functions, self._theta, self._shape, self._single = blocks.functions, theta.copy(), z.shape, single
-        self._scales, self._variances = blocks.functions(theta)
-        self._groups = grouped(blocks.covariance_of, len(z))
+        self._functions, self._theta, self._single = blocks.functions, theta.copy(), single
+        self._scales, variances = blocks.functions(theta)
+        self._groups, self._shape = grouped(blocks.covariance_of, len(z)), z.shape
+        self._products: list[_Products] = []
+        places = [self._products_of(z, each.inputs, self._scales[each.covariance]) for each in self._groups]
         self._each = [
-            _OfGroup(blocks.profiles[each.covariance], self._scales[each.covariance],
-                     float(self._variances[each.covariance]), z[each.inputs], single)
-            for each in self._groups
-        ]  # fmt: skip
+            _OfGroup(blocks.profiles[each.covariance], float(variances[each.covariance]), products, ratio)
+            for each, (products, ratio) in zip(self._groups, places, strict=True)
+        ]
         self.covariances = [each.covariance for each in self._each]
+
+    def _products_of(self, z: Array, inputs: int, scales: Array) -> tuple["_Products", float]:
+        """Products that a group before has as well, with the ratio of its own to these, or new ones."""
+        for known in self._products:
+            if known.inputs == inputs and (ratio := known.ratio(scales)):
+                return known, ratio
+        self._products.append(_Products(inputs, z[inputs], scales))
+        return self._products[-1], 1.0
 
     def rows(self, x: Array) -> list[RowMoments]:
         narrow: Array = x.astype(np.float32) if self._single else x
+        for each in self._products:
+            each.see(x, narrow)
         return [each.rows(x, narrow) for each in self._each]
 
     def pulled(self, covariances: Sequence[Array], rows: Sequence[RowMoments]) -> tuple[Array, Array]:
@@ -167,45 +179,68 @@ class _StationaryMoments:
         return self._functions.pulled(self._theta, of_scales, of_variances), slopes
 
 
-class _OfGroup:
-    """Moments of one group."""
+class _Products:
+    """Inner products that distances are made of, for groups with the same z whose scales are in proportion."""
 
-    def __init__(self, profile: Profile, scales: Array, variance: float, z: Array, single: bool) -> None:
-        self._profile, self._scales, self._variance, self._z, self._single = profile, scales, variance, z, single
-        self._squares = scales**2
-        self._scaled, self._norms = np.empty_like(z), np.empty(len(z))
-        scaled_inputs(z, self._squares, self._scaled, self._norms)
+    def __init__(self, inputs: int, z: Array, scales: Array) -> None:
+        self.inputs, self.z, self.scales, self.squares = inputs, z, scales, scales**2
+        self._scaled, self.norms = np.empty_like(z), np.empty(len(z))
+        scaled_inputs(z, self.squares, self._scaled, self.norms)
         roots = z * scales
-        self.covariance, self._slopes = profile.between(roots @ roots.T, self._norms, self._norms, variance)
-        diagonal = np.arange(len(z))
+        self.of_z = roots @ roots.T
+        self.of_rows, self.row_norms = np.empty((0, len(z))), np.empty(0)
+        self._largest = 1.0
+
+    def ratio(self, scales: Array) -> float | None:
+        """By how much products under other scales are larger; None where it is not the same in all columns."""
+        place = int(np.argmax(self.scales))
+        root = scales[place] / self.scales[place]
+        if not np.allclose(root * self.scales, scales, rtol=_SAME, atol=0.0):
+            return None
+        self._largest = max(self._largest, float(root**2))
+        return float(root**2)
+
+    def see(self, x: Array, narrow: Array) -> None:
+        """Make products of z with rows (B, d)."""
+        self.row_norms = np.empty(len(x))
+        squared_norms(x, self.squares, self.row_norms)
+        if narrow is not x and self._largest * max(self.row_norms.max(), self.norms.max()) < _FAR:
+            self.of_rows = (narrow @ self._scaled.astype(np.float32).T).astype(np.float64)
+        else:
+            self.of_rows = x @ self._scaled.T
+
+
+class _OfGroup:
+    """Moments of one group, whose products are larger by a ratio than those given."""
+
+    def __init__(self, profile: Profile, variance: float, products: _Products, ratio: float) -> None:
+        self._profile, self._variance, self._products, self._ratio = profile, variance, products, ratio
+        norms = ratio * products.norms
+        self.covariance, self._slopes = profile.between(ratio * products.of_z, norms, norms, variance)
+        diagonal = np.arange(len(norms))
         self._slopes[diagonal, diagonal] = 0.0  # a point stays where it is; without it φ′ may have no limit
         self.covariance[diagonal, diagonal] = variance
         self._last: Any = None
 
     def rows(self, x: Array, narrow: Array) -> RowMoments:
-        norms = np.empty(len(x))
-        squared_norms(x, self._squares, norms)
-        if self._single and max(norms.max(), self._norms.max()) < _FAR:
-            products = (narrow @ self._scaled.astype(np.float32).T).astype(np.float64)
-        else:
-            products = x @ self._scaled.T
-        found = self._profile.between(products, norms, self._norms, self._variance)
+        seen, ratio = self._products, self._ratio
+        found = self._profile.between(ratio * seen.of_rows, ratio * seen.row_norms, ratio * seen.norms, self._variance)
         self._last = x, narrow, *found
         return RowMoments(found.values, np.full(len(x), self._variance), None)
 
     def pulled(self, covariance: Array, rows: RowMoments, slopes: Array) -> tuple[Array, float]:
         """Derivatives in scales (d,) and variance; those in inducing inputs are added to `slopes` (M, d)."""
         x, narrow, cross, cross_slopes = self._last
+        z, squares, kind = self._products.z, self._ratio * self._products.squares, narrow.dtype
         of_variance = float(np.vdot(rows.cross, cross)) + float(np.vdot(covariance, self.covariance))
         of_variance = of_variance / self._variance + float(rows.variance.sum())
         of_rows, of_inducing = rows.cross * cross_slopes, covariance * self._slopes
-        of_squares = np.zeros(len(self._scales))
-        kind = narrow.dtype
+        of_squares = np.zeros(len(squares))
         input_slopes(
-            self._z, self._squares,
+            z, squares,
             of_rows.astype(kind, copy=False).T @ narrow,
-            of_inducing.astype(kind, copy=False) @ self._z.astype(kind, copy=False),
+            of_inducing.astype(kind, copy=False) @ z.astype(kind, copy=False),
             of_rows.sum(axis=0), of_inducing.sum(axis=0), slopes, of_squares,
         )  # fmt: skip
         row_slopes(x, of_rows.sum(axis=1), of_squares)
-        return 2.0 * self._scales * of_squares, of_variance
+        return 2.0 * np.sqrt(self._ratio) * self._products.scales * of_squares, of_variance

@@ -73,10 +73,14 @@ def test_moments_and_derivatives_of_a_covariance(profile, single):
             assert_allclose(found[place], (total(*up) - total(*down)) / (2 * h), rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("sets", [1, C])
-def test_groups_of_functions_and_derivatives(sets):
+@pytest.mark.parametrize(
+    ("sets", "second"),
+    [(1, [-0.1, 0.4]), (1, [0.6, 0.1]), (C, [-0.1, 0.4])],
+    ids=["the same inducing inputs", "scales in proportion", "own inducing inputs"],
+)
+def test_groups_of_functions_and_derivatives(sets, second):
     """Two functions share a covariance, and the third has its own; inducing inputs may be the same."""
-    theta, jitter, of_function = np.array([0.2, -0.3, 0.5, -0.1, 0.4, 0.1]), 1e-2, [1, 0, 1]
+    theta, jitter, of_function = np.array([0.2, -0.3, 0.5, *second, 0.1]), 1e-2, [1, 0, 1]
     z, x = RNG.normal(size=(sets, M, D)), RNG.normal(size=(B, D))
     profiles = [PROFILES[1], PROFILES[0]]
     blocks = StationaryBlocks(profiles, Scales(), of_function)
