@@ -33,19 +33,20 @@ def classes(covariance, **options):
     return build
 
 
-def own_covariances(*kinds, shared=0):
-    """A model whose classes have covariances of their own, after some that share one."""
+def own_covariances(*kinds, shared=0, level=False):
+    """A model whose classes have covariances of their own, after some that share the first one, with a level."""
 
     def build():
         X, y = models.data()
         with pm.Model() as model:
-            gps = [pm.gp.Latent(cov_func=9 * kinds[0](2, pm.LogNormal("ls", 0, 0.5)))] if shared else []
-            rows = [gps[0].prior("f", X=X, n_outputs=shared)] if shared else []
-            for k, covariance in enumerate(kinds[len(gps) :]):
-                ls = pm.LogNormal(f"ls_{k}", 0, 0.5, shape=2)
-                eta = pm.HalfNormal(f"eta_{k}", 3)
-                gps.append(pm.gp.Latent(cov_func=eta**2 * covariance(2, ls)))
-                rows.append(gps[-1].prior(f"f_{k}", X=X)[None])
+            ls = pm.LogNormal("ls", 0, 0.5, shape=(len(kinds), 2))
+            eta = pm.HalfNormal("eta", 3, shape=len(kinds))
+            gps, rows = [], []
+            for k, covariance in enumerate(kinds):
+                mean = pm.gp.mean.Constant(pm.Normal("level", 0, 1)) if level and not k else pm.gp.mean.Zero()
+                gps.append(pm.gp.Latent(mean_func=mean, cov_func=eta[k] ** 2 * covariance(2, ls[k])))
+                f = gps[-1].prior(f"f_{k}", X=X, **({"n_outputs": shared} if shared and not k else {}))
+                rows.append(pt.atleast_2d(f))
             gpep.MultinomialProbit("y", pt.concatenate(rows).T, observed=y)
         return model, gps
 
@@ -95,7 +96,7 @@ STEPS = {
         True,
     ),
     "two that share another covariance": (
-        own_covariances(quadratic, matern, shared=2),
+        own_covariances(quadratic, matern, shared=2, level=True),
         Stateless(),
         "pairwise",
         1e-9,
@@ -132,10 +133,11 @@ def test_a_step_that_cannot_be_taken_changes_nothing():
     assert not np.array_equal(problem.state.values()["theta"], before["theta"])
 
 
-def test_numbers_of_32_bits_lead_to_the_same():
+@pytest.mark.parametrize("build", [models.shared, own_covariances(matern, matern, matern)], ids=["shared", "own"])
+def test_numbers_of_32_bits_lead_to_the_same(build):
     found = []
     for single in (False, True):
-        problem = small(models.shared, Stateless(), "pairwise", 13, together=True, arrays=True)
+        problem = small(build, Stateless(), "pairwise", 13, together=build is models.shared, arrays=True)
         step = array_step(problem.problem, problem.state, pm.adam(learning_rate=0.02), single)
         batches = problem.batches.after(0)
         values = [step(*next(batches), 0.3, True).log_posterior for _ in range(6)]
