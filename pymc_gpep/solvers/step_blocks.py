@@ -189,16 +189,20 @@ class _Products:
         roots = z * scales
         self.of_z = roots @ roots.T
         self.of_rows, self.row_norms = np.empty((0, len(z))), np.empty(0)
-        self._largest = 1.0
+        self._users, self._largest = 1, 1.0
 
     def ratio(self, scales: Array) -> float | None:
-        """By how much products under other scales are larger; None where it is not the same in all columns."""
+        """By how much products of one more user are larger; None, and no user more, if scales are not in proportion."""
         place = int(np.argmax(self.scales))
         root = scales[place] / self.scales[place]
         if not np.allclose(root * self.scales, scales, rtol=_SAME, atol=0.0):
             return None
-        self._largest = max(self._largest, float(root**2))
+        self._users, self._largest = self._users + 1, max(self._largest, float(root**2))
         return float(root**2)
+
+    def under(self, ratio: float, products: Array) -> Array:
+        """Products times a ratio, for one user to overwrite; the same array where there is no other user."""
+        return products if self._users == 1 else ratio * products
 
     def see(self, x: Array, narrow: Array) -> None:
         """Make products of z with rows (B, d)."""
@@ -215,16 +219,19 @@ class _OfGroup:
 
     def __init__(self, profile: Profile, variance: float, products: _Products, ratio: float) -> None:
         self._profile, self._variance, self._products, self._ratio = profile, variance, products, ratio
-        norms = ratio * products.norms
-        self.covariance, self._slopes = profile.between(ratio * products.of_z, norms, norms, variance)
-        diagonal = np.arange(len(norms))
+        self._norms = ratio * products.norms
+        self.covariance, self._slopes = profile.between(
+            products.under(ratio, products.of_z), self._norms, self._norms, variance
+        )
+        diagonal = np.arange(len(self._norms))
         self._slopes[diagonal, diagonal] = 0.0  # a point stays where it is; without it φ′ may have no limit
         self.covariance[diagonal, diagonal] = variance
         self._last: Any = None
 
     def rows(self, x: Array, narrow: Array) -> RowMoments:
         seen, ratio = self._products, self._ratio
-        found = self._profile.between(ratio * seen.of_rows, ratio * seen.row_norms, ratio * seen.norms, self._variance)
+        products = seen.under(ratio, seen.of_rows)
+        found = self._profile.between(products, ratio * seen.row_norms, self._norms, self._variance)
         self._last = x, narrow, *found
         return RowMoments(found.values, np.full(len(x), self._variance), None)
 
