@@ -29,6 +29,7 @@ from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.step_blocks import StepBlocks
 from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace, average_loss
 from pymc_gpep.streaming.batches import Batches as BatchOrder
+from pymc_gpep.streaming.batches import one_batch
 from pymc_gpep.streaming.falling import FallingAdam
 from pymc_gpep.streaming.first_scales import first_scales
 from pymc_gpep.streaming.left_off import LeftOff
@@ -64,7 +65,6 @@ _AVERAGES = 100  # that progress computes in an epoch: each costs as much as the
 _RATE = 0.03  # of Adam, which falls to 0
 _LEARNED = 10  # one in so many steps, at most, is of the warm-up
 _FEWEST, _MOST, _PART = 50, 150, 10  # inducing inputs, of one row in so many
-_FEW, _OF_BATCH = 300, 1.5  # rows that are all inducing inputs, if they are no more than so many batches
 _COUPLED = 2000  # latent values of few rows that sweeps couple: matrices are of that size
 _MOST_HELD = 2**28  # numbers, 2 GB
 _SETS = 3  # dimensions of an array of inducing inputs of each function
@@ -208,7 +208,7 @@ class ByBatches(Plan):
         """Whether rows are so few that all of them are one batch, and inducing inputs that stay."""
         n = blocks.rows.n_rows
         free = self.inducing is None and not self.learn_inducing and not blocks.n_effects
-        return free and n <= min(_FEW, _OF_BATCH * (self.batch_size or n))
+        return free and one_batch(n, self.batch_size or n)
 
     def _couples(self, given: FitTask, blocks: InducingBlocks) -> bool:
         """Whether few rows are fitted by sweeps whose sites couple their functions, since nothing asks for steps.
