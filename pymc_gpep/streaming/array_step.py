@@ -148,7 +148,7 @@ class _ArrayStep:
         assert isinstance(sites, ScalarSites)
         self._functions = sites
         differences = not problem.space.classifier.likelihood_model.sees_common
-        self._common = self._common_sites() if differences else None
+        self._remembered = state.hold_common(own=len(groups) > 1).variables if differences else []
         self._share = memory.share(problem.counts)
         self._known: tuple[Array, Array, float, StepWhitening] | None = None
 
@@ -173,7 +173,8 @@ class _ArrayStep:
         whitening = self._whitening()
         features = whitening.features(inputs)
         q = StepPosterior(precision, location, self._share, self._single, factors=len(features) > 1)
-        common = None if self._common is None else self._common.shift(q)
+        common = self._common_sites()
+        shifted = None if common is None else common.shift(q)
         covered = q.covered(features)
 
         functions = self._functions.functions(labels, problem.space.classifier.n_functions)
@@ -214,17 +215,18 @@ class _ArrayStep:
         for each in features:
             taken = each.group.taken
             location[taken] = q.location[taken] + beta * (nu[:, taken].T @ each.w - q.location[taken])
-        if self._common is not None and common is not None:
-            self._common.average(common, features, t, covered.mean, beta)
+        if common is not None and shifted is not None:
+            common.average(shifted, features, t, covered.mean, beta)
         if learns:
             self._optimiser(slopes)
         return Taken(value, float(weights @ sites.floored) / float(weights.sum()), True)
 
-    def _common_sites(self) -> CommonSites:
-        """The memory of the function common to all that the state has."""
-        own = len(self._groups) > 1
-        remembered = [each.get_value(borrow=True) for each in self._state.hold_common(own).variables]
-        return OwnFeatures(*remembered) if own else SameFeatures(*remembered)
+    def _common_sites(self) -> CommonSites | None:
+        """What the state has at present of the function common to all."""
+        remembered = [each.get_value(borrow=True) for each in self._remembered]
+        if not remembered:
+            return None
+        return OwnFeatures(*remembered) if len(remembered) > 1 else SameFeatures(*remembered)
 
     def _log_prior(self, theta: Array) -> tuple[float, Array]:
         """Log prior of hyperparameters and its derivatives, which may be as they were."""

@@ -114,6 +114,7 @@ def test_steps_are_those_of_the_graph(build, memory, sites, tolerance, together)
         optimiser = pm.adam(learning_rate=0.02)
         step = array_step(problem.problem, problem.state, optimiser) if on_arrays else problem.step(0.02)
         batches = problem.batches.after(0)
+        problem.state.set_values(problem.state.values())  # as a fit does that goes on from another one
         taken = [step(*next(batches), 0.3, i >= 2) for i in range(5)]
         assert all(each.went_well for each in taken)
         found.append(problem.state.values() | {"log posterior": np.array([each.log_posterior for each in taken])})
