@@ -222,7 +222,7 @@ class _ArrayStep:
         return Taken(value, float(weights @ sites.floored) / float(weights.sum()), True)
 
     def _common_sites(self) -> CommonSites | None:
-        """What the state has at present of the function common to all."""
+        """Memory of the function common to all, as the state has it at present; None for likelihoods that see it."""
         remembered = [each.get_value(borrow=True) for each in self._remembered]
         if not remembered:
             return None
