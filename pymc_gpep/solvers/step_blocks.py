@@ -90,6 +90,8 @@ class StepBlocks(Protocol):
 
     covariance_of: list[int]
     """Place of the covariance of each of the c functions among all covariances."""
+    written: bool
+    """Whether moments and pull-backs are written down, and ask no graphs."""
 
     def at(self, theta: Array, z: Array, single: bool = False) -> InducingMoments:
         """Fix them; where `single`, products may have 32 bits a number. Groups are those of `grouped`."""
@@ -122,6 +124,8 @@ class StationaryBlocks:
     covariance_of : list of int
         See `StepBlocks`.
     """
+
+    written = True
 
     def __init__(self, profiles: Sequence[Profile], functions: ScaleFunctions, covariance_of: list[int]) -> None:
         self.profiles = profiles

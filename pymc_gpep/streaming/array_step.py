@@ -30,7 +30,7 @@ from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken
 from pymc_gpep.structure.interpreted import INTERPRETED, without_c_compiler
 
-__all__ = ["array_optimiser", "array_step"]
+__all__ = ["array_optimiser", "array_step", "beats_graph"]
 
 
 _DEFAULTS = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}  # of PyMC
@@ -108,6 +108,15 @@ class _Adam:
 
 _MANY = 100  # inducing inputs; with fewer of them products take little of the time
 _LEFT_OUT = Taken(np.nan, np.nan, False)
+
+
+def beats_graph(problem: BatchProblem, state: State) -> bool:
+    """Whether a step on arrays, if there is one, takes less time than a graph of the step that is interpreted.
+
+    It does not where graphs have the moments of several groups, which they find one after the other and twice.
+    """
+    prior = problem.prior
+    return prior is None or prior.written or len(grouped(prior.covariance_of, state.inducing.type.shape[0])) == 1
 
 
 def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single: bool | None = None) -> Step | None:

@@ -76,20 +76,22 @@ class _ScaleFunctions:
 
 
 class _GraphBlocks:
-    """By graphs of the model for these moments alone; scales are those of the covariance that is `written` down."""
+    """By graphs of the model for these moments alone; scales are those of a `form` that is written down."""
 
-    def __init__(self, space: Hyperparameters, blocks: InducingBlocks, written: StationaryBlocks | None) -> None:
-        self._space, self._blocks, self._written = space, blocks, written
+    written = False
+
+    def __init__(self, space: Hyperparameters, blocks: InducingBlocks, form: StationaryBlocks | None) -> None:
+        self._space, self._blocks, self._form = space, blocks, form
         self.covariance_of = blocks.covariance_of
 
     def at(self, theta: Array, z: Array, single: bool = False) -> InducingMoments:
         return _GraphMoments(self._space, self._blocks, theta, z)
 
     def same_scales(self, theta: Array) -> Array | None:
-        return self._written.same_scales(theta) if self._written else None
+        return self._form.same_scales(theta) if self._form else None
 
     def scale_functions(self) -> ScaleFunctions | None:
-        return self._written.scale_functions() if self._written else None
+        return self._form.scale_functions() if self._form else None
 
 
 class _GraphMoments:

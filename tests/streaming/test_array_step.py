@@ -155,12 +155,20 @@ def test_other_steps_are_graphs(memory):
     assert array_step(problem.problem, problem.state, pm.adam(learning_rate=0.02)) is None
 
 
-def test_only_jax_has_steps_by_graphs(monkeypatch):
+BY_ARRAYS = {
+    "one covariance": (models.fixed, ["_ArrayStep", "_ArrayStep", "str"]),
+    "own covariances": (own_covariances(matern, matern, matern), ["_ArrayStep", "_ArrayStep", "str"]),
+    "others of their own": (own_covariances(quadratic, quadratic, quadratic), ["str", "_ArrayStep", "str"]),
+}
+
+
+@pytest.mark.parametrize(("build", "kinds"), BY_ARRAYS.values(), ids=BY_ARRAYS)
+def test_which_steps_are_graphs(build, kinds, monkeypatch):
     """Numba takes minutes to compile such a graph, and its steps are no faster."""
     monkeypatch.setattr("pymc_gpep.streaming.run.make_step", lambda *_: "graph")
-    problem = small(models.fixed, Stochastic(), "pairwise", 30, together=True, arrays=True)
+    problem = small(build, Stochastic(), "pairwise", 30, together=build is models.fixed, arrays=True)
     optimiser = pm.adam(learning_rate=0.02)
     steps = [
         step_of(problem.problem, problem.state, optimiser, {"mode": mode}) for mode in (INTERPRETED, "NUMBA", "JAX")
     ]
-    assert [type(each).__name__ for each in steps] == ["_ArrayStep", "_ArrayStep", "str"]
+    assert [type(each).__name__ for each in steps] == kinds
