@@ -87,12 +87,12 @@ def model_of(d: int, c: int, *, shared: bool, fixed: bool = False) -> Any:
     return model
 
 
-def ours(case: str, count: int, backend: str, threads: int) -> dict[str, float]:
+def ours(case: str, count: int, backend: str, threads: int, bits: int = 0) -> dict[str, float]:
     """Steps of `"sparse_sep"`: the seconds of the fastest, and those until the first has been taken."""
     import pymc as pm
 
+    _with_bits(bits)
     d, c, m, b = STEPS[case]
-
     clock = clock_of(threads)
 
     def note(fit: Any, losses: np.ndarray, step: int) -> None:
@@ -108,6 +108,14 @@ def ours(case: str, count: int, backend: str, threads: int) -> dict[str, float]:
     return _of_steps(times)
 
 
+def _with_bits(bits: int) -> None:
+    """Let steps have 64 bits a number throughout where these are asked for; 0 is as they come."""
+    from pymc_gpep.streaming import array_step
+
+    if bits == 64:
+        array_step._MANY = np.inf  # type: ignore[assignment]  # for this process, whose only purpose it is
+
+
 def theirs(peer: str, case: str, count: int, threads: int) -> dict[str, float]:
     """The same of another package."""
     d, c, m, b = STEPS[case]
@@ -120,11 +128,9 @@ def shared_ours(
     """Steps of `"sparse_ep"` as it comes, or with 64 bits throughout, with the drawing of their rows."""
     import pymc as pm
 
-    from pymc_gpep.streaming import array_step
     from pymc_gpep.streaming.run import Run
 
-    if bits == 64:
-        array_step._MANY = np.inf  # type: ignore[assignment]  # for this process, whose only purpose it is
+    _with_bits(bits)
     clock, plain = clock_of(threads), Run.advance
 
     def timed(self: Any) -> Any:
@@ -356,7 +362,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=list(STEPS), choices=list(STEPS))
     parser.add_argument("--backends", nargs="*", default=["", "jax"], choices=BACKENDS, help="'' is none")
     parser.add_argument("--count", type=int, default=20, help="steps")
-    parser.add_argument("--bits", type=int, default=0, choices=(0, 64), help="of `shared`; 0 is as it comes")
+    parser.add_argument("--bits", type=int, default=0, choices=(0, 64), help="of our numbers; 0 is as it comes")
     parser.add_argument("--rounds", type=int, default=3, help="of `shared`, in which packages take turns")
     parser.add_argument("--shapes", type=int, nargs="*", default=list(range(len(SHAPES))), help="of `shared`: which")
     parser.add_argument("--sizes", type=int, nargs="*", default=ROWS)
@@ -385,7 +391,7 @@ def main() -> None:
             for backend in arguments.backends:
                 report(
                     f"{case}: here, {backend or 'nothing compiled'}",
-                    measured(*here, "ours", case, arguments.count, backend, arguments.threads),
+                    measured(*here, "ours", case, arguments.count, backend, arguments.threads, arguments.bits),
                 )
             for peer, python in (("GPflow", arguments.gpflow), ("GPyTorch", arguments.gpytorch)):
                 if python:

@@ -10,7 +10,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.sparse_step import loops
 from pymc_gpep.kernels.sparse_step.point_terms import FLAT, mix_labels, one_logit, one_probit, pairs, whole_points
 from pymc_gpep.kernels.sparse_step.site_updates import bounded_sites, cavities, matching_sites, without_sites
-from pymc_gpep.solvers.shared_step import SharedPosterior
+from pymc_gpep.solvers.step_algebra import StepPosterior
 
 __all__ = [
     "ArrayMarginals",
@@ -123,7 +123,7 @@ class ArrayMemory(Protocol):
     def sites(self, terms: Callable[[Array, Array], ArrayTerms], at: ArrayMarginals) -> ArraySites:
         """Sites of a batch."""
 
-    def constant(self, seen: SharedPosterior, whole: Callable[[], Array], counts: Array) -> float:
+    def constant(self, seen: StepPosterior, whole: Callable[[], Array], counts: Array) -> float:
         """Return the objective without any points, from the Gaussian that was seen; `whole` is of all of q.
 
         That function returns log normalisers (c,).
@@ -171,7 +171,7 @@ class StatelessSites:
         )  # fmt: skip
         return ArraySites(t, nu, values, found.in_mean, of_variance, found.in_variance, floored)
 
-    def constant(self, seen: SharedPosterior, whole: Callable[[], Array], counts: Array) -> float:
+    def constant(self, seen: StepPosterior, whole: Callable[[], Array], counts: Array) -> float:
         """See `ArrayMemory`."""
         return float(seen.log_normalisers.sum())
 
@@ -193,7 +193,7 @@ class StochasticSites:
             t, nu, found.value, found.in_mean, found.in_variance, found.in_variance, np.zeros(len(found.value))
         )
 
-    def constant(self, seen: SharedPosterior, whole: Callable[[], Array], counts: Array) -> float:
+    def constant(self, seen: StepPosterior, whole: Callable[[], Array], counts: Array) -> float:
         """See `ArrayMemory`."""
         of_all = whole()
         return float((of_all + counts * (seen.log_normalisers - of_all)).sum())

@@ -1,7 +1,8 @@
-"""A step of a fit batch by batch on arrays, of functions that share covariance and inducing inputs.
+"""A step of a fit batch by batch on arrays.
 
 It does what the graph of `pymc_gpep.streaming.step` does, in a fraction of the time: see
-`pymc_gpep.solvers.shared_step`. Steps in which nothing is learned have no gradient.
+`pymc_gpep.solvers.step_algebra`. Features are made once for functions that share covariance and inducing inputs. Steps
+in which nothing is learned have no gradient.
 
 Optimisers of PyMC on arrays: Adam in one loop, any other by its own graph.
 """
@@ -21,14 +22,15 @@ from scipy.linalg import LinAlgError
 from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.batch_sites import ArrayMarginals, ArrayMemory, PointKernel, at_sites, summed_by_function
-from pymc_gpep.solvers.shared_step import SharedPosterior, SharedWhitening, adam_step, average_sites
-from pymc_gpep.solvers.step_blocks import StepBlocks
+from pymc_gpep.solvers.step_algebra import StepPosterior, StepWhitening, adam_step, average_sites, log_normalisers
+from pymc_gpep.solvers.step_blocks import Group, StepBlocks, grouped
+from pymc_gpep.solvers.step_common import CommonSites, OwnFeatures, SameFeatures
 from pymc_gpep.streaming.falling import FallingAdam
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken
 from pymc_gpep.structure.interpreted import INTERPRETED, without_c_compiler
 
-__all__ = ["array_optimiser", "array_step"]
+__all__ = ["array_optimiser", "array_step", "beats_graph"]
 
 
 _DEFAULTS = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}  # of PyMC
@@ -108,8 +110,17 @@ _MANY = 100  # inducing inputs; with fewer of them products take little of the t
 _LEFT_OUT = Taken(np.nan, np.nan, False)
 
 
+def beats_graph(problem: BatchProblem, state: State) -> bool:
+    """Whether a step on arrays, if there is one, takes less time than a graph of the step that is interpreted.
+
+    It does not where graphs have the moments of several groups, which they find one after the other and twice.
+    """
+    prior = problem.prior
+    return prior is None or prior.written or len(grouped(prior.covariance_of, state.inducing.type.shape[0])) == 1
+
+
 def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single: bool | None = None) -> Step | None:
-    """A step as `make_step` makes it; None where functions differ in covariance or inducing inputs, or a loop lacks.
+    """A step as `make_step` makes it; None where a loop lacks.
 
     Where `single`, products of matrices have 32 bits a number as far as that does no harm. If `single` is not
     given, they have with many inducing inputs. Effects beside the process are left out of that, since their
@@ -117,12 +128,12 @@ def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single
     """
     prior = problem.prior
     memory, kernel = problem.memory.in_arrays(), problem.rule.kernel()
-    sets = state.inducing.type.shape[0]
-    if prior is None or memory is None or kernel is None or sets > 1:
+    if prior is None or memory is None or kernel is None:
         return None
+    groups = grouped(prior.covariance_of, state.inducing.type.shape[0])
     many = state.inducing.type.shape[1] >= _MANY and problem.beside is None
     narrow = many if single is None else single
-    return _ArrayStep(problem, state, memory, kernel, prior, array_optimiser(optimiser, state), narrow)
+    return _ArrayStep(problem, state, memory, kernel, prior, groups, array_optimiser(optimiser, state), narrow)
 
 
 class _ArrayStep:
@@ -133,20 +144,22 @@ class _ArrayStep:
         memory: ArrayMemory,
         kernel: PointKernel,
         prior: StepBlocks,
+        groups: list[Group],
         optimiser: Callable[[list[Array]], None],
         single: bool,
     ) -> None:
         self._single = single
         self._problem, self._state = problem, state
-        self._memory, self._kernel, self._prior, self._optimiser = memory, kernel, prior, optimiser
+        self._memory, self._kernel, self._optimiser = memory, kernel, optimiser
+        self._prior, self._groups = prior, groups
         self._prior_there: tuple[Array, tuple[float, Array]] | None = None
         sites = problem.rule.expresses()
         assert isinstance(sites, ScalarSites)
         self._functions = sites
         differences = not problem.space.classifier.likelihood_model.sees_common
-        self._common = state.hold_common(own=False).variables[0] if differences else None
+        self._remembered = state.hold_common(own=len(groups) > 1).variables if differences else []
         self._share = memory.share(problem.counts)
-        self._known: tuple[Array, Array, float, SharedWhitening] | None = None
+        self._known: tuple[Array, Array, float, StepWhitening] | None = None
 
     def __call__(
         self,
@@ -168,16 +181,20 @@ class _ArrayStep:
         precision, location = (each.get_value(borrow=True) for each in (state.precision, state.location))
         whitening = self._whitening()
         features = whitening.features(inputs)
-        q = SharedPosterior(precision, location, self._share, self._single)
-        common = None if self._common is None else q.shift(self._common.get_value(borrow=True))
+        q = StepPosterior(precision, location, self._share, self._single, factors=len(features) > 1)
+        common = self._common_sites()
+        shifted = None if common is None else common.shift(q)
         covered = q.covered(features)
 
         functions = self._functions.functions(labels, problem.space.classifier.n_functions)
-        mean, variance = (at_sites(each, functions) for each in (covered.mean, covered.variance))
-        means = features.moments.mean
-        prior_mean = np.zeros(functions.shape) if means is None else at_sites(means, functions)
-        rest = np.broadcast_to(features.rest[:, None], functions.shape).copy()
-        sites = self._memory.sites(self._kernel.of(labels), ArrayMarginals(mean, variance, prior_mean, rest))
+        prior_mean, rest = np.zeros(covered.mean.shape), np.empty(covered.mean.shape)
+        for each in features:
+            taken = each.group.taken
+            rest[:, taken] = each.rest[:, None]
+            if each.moments.mean is not None:
+                prior_mean[:, taken] = each.moments.mean
+        seen = (at_sites(each, functions) for each in (covered.mean, covered.variance, prior_mean, rest))
+        sites = self._memory.sites(self._kernel.of(labels), ArrayMarginals(*seen))
 
         scale = weights * float(problem.batches)
         theta = state.theta.get_value(borrow=True)
@@ -186,7 +203,7 @@ class _ArrayStep:
         def whole() -> Array:
             if self._single:
                 return q.whole_log_normalisers()
-            return SharedPosterior(precision, q.location, np.ones(len(location))).log_normalisers
+            return log_normalisers(precision, q.location)
 
         value = float(scale @ sites.value) + self._memory.constant(q, whole, problem.counts) + log_prior
 
@@ -197,22 +214,28 @@ class _ArrayStep:
         slopes: list[Array] = []
         if learns:
             of_mean, of_variance, of_rest = (summed(each) for each in sites[3:6])
-            of_rest *= (features.rest > 0.0)[:, None]
-            w_bar = q.feature_slopes(features, covered, of_mean, of_variance, of_rest)
-            of_theta, of_z = whitening.pulled(features, w_bar, of_rest.sum(axis=1), of_mean)
+            of_features = q.slopes(features, covered, of_mean, of_variance, of_rest)
+            of_theta, of_z = whitening.pulled(features, of_features)
             slopes = [of_theta + of_prior] * bool(theta.size)
-            slopes += [of_z[None] * state.units] * (state.inducing in state.learned)
+            slopes += [of_z * state.units] * (state.inducing in state.learned)
         if not (np.isfinite(value + t.sum() + nu.sum()) and all(np.isfinite(each.sum()) for each in slopes)):
             return _LEFT_OUT
-        average_sites(precision, features.w, t, beta, self._single)
-        of_location = (features.w.T @ nu).T
-        location[:] = q.location + beta * (of_location - q.location)
-        if self._common is not None and common is not None:
-            of_common = features.w.T @ (t * covered.mean).sum(axis=1)
-            self._common.set_value(common + beta * (of_common - common), borrow=True)
+        average_sites(precision, features, t, beta, self._single)
+        for each in features:
+            taken = each.group.taken
+            location[taken] = q.location[taken] + beta * (nu[:, taken].T @ each.w - q.location[taken])
+        if common is not None and shifted is not None:
+            common.average(shifted, features, t, covered.mean, beta)
         if learns:
             self._optimiser(slopes)
         return Taken(value, float(weights @ sites.floored) / float(weights.sum()), True)
+
+    def _common_sites(self) -> CommonSites | None:
+        """Memory of the function common to all, as the state has it at present; None for likelihoods that see it."""
+        remembered = [each.get_value(borrow=True) for each in self._remembered]
+        if not remembered:
+            return None
+        return OwnFeatures(*remembered) if len(remembered) > 1 else SameFeatures(*remembered)
 
     def _log_prior(self, theta: Array) -> tuple[float, Array]:
         """Log prior of hyperparameters and its derivatives, which may be as they were."""
@@ -222,14 +245,14 @@ class _ArrayStep:
             self._prior_there = known
         return known[1]
 
-    def _whitening(self) -> SharedWhitening:
+    def _whitening(self) -> StepWhitening:
         """The whitening at hyperparameters and inducing inputs as they are, which may be as they were."""
         state = self._state
         theta, inducing = state.theta.get_value(borrow=True), state.inducing.get_value(borrow=True)
         jitter = float(state.jitter.get_value())
         known = self._known
         if known is None or known[2] != jitter or not all(map(np.array_equal, known[:2], (theta, inducing))):
-            moments = self._prior.at(theta, inducing[0] * state.units, self._single)
-            known = theta.copy(), inducing.copy(), jitter, SharedWhitening(moments, jitter)
+            moments = self._prior.at(theta, inducing * state.units, self._single)
+            known = theta.copy(), inducing.copy(), jitter, StepWhitening(moments, self._groups, jitter)
             self._known = known
         return known[3]

@@ -32,6 +32,7 @@ def first_scales(
     ----------
     space : Hyperparameters
     functions : ScaleFunctions
+        One covariance's.
     theta : array (p,)
         Where all of them begin otherwise.
     free : collection of str
@@ -44,7 +45,7 @@ def first_scales(
         return theta
     x = sample_inputs(rows, 2 * _PAIRS, np.random.default_rng(seed))
     half = len(x) // 2
-    scales, _ = functions(theta)
+    (scales,), _ = functions(theta)
     used = scales > 0.0
     own = not _same_slopes(functions, theta, scales, used)
     base = 1.0 / _positive(column_deviations(rows)) if own else scales
@@ -55,8 +56,8 @@ def first_scales(
     looked_at = np.flatnonzero(used) if own else np.flatnonzero(used)[:1]
     at = theta.copy()
     for _ in range(_NEWTON):
-        scales, _ = functions(at)
-        slopes = np.array([functions.pulled(at, 1.0 * (np.arange(len(scales)) == d), 0.0) for d in looked_at])
+        (scales,), _ = functions(at)
+        slopes = np.array([_slopes(functions, at, each) for each in np.eye(len(scales))[looked_at]])
         slopes = np.where(moves, slopes / scales[looked_at, None], 0.0)
         step, *_ = np.linalg.lstsq(slopes, wanted[looked_at] - np.log(scales[looked_at]), rcond=1e-8)
         if not np.isfinite(step).all() or np.abs(step).max(initial=0.0) < _CLOSE:
@@ -75,9 +76,14 @@ def _same_slopes(functions: ScaleFunctions, theta: Array, scales: Array, used: N
     if np.ptp(scales[used]):
         return False
     weights = np.where(used, np.random.default_rng(0).normal(size=len(scales)), 0.0)
-    drawn = functions.pulled(theta, weights, 0.0)
-    of_all = functions.pulled(theta, used.astype(np.float64), 0.0)
+    drawn = _slopes(functions, theta, weights)
+    of_all = _slopes(functions, theta, used.astype(np.float64))
     return bool(np.allclose(drawn, of_all * weights.sum() / used.sum(), rtol=1e-8, atol=1e-12))
+
+
+def _slopes(functions: ScaleFunctions, theta: Array, weights: Array) -> Array:
+    """Derivatives of the sum of scales with weights (d,)."""
+    return functions.pulled(theta, weights[None], np.zeros(1))
 
 
 def _positive(deviations: Array) -> Array:

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from pymc_gpep.streaming.array_step import array_step
+from pymc_gpep.streaming.array_step import array_step, beats_graph
 from pymc_gpep.streaming.batches import Batch, Batches
 from pymc_gpep.streaming.memories.memory import Schedule
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, make_step
 from pymc_gpep.structure.backends import runs_in_jax
+from pymc_gpep.structure.interpreted import INTERPRETED
 
 __all__ = ["Run", "step_of"]
 
@@ -80,6 +81,8 @@ class Run:
 
 
 def step_of(problem: BatchProblem, state: State, optimiser: Optimiser, compile_kwargs: dict[str, Any]) -> Step:
-    """A step as `make_step` makes it: on arrays where that can be, whose loops are machine code, and not by JAX."""
-    made = None if runs_in_jax(compile_kwargs) else array_step(problem, state, optimiser)
+    """A step as `make_step` makes it: on arrays, whose loops are machine code, where that can be and pays."""
+    interpreted = compile_kwargs.get("mode") is INTERPRETED
+    by_graph = runs_in_jax(compile_kwargs) or (interpreted and not beats_graph(problem, state))
+    made = None if by_graph else array_step(problem, state, optimiser)
     return made or make_step(problem, state, optimiser, compile_kwargs)

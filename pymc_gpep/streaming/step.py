@@ -47,7 +47,7 @@ class BatchProblem(NamedTuple):
     rows: int
     """In all."""
     prior: StepBlocks | None = None
-    """Prior moments on arrays, where all functions share their covariance."""
+    """Prior moments on arrays."""
     beside: RowsBeside | None = None
     """Effects beside the process. Rows are then those of a table."""
     held: Array | None = None

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
@@ -20,11 +19,12 @@ from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.parts import FirstColumns
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block
+from pymc_gpep.solvers.step_blocks import Group, grouped
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.cross_covariance import functions_of
 from pymc_gpep.structure.interpreted import evaluate
-from pymc_gpep.structure.moment_functions import MomentFunctions, moment_functions, moment_graphs
-from pymc_gpep.structure.stationary import Stationary, stationary
+from pymc_gpep.structure.moment_functions import MomentFunctions, moment_functions
+from pymc_gpep.structure.stationary import Stationary
 
 __all__ = ["InducingBlocks", "PriorAt"]
 
@@ -91,12 +91,24 @@ class InducingBlocks:
         }
         self._outputs = [len(latent.classes) for latent, _ in matched]
         self._shared = len(matched) == 1
+        self._alike = [0] * self.n_functions if self._shared else list(range(self.n_functions))
 
     def on(self, rows: Rows) -> "InducingBlocks":
         """The same with other rows."""
         other = copy(self)
         other.rows = rows
         return other
+
+    def by_group(self) -> "InducingBlocks":
+        """The same with q as the number of groups of functions, of which `grouped` has one for each covariance."""
+        other = copy(self)
+        other._alike = self.covariance_of
+        return other
+
+    @property
+    def covariance_of(self) -> list[int]:
+        """Place of the covariance of each function among the distinct ones, (c,)."""
+        return [self._of[k][0] for k in range(self.n_functions)]
 
     @property
     def n_functions(self) -> int:
@@ -118,31 +130,27 @@ class InducingBlocks:
         """q where all functions have the same inducing inputs: 1 if they share their prior covariance, else c."""
         return 1 if self._shared else self.n_functions
 
-    def stationary(self, points: Sequence[Sequence[Array]]) -> Stationary | None:
-        """The covariance of all functions as a variance times a known function of scaled distances, if it is one.
+    def stationary(self, points: Sequence[Sequence[Array]]) -> list[Stationary] | None:
+        """Each covariance as a variance times a known function of scaled distances; None unless all are such.
 
         `points` are places of the hyperparameters at which numbers are compared. Means must be 0.
         """
-        if not self._shared:
-            return None
-        ((latent, functions),) = self._matched
-        model, z, x = (
-            self._classifier.model,
-            *(pt.tensor(name, dtype="float64", shape=(None, self._columns)) for name in ("inducing_inputs", "rows")),
-        )
-        values = [model.rvs_to_values[rv] for rv in self._classifier.hyperparameters]
-        return stationary(model, values, moment_graphs(model, latent, functions, self._data, z, x), z, x, points)
+        moments = self._moments
+        if self.beside:
+            moments = moment_functions(self._classifier, self._matched, self._data, self._columns, None, {})
+        return moments.stationary(points)
 
     def _values(self, point: PointType) -> list[Array]:
         return [np.asarray(point[name]) for name in self._names]
 
-    def _parts(self, values: Sequence[Array], z: Array) -> Iterator[tuple[MomentFunctions, list[Array], int, Array]]:
-        """For each of the q sets of features what makes it and of what values, its first function, its z."""
+    def _parts(self, values: Sequence[Array], z: Array) -> Iterator[tuple[MomentFunctions, list[Array], Group, Array]]:
+        """For each of the q sets of features what makes it and of what values, its functions, its z."""
         numbers = self._moments.numbers(values)
-        for k in range(1 if self._shared and len(z) == 1 else self.n_functions):
+        for group in grouped(self._alike, len(z)):
+            k = group.functions[0]
             prior, _ = self._of[k]
-            own = z[k if len(z) > 1 else 0, :, : self._columns]  # a table has other data after these
-            yield self._moments.functions[prior], [*values, *numbers[prior]], k, own
+            own = z[group.inputs, :, : self._columns]  # a table has other data after these
+            yield self._moments.functions[prior], [*values, *numbers[prior]], group, own
 
     def inducing(self, point: PointType, z: Array) -> Array:
         """Covariance (q, M, M) of the inducing values at hyperparameters and inducing inputs z (1 or c, M, d)."""
@@ -150,8 +158,11 @@ class InducingBlocks:
 
     def block(self, point: PointType, z: Array, x: Array) -> Block:
         """Moments at rows x (B, d)."""
-        found = [part.block(*of, own, x) for part, of, _, own in self._parts(self._values(point), z)]
-        mean = np.stack([found[min(k, len(found) - 1)][2][self._of[k][1]] for k in range(self.n_functions)])
+        found, mean = [], np.empty((self.n_functions, len(x)))
+        for part, of, group, own in self._parts(self._values(point), z):
+            found.append(part.block(*of, own, x))
+            for k in group.functions:
+                mean[k] = found[-1][2][self._of[k][1]]
         cross, variance, _, *effects = zip(*found, strict=True)
         return Block(np.stack(cross), np.stack(variance), mean, *map(np.stack, effects))
 
@@ -167,9 +178,9 @@ class InducingBlocks:
         """The same from those in `block`."""
         values = self._values(point)
         found = []
-        for q, (part, of, first, own) in enumerate(self._parts(values, z)):
-            mean_bar = np.zeros((self._outputs[self._of[first][0]], len(x)))
-            for k in [first] if len(bars.cross) > 1 else range(self.n_functions):
+        for q, (part, of, group, own) in enumerate(self._parts(values, z)):
+            mean_bar = np.zeros((self._outputs[self._of[group.functions[0]][0]], len(x)))
+            for k in group.functions:
                 mean_bar[self._of[k][1]] = bars.mean[k]
             effects = [bars.effects[q]] if self.beside else []
             found.append(part.block_slopes(*of, own, x, bars.cross[q], bars.variance[q], mean_bar, *effects))
@@ -180,8 +191,8 @@ class InducingBlocks:
         of_values = np.sum([slopes[0] for slopes in found], axis=0)
         of_z = np.stack([slopes[1] for slopes in found])
         of_numbers: dict[int, list[Array]] = {}
-        for k, (_, _, *own) in enumerate(found):
-            prior, _ = self._of[k]
+        for group, (_, _, *own) in zip(grouped(self._alike, len(z)), found, strict=True):
+            prior, _ = self._of[group.functions[0]]
             before = of_numbers.get(prior, [np.zeros(())] * len(own))
             of_numbers[prior] = [total + each for total, each in zip(before, own, strict=True)]
         of_values = of_values + self._moments.numbers.pulled(values, of_numbers)

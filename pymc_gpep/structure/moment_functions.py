@@ -23,6 +23,7 @@ from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import RowsBeside
 from pymc_gpep.structure.process_functions import ProcessFunctions
 from pymc_gpep.structure.stacked_graphs import differences
+from pymc_gpep.structure.stationary import Stationary, stationary
 
 __all__ = ["MomentFunctions", "OwnNumbers", "PriorMoments", "moment_functions", "moment_graphs"]
 
@@ -96,6 +97,19 @@ class MomentFunctions:
         count = len(self._values)
         return [_flat(slopes[:count]), *slopes[count:]]
 
+    def stationary(self, points: Sequence[Sequence[Array]]) -> Stationary | None:
+        """The form of the covariance at `points`, values of hyperparameters and own numbers; see `stationary`.
+
+        There are no effects beside it.
+        """
+        graphs = [self._inducing, *self._block]
+        return stationary(self._model, [*self._values, *self._numbers], graphs, self._z, self._x, points)
+
+    def with_numbers(self, found: Stationary, numbers: Sequence[TensorVariable]) -> Stationary:
+        """The same form of a prior that has these numbers."""
+        places = dict(zip(self._numbers, numbers, strict=True))
+        return Stationary(found.profile, *graph_replace([found.scales, found.variance], places, strict=False))
+
     @cached_property
     def inducing(self) -> Any:
         """Function of (hyperparameters, numbers, z)."""
@@ -122,6 +136,11 @@ class MomentFunctions:
 class OwnNumbers:
     """Numbers that each prior has of its own, as functions of the hyperparameters.
 
+    Attributes
+    ----------
+    graphs : list of list of TensorVariable
+        These numbers in terms of the hyperparameters.
+
     Parameters
     ----------
     model : pm.Model
@@ -141,7 +160,7 @@ class OwnNumbers:
     ) -> None:
         self._model = model
         self._values = list(values)
-        self._numbers = [list(own) for own in numbers]
+        self.graphs = [list(own) for own in numbers]
         self._all = [each for own in numbers for each in own]
         self._kwargs = compile_kwargs
 
@@ -158,16 +177,16 @@ class OwnNumbers:
 
     def __call__(self, values: Sequence[Array]) -> list[list[Array]]:
         """Return the numbers of each prior."""
-        count = len(self._numbers[0])
+        count = len(self.graphs[0])
         found = self._function(*values) if count else []
-        return [list(found[k * count : (k + 1) * count]) for k in range(len(self._numbers))]
+        return [list(found[k * count : (k + 1) * count]) for k in range(len(self.graphs))]
 
     def pulled(self, values: Sequence[Array], bars: Mapping[int, Sequence[Array]]) -> Array | float:
         """Derivatives in the hyperparameters, flat, from those in the numbers of some priors."""
-        if not _continuous(self._numbers[0]) or not self._values:
+        if not _continuous(self.graphs[0]) or not self._values:
             return 0.0
         nothing = [0.0 * each for each in next(iter(bars.values()))]
-        found: Array = self._slopes(*values, *(bar for k in range(len(self._numbers)) for bar in bars.get(k, nothing)))
+        found: Array = self._slopes(*values, *(bar for k in range(len(self.graphs)) for bar in bars.get(k, nothing)))
         return found
 
 
@@ -177,6 +196,22 @@ class PriorMoments(NamedTuple):
     functions: list[MomentFunctions]
     """Functions of each prior; the same for priors that are alike."""
     numbers: OwnNumbers
+
+    def stationary(self, points: Sequence[Sequence[Array]]) -> list[Stationary] | None:
+        """The form of each covariance, at values of the hyperparameters; None unless all have one."""
+        numbers = [self.numbers(point) for point in points]
+        found: dict[MomentFunctions, Stationary] = {}
+        for each in dict.fromkeys(self.functions):
+            alike = [k for k, other in enumerate(self.functions) if other is each]
+            form = each.stationary(
+                [[*point, *own[k]] for point, own in zip(points, numbers, strict=True) for k in alike]
+            )
+            if form is None:
+                return None
+            found[each] = form
+        return [
+            each.with_numbers(found[each], own) for each, own in zip(self.functions, self.numbers.graphs, strict=True)
+        ]
 
 
 def moment_functions(

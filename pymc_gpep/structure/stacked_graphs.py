@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Constant, Variable, equal_computations
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.sparse.variable import SparseVariable
+from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 from scipy.sparse import issparse
 
@@ -37,7 +38,7 @@ def stacked(
             for k, graph in enumerate(graphs)
         ]
         return [pt.stack(list(outputs)) for outputs in zip(*each, strict=True)]
-    together = dict(along) | {first: pt.stack([first, *others]) for first, others in leaves.items()}
+    together = dict(along) | {first: _stack([first, *others]) for first, others in leaves.items()}
     found = vectorize_graph(list(graphs[0]), replace=together)
     return [
         new if new.ndim > old.ndim else pt.broadcast_to(new, (count, *(new.shape[i] for i in range(new.ndim))))
@@ -86,6 +87,18 @@ def differences(
         if along & below or any(first in ancestors([each]) for each in same):
             return None
     return found
+
+
+def _stack(leaves: Sequence[TensorVariable]) -> TensorVariable:
+    """Leaves as one variable, at once where they are elements of one vector."""
+    owners = [each.owner for each in leaves]
+    if all(owner is not None and isinstance(owner.op, Subtensor) and owner.op.idx_list == (0,) for owner in owners):
+        vectors, places = zip(*(owner.inputs for owner in owners), strict=True)
+        one = all(equal_computations([vectors[0]], [each]) for each in vectors)
+        if one and all(isinstance(each, Constant) for each in places):
+            found: TensorVariable = vectors[0][np.array([each.data for each in places])]
+            return found
+    return pt.stack(list(leaves))
 
 
 def _same_node(variables: tuple[Variable, ...]) -> bool:

@@ -12,6 +12,7 @@ from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.graph.memory import available_memory, least_memory
 from pymc_gpep.rows.open_rows import open_rows
+from pymc_gpep.streaming.batches import one_batch
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 from pymc_gpep.structure.effects_beside import by_inducing
 
@@ -42,12 +43,15 @@ class MethodChoice(NamedTuple):
         How many steps; None for the limit on iterations that `pm.fit` has.
     reason : str
         Why, as a sentence.
+    whole : bool
+        Whether all rows are one batch.
     """
 
     method: str
     options: Mapping[str, Any]
     n: int | None
     reason: str
+    whole: bool = False
 
     def __str__(self) -> str:
         """Name of the method, and what it takes besides."""
@@ -55,7 +59,9 @@ class MethodChoice(NamedTuple):
         if "inducing" in self.options:
             inducing = self.options["inducing"]
             told.append(f"{inducing if np.ndim(inducing) == 0 else np.shape(inducing)[-2]} inducing inputs")
-        if "batch_size" in self.options:
+        if self.whole:
+            told.append(f"at most {self.n} iterations over all rows")
+        elif "batch_size" in self.options:
             told.append(f"{self.n} steps of {self.options['batch_size']} rows")
         return ", ".join(told)
 
@@ -103,7 +109,10 @@ def choose_method(
         return MethodChoice(SparseEP.name, options, None, f"{why}, and few enough for sweeps over all of them.")
     batch = given.get("batch_size") or _BATCH
     steps = int(np.clip(_PASSES * n // batch, _FEWEST, _MOST))
-    return MethodChoice(SparseEP.name, {"batch_size": batch}, steps, f"{why}: a step takes {batch} of them.")
+    # See `takes_all` of the plan of batches.
+    whole = inducing is None and not given.get("learn_inducing") and not classifier.effects and one_batch(n, batch)
+    takes = "all of them are inducing inputs, and are taken together" if whole else f"a step takes {batch} of them"
+    return MethodChoice(SparseEP.name, {"batch_size": batch}, steps, f"{why}: {takes}.", whole)
 
 
 def _not_by_inducing(classifier: GPClassifier) -> str:

@@ -62,11 +62,17 @@ class Small(NamedTuple):
 
 
 def small(
-    build: Any, memory: Memory, sites: str | None, batch_size: int, inducing: int = 5, together: bool = False
+    build: Any,
+    memory: Memory,
+    sites: str | None,
+    batch_size: int,
+    inducing: int = 5,
+    together: bool = False,
+    arrays: bool = False,
 ) -> Small:
     """With q after a few rows, so that nothing is at zero.
 
-    Where functions are `together` they have the same inducing inputs, and steps may be taken on arrays.
+    Where functions are `together` they have the same inducing inputs. Steps may be taken on `arrays`.
     """
     model, gp = build()
     classifier = by_inducing(read_classifier(model))
@@ -87,7 +93,7 @@ def small(
     half = rng.normal(size=(c, values, values))
     state.precision.set_value(half @ half.swapaxes(1, 2))
     state.location.set_value(rng.normal(size=(c, values)))
-    prior = model_blocks(space, blocks) if together else None
+    prior = model_blocks(space, blocks) if arrays else None
     of_batches = batches.per_epoch, batches.size, n
     problem = BatchProblem(space, gps, rule, memory, counts, *of_batches, prior, blocks.beside)
     return Small(problem, state, batches, rows)

@@ -47,9 +47,9 @@ def blocks_of(covariance, given, mean=0.0):
 @pytest.mark.parametrize(("covariance", "name", "columns"), FOUND.values(), ids=FOUND)
 def test_it_is_found(covariance, name, columns, given):
     space, blocks = blocks_of(covariance, given)
-    assert blocks.profile.name == name
+    assert [each.name for each in blocks.profiles] == [name]
     theta = space.initial_point() + np.array([0.1, 0.2, 0.3, 0.4])
-    scales, _ = blocks.scale_functions()(theta)
+    (scales,), _ = blocks.scale_functions()(theta)
     inverse = np.exp(-space.point(theta)["ls_log__"])
     assert_allclose(scales, [0.0 if k is None else inverse[k] for k in columns])
 

@@ -49,9 +49,9 @@ def test_few_rows_are_fitted_by_all_of_them_together():
 
 def test_some_thousand_rows_are_swept_over_where_inducing_inputs_are_asked_for():
     assert choose_method(classifier(5000, 3), {"inducing": 100})[:3] == ("sparse_ep", {}, None)
-    method, options, n, reason = choose_method(classifier(5000, 3), {})
-    assert (method, options, n) == ("sparse_ep", {"batch_size": 200}, 1000)
-    assert "5000 rows and 3 latent functions" in reason
+    found = choose_method(classifier(5000, 3), {})
+    assert found[:3] == ("sparse_ep", {"batch_size": 200}, 1000)
+    assert "5000 rows and 3 latent functions" in found.reason
 
 
 def test_a_user_may_say_what_few_rows_are():
@@ -63,6 +63,15 @@ def test_a_choice_is_told_in_few_words():
     assert str(choose_method(classifier(100, 3), {})) == "nested_ep"
     assert str(choose_method(effects_of(5000, place=False), {})) == "sparse_ep, 100 inducing inputs"
     assert str(choose_method(classifier(12_000, 10), {})) == "sparse_ep, 1000 steps of 200 rows"
+
+
+def test_so_few_rows_that_they_are_one_batch_are_told_as_such():
+    few = choose_method(classifier(140, 3), {"batch_size": 100})
+    assert few.reason.endswith("inducing inputs: all of them are inducing inputs, and are taken together.")
+    assert str(few) == "sparse_ep, at most 1000 iterations over all rows"
+    for rows, given in ((160, {}), (140, {"learn_inducing": True}), (140, {"inducing": 20})):
+        more = choose_method(classifier(rows, 3), {"batch_size": 100, **given})
+        assert more.reason.endswith(": a step takes 100 of them.")
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(12_000, 1000), (60_000, 3000), (10**8, 10_000)])

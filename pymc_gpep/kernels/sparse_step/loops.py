@@ -56,13 +56,14 @@ def input_slopes(z, squares, of_rows, of_inducing, row_weights, weights, slopes,
     """Derivatives in inducing inputs z (M, d) and in `squares` (d,) from those in squared distances times −2.
 
     Derivatives are G (B, M) to rows x, and H (M, M) among the z. Then `of_rows` is Gᵀ x, and `of_inducing` is H z.
-    `row_weights` and `weights` (M,) are sums of G and H over all others. The part of z is added to `of_squares`.
+    `row_weights` and `weights` (M,) are sums of G and H over all others. Derivatives are added to `slopes` and, for the
+    part of z, to `of_squares`.
     """
     for m in range(z.shape[0]):
         total = row_weights[m] + 2.0 * weights[m]
         for j in range(z.shape[1]):
             both = of_rows[m, j] + of_inducing[m, j]
-            slopes[m, j] = squares[j] * (both + of_inducing[m, j] - total * z[m, j])
+            slopes[m, j] += squares[j] * (both + of_inducing[m, j] - total * z[m, j])
             of_squares[j] += z[m, j] * (both - 0.5 * total * z[m, j])
 
 

@@ -168,7 +168,7 @@ class Memory(ABC):
         check_limits(self)
 
     def in_arrays(self) -> ArrayMemory | None:
-        """The same for arrays, where functions share covariance and inducing inputs; None where it is not written."""
+        """The same for arrays; None where it is not written."""
         return None
 
     @abstractmethod

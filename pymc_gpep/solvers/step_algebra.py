@@ -1,19 +1,21 @@
-"""The algebra of a step over a batch, of functions that share covariance and inducing inputs, on arrays.
+"""The algebra of a step over a batch on arrays.
 
-Function k is f = m + wᵀv_k + e, w = L⁻¹ k(x), s = κ − wᵀw. Its q(v_k) = N(μ_k, Σ_k) has Σ_k = (I + β_k S_k)⁻¹ and
-μ_k = β_k Σ_k h_k. A batch is taken with the part β_k of S and h. All else is made of the covariances themselves.
+Functions that share covariance and inducing inputs are a group, whose features are the same. Function k is
+f = m + wᵀv_k + e, w = L⁻¹ k(x), s = κ − wᵀw. Its q(v_k) = N(μ_k, Σ_k) has Σ_k = (I + β_k S_k)⁻¹ and μ_k = β_k Σ_k h_k.
+A batch is taken with the part β_k of S and h. All else is made of the covariances themselves.
 Variances are wᵀΣ_k w, derivatives in w need Σ_k w as well, and S Σ S follows from S and Σ. So there is one product of
-all w with all Σ_k, and nothing is solved for a function.
+all w with all Σ_k for a group, and nothing is solved for a function.
 
 Coefficients of effects beside the process stand to the right of these features, and leave nothing unsaid.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import LinAlgError
-from scipy.linalg.blas import dsymv, dsyrk, dtrmm, get_blas_funcs, ssyrk
-from scipy.linalg.lapack import dposv, get_lapack_funcs
+from scipy.linalg.blas import dsymv, dsyrk, dtrmm, dtrmv, dtrsv, get_blas_funcs, ssyrk
+from scipy.linalg.lapack import dposv, dpotrf, get_lapack_funcs
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import mirror
@@ -27,9 +29,18 @@ from pymc_gpep.kernels.sparse_step.loops import (
     scaled_rows,
     variances,
 )
-from pymc_gpep.solvers.step_blocks import InducingMoments, RowMoments
+from pymc_gpep.solvers.step_blocks import Group, InducingMoments, RowMoments
 
-__all__ = ["Covered", "SharedFeatures", "SharedPosterior", "SharedWhitening", "adam_step", "average_sites"]
+__all__ = [
+    "Covered",
+    "StepFeatures",
+    "StepPosterior",
+    "StepSlopes",
+    "StepWhitening",
+    "adam_step",
+    "average_sites",
+    "log_normalisers",
+]
 
 _RIDGE = 1e-10
 _SINGLE_RIDGE = 1e-6  # of a system whose numbers have 32 bits
@@ -38,14 +49,15 @@ _LEAST = 1e-100  # where there is nothing to solve
 _UNDIVIDED = 80  # rows of a matrix that LAPACK factorises and inverts
 
 
-class SharedFeatures(NamedTuple):
-    """Features of B rows."""
+class StepFeatures(NamedTuple):
+    """Features of a group at B rows."""
 
     w: Array
     """(B, M + p)."""
     rest: Array
     """s, (B,)."""
     moments: RowMoments
+    group: Group
 
     @property
     def n_inducing(self) -> int:
@@ -53,60 +65,84 @@ class SharedFeatures(NamedTuple):
         return self.moments.cross.shape[1]
 
 
-class SharedWhitening:
+class StepSlopes(NamedTuple):
+    """Derivatives in what a group of g functions has at B rows."""
+
+    w: Array
+    """In w (B, M + p), besides what s has to say."""
+    rest: Array
+    """In s (B,), 0 where s is."""
+    mean: Array
+    """In prior means, (B, g)."""
+
+
+class StepWhitening:
     """From inducing values to whitened ones, at fixed hyperparameters and inducing inputs.
 
     Parameters
     ----------
     moments : InducingMoments
+    groups : sequence of Group
     jitter : float
-        Added to the diagonal of the covariance of the inducing values, relative to its mean.
+        Added to the diagonal of each covariance of inducing values, relative to its mean.
 
     Raises
     ------
     LinAlgError
-        If that has no Cholesky factor.
+        If one of these has no Cholesky factor.
     """
 
-    def __init__(self, moments: InducingMoments, jitter: float) -> None:
-        self._moments, self._jitter = moments, jitter
-        k = moments.covariance.copy()
+    def __init__(self, moments: InducingMoments, groups: Sequence[Group], jitter: float) -> None:
+        self._moments, self._groups = moments, groups
+        self._each = [_Whitening(covariance, jitter) for covariance in moments.covariances]
+
+    def features(self, x: Array) -> list[StepFeatures]:
+        """Features of rows (B, d), of each group."""
+        return [
+            each.features(moments, group)
+            for each, moments, group in zip(self._each, self._moments.rows(x), self._groups, strict=True)
+        ]
+
+    def pulled(self, features: Sequence[StepFeatures], slopes: Sequence[StepSlopes]) -> tuple[Array, Array]:
+        """Derivatives in hyperparameters and in inducing inputs (1 or c, M, d), from those in the last features."""
+        found = [each.pulled(own, bars) for each, own, bars in zip(self._each, features, slopes, strict=True)]
+        covariances, rows = zip(*found, strict=True)
+        return self._moments.pulled(covariances, rows)
+
+
+class _Whitening:
+    """The whitening of one group."""
+
+    def __init__(self, covariance: Array, jitter: float) -> None:
+        self._jitter = jitter
+        k = covariance.copy()
         diagonal = np.arange(len(k))
         k[diagonal, diagonal] += jitter * k.trace() / len(k)
         # A lower triangle in the order of C is an upper one in that of Fortran.
         self._inverse, _ = _inverse_factor(k.T)
 
-    def features(self, x: Array) -> SharedFeatures:
-        """Features of rows (B, d)."""
-        moments = self._moments.rows(x)
+    def features(self, moments: RowMoments, group: Group) -> StepFeatures:
         w = moments.cross.copy()
         self._whiten(w)
         rest = np.empty(len(w))
         left_unsaid(moments.variance, w, rest)
         whole = w if moments.effects is None else np.concatenate([w, moments.effects], axis=1)
-        return SharedFeatures(whole, rest, moments)
+        return StepFeatures(whole, rest, moments, group)
 
-    def pulled(self, features: SharedFeatures, w_bar: Array, rest_bar: Array, mean_bar: Array) -> tuple[Array, Array]:
-        """Derivatives in hyperparameters and inducing inputs, from those in w, s and m of the last features.
-
-        `w_bar` (B, M + p) is what w has to say besides s, `rest_bar` (B,) is 0 where s is, and `mean_bar` is (B, c).
-        """
+    def pulled(self, features: StepFeatures, slopes: StepSlopes) -> tuple[Array, RowMoments]:
+        """Derivatives in the covariance of the inducing values and in the moments of rows."""
         of_effects = None
-        w, size = features.w, features.n_inducing
+        w, size, w_bar = features.w, features.n_inducing, slopes.w
         if features.moments.effects is not None:
             w, w_bar, of_effects = w[:, :size], np.ascontiguousarray(w_bar[:, :size]), w_bar[:, size:]
-        product = w_bar.T @ w
-        lower = np.tril(product)
-        lower += lower.T
-        diagonal = np.arange(len(lower))
-        lower[diagonal, diagonal] *= 0.5
-        self._whiten(lower, transposed=True)
-        half = np.ascontiguousarray(lower.T)
+        half = w_bar.T @ w
+        mirror(half)
         self._whiten(half, transposed=True)
-        half *= -0.5
+        dtrmm(-0.5, self._inverse, half.T, side=1, lower=0, trans_a=1, overwrite_b=1)
+        diagonal = np.arange(len(half))
         half[diagonal, diagonal] += self._jitter * half.trace() / len(half)
         self._whiten(w_bar, transposed=True)
-        return self._moments.pulled(half, RowMoments(w_bar, rest_bar, mean_bar, of_effects))
+        return half, RowMoments(w_bar, slopes.rest, slopes.mean, of_effects)
 
     def _whiten(self, rows: Array, transposed: bool = False) -> None:
         """Put rows (B, M) times L⁻ᵀ in place of them, or times L⁻¹."""
@@ -120,16 +156,18 @@ class Covered(NamedTuple):
     """Means of the wᵀv_k, (B, c)."""
     variance: Array
     """Variances of the wᵀv_k, (B, c)."""
-    covariances: Array
-    """Σ_k w, (B, c M)."""
+    covariances: list[Array]
+    """Σ_k w of each group of g functions, (B, g M)."""
 
 
-class SharedPosterior:
+class StepPosterior:
     """q of all functions, from S (c, M, M), h (c, M) and the parts β (c,) of both.
 
     The lower triangles of S are what is looked at. Where `single`, Σ has 32 bits a number, and is computed with these.
     In directions of which data say nothing its error is their rounding times the largest eigenvalue of I + β S. A
     function has 64 bits where that may be too large.
+
+    With `factors` the U⁻¹ of UᵀU = I + β S are kept, which have 64 bits.
 
     Raises
     ------
@@ -137,24 +175,27 @@ class SharedPosterior:
         If I + β S has no Cholesky factor.
     """
 
-    def __init__(self, precision: Array, location: Array, share: Array, single: bool = False) -> None:
+    def __init__(
+        self, precision: Array, location: Array, share: Array, single: bool = False, factors: bool = False
+    ) -> None:
         c, size, _ = precision.shape
         self._precision, self._share, self._single = precision, share, single
         self.location = location.copy()
         self.mean, self._half_log_dets = np.empty((c, size)), np.empty(c)
         self.covariance = np.empty((c, size, size), np.float32 if single else np.float64)
-        self._total = np.zeros((size, size))
+        self._factors: list[Array] = []
         traces = share * precision.trace(axis1=1, axis2=2) if single else np.zeros(c)
         for k, own in enumerate(self.covariance):
-            inverse = np.empty((size, size), np.float64 if traces[k] > _LARGEST_TRACE else own.dtype)
+            inverse = np.empty((size, size), np.float64 if factors or traces[k] > _LARGEST_TRACE else own.dtype)
             precisions(precision[k], share[k], inverse)
             factor, self._half_log_dets[k] = _inverse_factor(inverse.T)
             square, multiply = get_lapack_funcs("lauum", (factor,)), get_blas_funcs("symv", (factor,))
-            found, _ = square(factor, lower=0, overwrite_c=1)
+            if factors:
+                self._factors.append(factor)
+            found, _ = square(factor, lower=0, overwrite_c=not factors)
             self.mean[k] = multiply(share[k], found, self.location[k], lower=0)
             own[:] = found.T
             mirror(own)
-            add_lower(own, 1.0 / share[k], self._total)
 
     @property
     def log_normalisers(self) -> Array:
@@ -173,11 +214,14 @@ class SharedPosterior:
     def shift(self, common: Array) -> Array:
         """Move sites with the best function common to all, h_k + S_k a, and return what becomes of `common`, g (M,).
 
-        See `pymc_gpep.streaming.gaussian`. The system there is the sum of (I − Σ_k) / β_k, since
-        S Σ S = (S − (I − Σ) / β) / β. And S μ is h − μ / β.
+        All functions have the same features. See `pymc_gpep.solvers.step_common`. The system there is the sum of
+        (I − Σ_k) / β_k, since S Σ S = (S − (I − Σ) / β) / β. And S μ is h − μ / β.
         """
         size = self.location.shape[1]
-        system = -self._total
+        total = np.zeros((size, size))
+        for own, part in zip(self.covariance, self._share, strict=True):
+            add_lower(own, 1.0 / part, total)
+        system = -total
         diagonal = np.arange(size)
         system[diagonal, diagonal] += (1.0 / self._share).sum()
         ridge = _SINGLE_RIDGE if self._single else _RIDGE
@@ -191,40 +235,89 @@ class SharedPosterior:
         self.mean += weights - self.covariance @ weights.astype(self.covariance.dtype)
         return common + moved.sum(axis=0)
 
-    def covered(self, features: SharedFeatures) -> Covered:
+    def halves(self, cross: Array) -> Iterator[Array]:
+        """√β U⁻ᵀ R_kᵀ of one function after the other, (M, r), for R (c, r, M); there are `factors`."""
+        for factor, own, part in zip(self._factors, cross, self._share, strict=True):
+            found: Array = dtrmm(np.sqrt(part), factor, own.T, side=0, lower=0, trans_a=1)
+            yield found
+
+    def move(self, changes: Array) -> None:
+        """Add something to h (c, M), and have the means follow; there are `factors`."""
+        self.location += changes
+        for mean, factor, part, h in zip(self.mean, self._factors, self._share, self.location, strict=True):
+            mean[:] = part * dtrmv(factor, dtrmv(factor, h, trans=1))
+
+    def covered(self, features: Sequence[StepFeatures]) -> Covered:
         """Return the moments of a batch."""
-        c, size = self.mean.shape
-        w = features.w.astype(self.covariance.dtype, copy=False)
-        covariances = w @ self.covariance.reshape(c * size, size).T
-        variance = np.empty((len(w), c))
-        variances(w, covariances, variance)
-        return Covered(features.w @ self.mean.T, variance, covariances)
+        shape = len(features[0].w), len(self.mean)
+        found = Covered(np.empty(shape), np.empty(shape), [])
+        for each in features:
+            size, taken = each.w.shape[1], each.group.taken
+            w = each.w.astype(self.covariance.dtype, copy=False)
+            covariances = w @ self.covariance[taken].reshape(-1, size).T
+            variance = np.empty((len(w), len(each.group.functions)))
+            variances(w, covariances, variance)
+            found.mean[:, taken], found.variance[:, taken] = each.w @ self.mean[taken].T, variance
+            found.covariances.append(covariances)
+        return found
 
-    def feature_slopes(
-        self, features: SharedFeatures, covered: Covered, of_mean: Array, of_variance: Array, of_rest: Array
-    ) -> Array:
-        """Derivatives in w (B, M + p), from those (B, c) in mean and variance of wᵀv_k and in s, which is less wᵀw."""
-        slopes: Array = of_mean @ self.mean
-        feature_slopes(features.w, covered.covariances, of_variance, of_rest, features.n_inducing, slopes)
-        return slopes
+    def slopes(
+        self,
+        features: Sequence[StepFeatures],
+        covered: Covered,
+        of_mean: Array,
+        of_variance: Array,
+        of_rest: Array,
+    ) -> list[StepSlopes]:
+        """Derivatives of each group, from those (B, c) in means and variances of the wᵀv_k and in s.
+
+        There s is less wᵀw, and those in s are 0 where s is.
+        """
+        found = []
+        for each, covariances in zip(features, covered.covariances, strict=True):
+            taken = each.group.taken
+            own_mean, own_variance, own_rest = (
+                np.ascontiguousarray(of[:, taken]) for of in (of_mean, of_variance, of_rest)
+            )
+            slopes: Array = own_mean @ self.mean[taken]
+            own_rest *= (each.rest > 0.0)[:, None]
+            feature_slopes(each.w, covariances, own_variance, own_rest, each.n_inducing, slopes)
+            found.append(StepSlopes(slopes, own_rest.sum(axis=1), own_mean))
+        return found
 
 
-def average_sites(precision: Array, w: Array, weights: Array, beta: float, single: bool = False) -> None:
+def average_sites(
+    precision: Array, features: Sequence[StepFeatures], weights: Array, beta: float, single: bool = False
+) -> None:
     """Replace the part β of S (c, M, M) by Σ t w wᵀ, in place, with weights t (B, c).
 
     Where `single` the sums have 32 bits a number, and S keeps its 64.
     """
-    size = w.shape[1]
-    scaled = np.empty(w.shape, np.float32 if single else np.float64)
+    rows, size = features[0].w.shape
+    scaled = np.empty((rows, size), np.float32 if single else np.float64)
     sums = np.empty((size, size), np.float32) if single else None
-    for k, own in enumerate(precision):
-        scaled_rows(w, weights, k, scaled)
-        if sums is None:
-            dsyrk(beta, scaled.T, beta=1.0 - beta, c=own.T, lower=0, overwrite_c=1)
-        else:
-            ssyrk(1.0, scaled.T, c=sums.T, lower=0, overwrite_c=1)
-            average(own, sums, beta)
-        mirror(own)
+    for each in features:
+        for k in each.group.functions:
+            own = precision[k]
+            scaled_rows(each.w, weights, k, scaled)
+            if sums is None:
+                dsyrk(beta, scaled.T, beta=1.0 - beta, c=own.T, lower=0, overwrite_c=1)
+            else:
+                ssyrk(1.0, scaled.T, c=sums.T, lower=0, overwrite_c=1)
+                average(own, sums, beta)
+            mirror(own)
+
+
+def log_normalisers(precision: Array, location: Array) -> Array:
+    """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv, (c,), from S (c, M, M) and h (c, M) alone; NaN without a factor."""
+    found = np.empty(len(location))
+    inverse = np.empty(precision.shape[1:])
+    for k, h in enumerate(location):
+        precisions(precision[k], 1.0, inverse)
+        upper, failed = dpotrf(inverse.T, lower=0, clean=0, overwrite_a=1)
+        half = dtrsv(upper, h, lower=0, trans=1)
+        found[k] = np.nan if failed else 0.5 * float(half @ half) - float(np.log(upper.diagonal()).sum())
+    return found
 
 
 def _inverse_factor(matrix: Array) -> tuple[Array, float]:
