@@ -250,7 +250,7 @@ class _OfGroup:
         x, narrow, cross, cross_slopes = self._last
         z, squares, kind = self._products.z, self._ratio * self._products.squares, narrow.dtype
         of_variance = float(np.vdot(rows.cross, cross)) + float(np.vdot(covariance, self.covariance))
-        of_variance = of_variance / (self._variance or 1.0) + float(rows.variance.sum())
+        of_variance = of_variance / self._variance + float(rows.variance.sum())
         of_rows, of_inducing = rows.cross * cross_slopes, covariance * self._slopes
         of_squares = np.zeros(len(squares))
         input_slopes(

@@ -43,11 +43,12 @@ def plain(profile, scales, variance, a, b):
     }[profile.name]  # fmt: skip
 
 
+@pytest.mark.parametrize("place", [0.0, 1e4], ids=["near 0", "far from 0"])
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
-def test_moments_and_derivatives_of_a_covariance(profile, single):
+def test_moments_and_derivatives_of_a_covariance(profile, single, place):
     theta = np.array([0.2, -0.3, 0.5])
-    z, x = RNG.normal(size=(M, D)), RNG.normal(size=(B, D))
+    z, x = place + RNG.normal(size=(M, D)), place + RNG.normal(size=(B, D))
     blocks = StationaryBlocks([profile], Scales(), [0] * C)
     bars = RNG.normal(size=(M, M)), RNG.normal(size=(B, M)), RNG.normal(size=B)
     bars = bars[0] + bars[0].T, *bars[1:]
@@ -66,11 +67,24 @@ def test_moments_and_derivatives_of_a_covariance(profile, single):
     of_theta, (of_z,) = moments.pulled([bars[0]], [rows._replace(cross=bars[1], variance=bars[2])])
     h = 1e-6
     for found, at, move in ((of_theta, theta, 0), (of_z, z, 1)):
-        for place in np.ndindex(at.shape):
+        for index in np.ndindex(at.shape):
             step = np.zeros_like(at)
-            step[place] = h
+            step[index] = h
             up, down = ((theta + s * step, z) if move == 0 else (theta, z + s * step) for s in (1.0, -1.0))
-            assert_allclose(found[place], (total(*up) - total(*down)) / (2 * h), rtol=2e-5, atol=2e-5)
+            assert_allclose(found[index], (total(*up) - total(*down)) / (2 * h), rtol=2e-5, atol=2e-5)
+
+
+def test_inputs_that_lie_far_apart_have_derivatives_of_64_bits():
+    theta = np.array([0.2, -0.3, 0.5])
+    z = RNG.normal(size=(M, D)) * [[1e4, 1.0]]
+    x = z.repeat(2, axis=0) + RNG.normal(size=(2 * M, D))
+    found = []
+    for single in (False, True):
+        moments = StationaryBlocks([PROFILES[0]], Scales(), [0] * C).at(theta, z[None], single)
+        (rows,) = moments.rows(x)
+        found.append(moments.pulled([np.eye(M)], [rows]))
+    for exact, other in zip(*found, strict=True):
+        assert_allclose(other, exact, rtol=1e-10)
 
 
 @pytest.mark.parametrize(
