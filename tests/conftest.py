@@ -83,7 +83,7 @@ def pytest_collection_finish(session):
 def pytest_collection_modifyitems(config, items):
     """Tests of clusters, of commands and of examples, those of docstrings too, have a target of their own.
 
-    A `variation` runs with the slow tests, but for the parameters that its mark names.
+    Parameters that the mark of a `variation` names run with the others, and all else of it with the slow tests.
     """
     here = Path(__file__).parent
     named, found = set(), set()
@@ -127,7 +127,7 @@ def rewriting(request):
 
 @pytest.fixture(autouse=True)
 def rewriting_of_slow_tests(request):
-    """What is long is mostly the evaluation of graphs, which is faster where they are rewritten.
+    """Slow tests mostly evaluate graphs, and rewritten graphs are faster to evaluate.
 
     A variation has its graphs like the test that it varies.
     """

@@ -86,7 +86,7 @@ class Figure1(Experiment):
             return None
         figure = Figure(figsize=(6.5, 4.2), layout="constrained")
         ax = figure.subplots()
-        for (update, title), colour, style in zip(TITLES.items(), colours(3), LINE_STYLES, strict=False):
+        for (update, title), colour, style in zip(TITLES.items(), colours(len(TITLES)), LINE_STYLES, strict=False):
             if update in found:
                 ax.plot(found[update]["at"], -found[update]["loss"], color=colour, linestyle=style, label=title)
         ax.set(xlabel="processor time in seconds", ylabel="log Z_q")

@@ -40,9 +40,10 @@ __all__ = [
     "adam_step",
     "average_sites",
     "log_normalisers",
+    "solved",
 ]
 
-_RIDGE = 1e-10
+_RIDGE = 1e-10  # of a system, relative to the mean of its diagonal
 _SINGLE_RIDGE = 1e-6  # of a system whose numbers have 32 bits
 _LARGEST_TRACE = 1e5  # of β S, for inverses with 32 bits a number
 _LEAST = 1e-100  # where there is nothing to solve
@@ -224,11 +225,9 @@ class StepPosterior:
         system = -total
         diagonal = np.arange(size)
         system[diagonal, diagonal] += (1.0 / self._share).sum()
-        ridge = _SINGLE_RIDGE if self._single else _RIDGE
-        system[diagonal, diagonal] += ridge * max(float(system.trace()), 0.0) / size + _LEAST
         missing = (self.location - self.mean / self._share[:, None]).sum(axis=0) - common
-        _, weights, failed = dposv(system.T, missing, lower=0, overwrite_a=1)
-        if failed or not np.isfinite(weights.sum()):
+        weights = solved(system, missing, _SINGLE_RIDGE if self._single else _RIDGE)
+        if weights is None:
             return common
         moved = np.array([_symmetric_product(own, weights) for own in self._precision])
         self.location += moved
@@ -306,6 +305,14 @@ def average_sites(
                 ssyrk(1.0, scaled.T, c=sums.T, lower=0, overwrite_c=1)
                 average(own, sums, beta)
             mirror(own)
+
+
+def solved(system: Array, right: Array, ridge: float = _RIDGE) -> Array | None:
+    """Solution of a system (n, n) with a ridge; None without one. The system, a lower triangle, is overwritten."""
+    diagonal = np.arange(len(system))
+    system[diagonal, diagonal] += ridge * max(float(system.trace()), 0.0) / len(system) + _LEAST
+    _, solution, failed = dposv(system.T, right, lower=0, overwrite_a=1)
+    return None if failed or not np.isfinite(solution.sum()) else solution
 
 
 def log_normalisers(precision: Array, location: Array) -> Array:

@@ -9,16 +9,12 @@ from typing import Protocol
 
 import numpy as np
 from scipy.linalg.blas import dgemm, dsyrk
-from scipy.linalg.lapack import dposv
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import mirror
-from pymc_gpep.solvers.step_algebra import StepFeatures, StepPosterior
+from pymc_gpep.solvers.step_algebra import StepFeatures, StepPosterior, solved
 
 __all__ = ["CommonSites", "OwnFeatures", "SameFeatures"]
-
-_RIDGE = 1e-10
-_LEAST = 1e-100  # where there is nothing to solve
 
 
 class CommonSites(Protocol):
@@ -74,11 +70,9 @@ class OwnFeatures:
         system = self._precision.copy()
         for half in q.halves(self._cross):
             dsyrk(-1.0, half, beta=1.0, c=system.T, trans=1, lower=0, overwrite_c=1)
-        tests, diagonal = len(system), np.arange(len(system))
-        system[diagonal, diagonal] += _RIDGE * max(float(system.trace()), 0.0) / tests + _LEAST
         missing = sum(own @ mean for own, mean in zip(self._cross, q.mean, strict=True)) - self._location
-        _, weights, failed = dposv(system.T, missing, lower=0, overwrite_a=1)
-        if failed or not np.isfinite(weights.sum()):
+        weights = solved(system, missing)
+        if weights is None:
             return self._location.copy()
         q.move(weights @ self._cross)
         moved: Array = self._location + self._precision @ weights

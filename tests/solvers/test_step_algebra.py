@@ -194,7 +194,7 @@ def test_the_whole_posterior_is_near_when_little_is_left_out():
 
 @pytest.mark.parametrize("share", [np.ones(C), np.array([0.9, 0.8, 0.95])], ids=["all", "parts"])
 def test_sites_move_with_the_best_common_function(share):
-    """What they imply then is what was remembered of where they were made: nothing is missing any more."""
+    """After the move, sites imply the common function that was remembered when they were made."""
     s, h = sites()
     common = RNG.normal(size=M)
     q = StepPosterior(upper_spoilt(s), h, share)
