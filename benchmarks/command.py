@@ -6,12 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from benchmarks.experiment import Experiment, compute, workers
+from benchmarks.experiment import Experiment, InThisProcess, compute, workers
 from benchmarks.stored import FOLDER, store
 
 _NAMED = 8  # pieces that a message names
@@ -69,9 +69,7 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
     except OSError as error:
         parser.error(f"--output: {error}.")
     try:
-        # Quick forms share their processes, which take longer to begin than most of these pieces to compute. A long
-        # experiment has its own: one that is killed takes no other experiment with it.
-        with workers(arguments.jobs) if arguments.quick and arguments.jobs else nullcontext() as pool:
+        with _shared_pool(arguments.quick, arguments.jobs) as pool:
             folder = paper if arguments.store else None
             failed = [
                 cell for name, experiment in chosen.items() for cell in run(name, experiment, arguments, pool, folder)
@@ -81,6 +79,17 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
         sys.exit(130)
     if failed:
         sys.exit(f"Without results: {_listed(failed)}. The same command tries again what failed.")
+
+
+def _shared_pool(quick: bool, jobs: int) -> AbstractContextManager[Executor | None]:
+    """Return the pool that experiments share, if they do.
+
+    Quick forms share their processes, which take longer to begin than most of these pieces to compute; a single one is
+    this process. A long experiment has its own: one that is killed takes no other experiment with it.
+    """
+    if not quick or jobs == 0:
+        return nullcontext()
+    return InThisProcess() if jobs == 1 else workers(jobs)
 
 
 def _resize(parser: argparse.ArgumentParser, chosen: Mapping[str, Experiment], arguments: argparse.Namespace) -> None:
@@ -114,7 +123,7 @@ def run(
     name: str,
     experiment: Experiment,
     arguments: argparse.Namespace,
-    pool: ProcessPoolExecutor | None = None,
+    pool: Executor | None = None,
     paper: str | None = None,
 ) -> list[str]:
     """Compute what is missing, write and print the report; returns what has no result although it should.

@@ -9,7 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -88,19 +88,31 @@ def workers(jobs: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent)
 
 
+class InThisProcess(Executor):
+    """A pool that is this process: what is submitted has been done when `submit` returns."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
 def compute(
     cells: Sequence[Cell],
     folder: Path,
     jobs: int,
     only: Sequence[str] = ("*",),
-    pool: ProcessPoolExecutor | None = None,
+    pool: Executor | None = None,
 ) -> tuple[dict[str, Arrays], dict[str, str]]:
     """What the cells return, and the errors of those that failed, by name.
 
     Results that are in `folder` already are not computed again; of the others those whose name fits one of the patterns
     `only` are. Each of `jobs` processes has its share of the cores as
     threads for BLAS, unless the environment says otherwise; with 0 nothing is computed. A KeyboardInterrupt ends the
-    processes, and what they had finished is kept. Processes are those of `pool` where one is given, which goes on.
+    processes, and what they had finished is kept. Cells are submitted to `pool` where one is given, which goes on.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = {cell.name: result for cell in cells if (result := _load(cell, folder)) is not None}
@@ -117,8 +129,8 @@ def compute(
     with workers(jobs) if pool is None else nullcontext(pool) as pool, Progress(*columns) as progress:
         task = progress.add_task("cells", total=len(missing))
         commit = _commit()
-        futures = {pool.submit(_run, cell, folder, commit): cell for cell in missing}
         try:
+            futures = {pool.submit(_run, cell, folder, commit): cell for cell in missing}
             for future in as_completed(futures):
                 name = futures[future].name
                 try:

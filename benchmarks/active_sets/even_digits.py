@@ -99,7 +99,7 @@ class EvenDigits(Experiment):
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
         size = {"each": 200, "held_out": 200, "active": ACTIVE, "counts": COUNTS}
         if quick:
-            size = {"each": 30, "held_out": 50, "active": 30, "counts": (15, 30)}
+            size = {"each": 20, "held_out": 50, "active": 16, "counts": (8, 16)}
         others = ("independent", "separate")
         asked = [("paper's", setting) for pair in PAIRS for setting in pair]
         asked += [(way, setting) for way in others for setting in PAIRS[0]]

@@ -85,8 +85,8 @@ class Isolet(Experiment):
     title = "Section 6.4 of Girolami and Rogers (2006): Isolet"
 
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
-        common = {"data": data, "size": [400, 200] if quick else None}
-        active = {"active": 100, "every": 50} if quick else {"active": ACTIVE, "every": EVERY}
+        common = {"data": data, "size": [160, 100] if quick else None}
+        active = {"active": 40, "every": 20} if quick else {"active": ACTIVE, "every": EVERY}
         return [
             *(
                 Cell(f"{score} {seed}", by_active_rows, {"score": score, "seed": seed} | common | active)

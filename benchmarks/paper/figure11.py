@@ -38,7 +38,7 @@ class TenDigits(Experiment):
     size = 1000
 
     def cells(self, folder: str, quick: bool) -> Sequence[Cell]:
-        size = [150, 150] if quick else [self.size, 4649]
+        size = [60, 60] if quick else [self.size, 4649]
         return [
             Cell(
                 f"usps10-{size[0]}.0.{method}.0",

@@ -134,8 +134,8 @@ class Figures5And6(Experiment):
     title = "Figures 5 and 6: class probabilities and latent marginals against MCMC, USPS 3 vs. 5 vs. 7"
 
     def cells(self, data: str, quick: bool) -> list[Cell]:
-        size = [120, 80] if quick else None
-        draws, tune, chains, thin = (50, 40, 2, 1) if quick else (1500, 250, 2, 2)
+        size = [60, 40] if quick else None
+        draws, tune, chains, thin = (30, 20, 2, 1) if quick else (1500, 250, 2, 2)
         corrected, step = (8, 8) if quick else (100, 25)
         common = {"data": data, "size": size}
         cells = [Cell(method, fit, common | {"method": method}) for method in METHODS]

@@ -61,7 +61,7 @@ class Prediction(Experiment):
     def cells(self, folder: str, quick: bool) -> Sequence[Cell]:
         """All approximations of all data sets, then the chains, then LA-TKP on many points."""
         if quick:
-            sets: dict[str, tuple[int, list[int] | None]] = {"wine": (1, None), "usps357": (1, [60, 40])}
+            sets: dict[str, tuple[int, list[int] | None]] = {"wine": (1, [60, 40])}
         else:
             sets = {name: (10 if name in data.CROSS_VALIDATED else 1, None) for name in CHAINS}
         fits, parts, chains = [], [], []

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.command import run_paper
-from benchmarks.experiment import Cell, compute, workers
+from benchmarks.experiment import Cell, InThisProcess, compute, workers
 
 
 def square(x: float, trace: str) -> dict[str, float]:
@@ -97,6 +97,15 @@ def test_experiments_can_share_processes(tmp_path):
         one, two = (compute([Cell(f"{i}", process, {"number": i})], tmp_path, 1, pool=pool)[0] for i in range(2))
     assert int(one["0"]["process"]) == int(two["1"]["process"]) != os.getpid()
     assert int(two["1"]["number"]) == 1
+
+
+def test_experiments_can_be_computed_in_this_process(tmp_path):
+    with InThisProcess() as pool:
+        found, _ = compute([Cell("here", process, {"number": 3})], tmp_path, 1, pool=pool)
+        mixed, errors = compute(cells(tmp_path, -1.0, 3.0), tmp_path, 1, pool=pool)
+    assert (int(found["here"]["process"]), int(found["here"]["number"])) == (os.getpid(), 3)
+    assert set(mixed) == {"of 1"}
+    assert errors == {"of 0": "ValueError: negative"}
 
 
 def test_nothing_is_computed_without_jobs(tmp_path):
