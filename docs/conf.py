@@ -40,7 +40,7 @@ nb_kernel_rgx_aliases = {"python3": "forked"}  # see kernels.py
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_output_stderr = "remove"  # what PyMC logs while sampling
-nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+nb_custom_formats = {".py": "kernels.read_script"}
 
 # The examples are scripts in cells, and pages of this site.
 shutil.copytree(HERE.parent / "examples", HERE / "generated" / "examples", dirs_exist_ok=True)

@@ -4,6 +4,8 @@ A kernel that starts by itself imports PyMC and this package anew, and reads PyT
 seconds for each page. A forked one is a process of its own as well, with nothing in its namespace.
 """
 
+import gc
+import io
 import json
 import os
 import selectors
@@ -13,6 +15,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
+from typing import Any
+from warnings import catch_warnings
 
 ENVIRONMENT = "PYMC_GPEP_KERNELS"
 """Environment variable with the path of the socket at which kernels are asked for."""
@@ -25,6 +29,15 @@ def specification() -> dict[str, object]:
         "display_name": "Python 3",
         "language": "python",
     }
+
+
+def read_script(text: str) -> Any:
+    """Return the notebook of a script in cells, which names its kernel: without a name Jupyter starts its own."""
+    import jupytext
+
+    notebook = jupytext.reads(text, fmt="py:percent")
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return notebook
 
 
 def ask(connection_file: str) -> None:
@@ -41,17 +54,12 @@ def serve() -> None:
     # ipykernel names the first after matplotlib has looked; the second is for pyarrow, whose thread no fork would have.
     os.environ |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     os.environ |= {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-    for name in ("arviz", "ipykernel.kernelapp", "matplotlib.pyplot"):
+    for name in ("arviz", "ipykernel.kernelapp", "matplotlib.pyplot", "sklearn.datasets"):
         import_module(name)
-    import pymc as pm
-
-    import pymc_gpep as gpep
-
-    for name in gpep.__all__:
-        getattr(gpep, name)
-    with pm.Model():  # a first fit reads PyTensor's rewrites
-        pm.Bernoulli("y", logit_p=pm.Normal("a", 0, pm.HalfNormal("s"), shape=3), observed=[0, 1, 1])
-        pm.fit(method="ep", progressbar=False)
+    with catch_warnings(action="ignore"):
+        fit_and_draw()
+    gc.collect()
+    gc.freeze()  # a collection of garbage in a kernel would go over, and copy, all that was there before
     running = set[int]()
     with socket.socket(socket.AF_UNIX) as server, selectors.DefaultSelector() as ready:
         server.bind(os.environ[ENVIRONMENT])
@@ -71,6 +79,62 @@ def serve() -> None:
     for kernel in running:
         os.kill(kernel, signal.SIGTERM)
         os.waitpid(kernel, 0)
+
+
+def fit_and_draw() -> None:
+    """Do what most pages do, on little data.
+
+    A first fit reads PyTensor's rewrites, and the kernels that have been compiled. Graphs like these are not rewritten
+    again. A first picture looks for fonts.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+    import pymc as pm
+
+    import pymc_gpep as gpep
+
+    for name in gpep.__all__:
+        getattr(gpep, name)
+    X = np.linspace(0.0, 3.0, 12)[:, None]
+    y = np.arange(12) // 4
+    group = np.arange(12) % 3
+
+    def function(**shape: int) -> tuple[object, object]:
+        ls, eta = pm.InverseGamma("ls", 3, 3), pm.HalfNormal("eta", 5)
+        gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=ls))
+        return gp, gp.prior("f", X=X, **shape)
+
+    def two_classes():
+        gp, f = function()
+        gpep.Probit("y", f, observed=y == 1)
+        return gp
+
+    def three_classes():
+        gp, f = function(n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+        return gp
+
+    def counts():
+        gp, f = function()
+        pm.Poisson("y", mu=pm.math.exp(f), observed=y)
+        return gp
+
+    def effects():
+        of_group = pm.Normal("of_group", 0, pm.HalfNormal("s", 1), shape=3)
+        eta = pm.Normal("a", 0, 2) + pm.Normal("b", 0, 1) * X[:, 0] + of_group[group]
+        pm.Bernoulli("y", logit_p=eta, observed=y == 1)
+
+    methods = {two_classes: "ep", three_classes: "nested_ep", counts: "ep", effects: "ep"}
+    for build, method in methods.items():
+        with pm.Model():
+            gp = build()
+            fit = pm.fit(method=method, progressbar=False)
+        if gp is not None:
+            fit.predict(gp, X)
+    figure, axes = plt.subplots(layout="constrained")
+    axes.set(title="title", xlabel="label")
+    figure.savefig(io.BytesIO(), format="png")
+    plt.close(figure)
 
 
 def run(asked: socket.socket, connection_file: str, folder: str, environment: dict[str, str]) -> None:
