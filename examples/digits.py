@@ -22,7 +22,7 @@ from pymc_gpep.approximations import NestedEP
 
 digits = load_digits()
 order = np.random.default_rng(1).permutation(len(digits.target))
-train, held_out = order[:400], order[400:900]
+train, held_out = order[:300], order[300:800]
 X, Xnew = digits.data[train] / 16, digits.data[held_out] / 16
 y, ynew = digits.target[train], digits.target[held_out]
 

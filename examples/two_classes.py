@@ -71,8 +71,8 @@ with pm.Model(coords={"tumour": train}) as fixed:
 
     same = {name: pm.fit(method=method, progressbar=False) for method, name in names.items()}
     mcmc = pm.sample(
-        draws=300,
-        tune=120,
+        draws=200,
+        tune=100,
         chains=2,
         cores=1,
         step=gpep.samplers.GuidedHMC(),
