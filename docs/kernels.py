@@ -87,9 +87,9 @@ def fit_and_draw() -> None:
     A first fit reads PyTensor's rewrites, and the kernels that have been compiled. Graphs like these are not rewritten
     again. A first picture looks for fonts.
     """
-    import matplotlib.pyplot as plt
     import numpy as np
     import pymc as pm
+    from matplotlib.figure import Figure
 
     import pymc_gpep as gpep
 
@@ -131,10 +131,9 @@ def fit_and_draw() -> None:
             fit = pm.fit(method=method, progressbar=False)
         if gp is not None:
             fit.predict(gp, X)
-    figure, axes = plt.subplots(layout="constrained")
-    axes.set(title="title", xlabel="label")
+    figure = Figure(layout="constrained")  # pyplot would choose its backend here, where no kernel shows figures
+    figure.subplots().set(title="title", xlabel="label")
     figure.savefig(io.BytesIO(), format="png")
-    plt.close(figure)
 
 
 def run(asked: socket.socket, connection_file: str, folder: str, environment: dict[str, str]) -> None:
