@@ -51,17 +51,6 @@ def test_draws_depend_on_the_seed_alone(model, step):
         np.testing.assert_array_equal(one.posterior[name].values, two.posterior[name].values)
 
 
-@pytest.mark.slow
-def test_processes_that_begin_anew_draw_the_same(model):
-    """One step of the three stands for all: each of them is pickled in the process that made it, too."""
-    with model:
-        step = gpep.samplers.GuidedHMC()
-    one = draw(model, step, chains=2, cores=1)
-    two = draw(model, step, chains=2, cores=2, mp_ctx="spawn")
-    for name in ("f", "ls", "eta"):
-        np.testing.assert_array_equal(one.posterior[name].values, two.posterior[name].values)
-
-
 def test_state_goes_on_where_it_was(model, step):
     step.setup_chain(np.random.default_rng(0), 100, 100)
     point = model.initial_point()
