@@ -1,7 +1,8 @@
 """A budget of the tests: processor seconds of each folder, and the share of the whole that a folder may take.
 
 Shares differ less from machine to machine than seconds do. They differ between a first run, in which kernels are
-compiled, and a repeated one; a stated share holds for both.
+compiled, and a repeated one; a stated share holds for both. It holds for the tests that `make test` runs, and other
+selections of tests, like that of `make test-slow`, have no budget.
 """
 
 import os
@@ -39,7 +40,7 @@ SHARES = {
 OTHERS = 0.05
 """The same for each folder that the table does not name."""
 WHOLE = 100.0
-"""Processor seconds below which a run is taken for a part of the tests, whose shares mean nothing."""
+"""Processor seconds below which a run is taken for a part of the tests, whose seconds are not shown."""
 
 _started = 0.0
 _seconds: Counter[str] = Counter()
@@ -79,17 +80,31 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _largest = max(_largest, report.peak_bytes)
 
 
-def _over_budget() -> list[str]:
+def _has_budget(config: pytest.Config) -> bool:
+    """Whether this run is of the tests of `make test`, all of them: no path, no `-k`, and the marks of the settings."""
+    usual = config.getini("addopts")
+    return (
+        config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        and not config.option.keyword
+        and config.option.markexpr == usual[usual.index("-m") + 1]
+        and _seconds.total() >= WHOLE
+    )
+
+
+def _over_budget(config: pytest.Config) -> list[str]:
+    if not _has_budget(config):
+        return []
     whole = _seconds.total()
     return [
         f"{folder} takes {seconds / whole:.0%} of the processor time, and may take {SHARES.get(folder, OTHERS):.0%}"
         for folder, seconds in _seconds.items()
-        if whole > WHOLE and seconds / whole > SHARES.get(folder, OTHERS)
+        if seconds / whole > SHARES.get(folder, OTHERS)
     ]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.config.getoption("budget") and _over_budget() and session.exitstatus == pytest.ExitCode.OK:
+    over = session.config.getoption("budget") and _over_budget(session.config)
+    if over and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -98,8 +113,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if whole < WHOLE:
         return
     terminalreporter.section("processor seconds by folder")
+    budget = _has_budget(terminalreporter.config)
     for folder, seconds in _seconds.most_common():
-        terminalreporter.line(f"{seconds:8.1f} {seconds / whole:5.1%} of {SHARES.get(folder, OTHERS):4.0%}  {folder}")
+        share = f" of {SHARES.get(folder, OTHERS):4.0%}" if budget else ""
+        terminalreporter.line(f"{seconds:8.1f} {seconds / whole:5.1%}{share}  {folder}")
     terminalreporter.line(f"{whole:8.1f} in all; the largest process had {_largest / 1e9:.2f} GB")
-    for line in _over_budget():
+    for line in _over_budget(terminalreporter.config):
         terminalreporter.line(f"Over budget: {line}.", red=True)

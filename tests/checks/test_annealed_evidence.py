@@ -186,7 +186,7 @@ def test_counts_terms_of_latent_values_only():
 
 @pytest.mark.slow
 def test_wine():
-    X, y = (each[::3] for each in wine())
+    X, y = (each[::6] for each in wine())
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=np.e * pm.gp.cov.ExpQuad(X.shape[1], ls=np.e))
         f = gp.prior("f", X=X, n_outputs=3)

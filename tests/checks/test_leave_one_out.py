@@ -310,7 +310,7 @@ def test_arviz_compares_with_mcmc(fits):
     model, by_method = fits
     with model:
         mcmc = pm.sample(
-            200, tune=50, chains=2, cores=1, step=gpep.samplers.GuidedHMC(), progressbar=False, random_seed=1,
+            100, tune=30, chains=2, cores=1, step=gpep.samplers.GuidedHMC(), progressbar=False, random_seed=1,
             compute_convergence_checks=False,
         )  # fmt: skip
         pm.compute_log_likelihood(mcmc, progressbar=False)

@@ -342,15 +342,6 @@ def test_jax_differentiates_the_evidence_once():
 
 
 @pytest.mark.slow
-def test_chains_in_processes_of_their_own(marginal):
-    """They begin anew, so that the solver's address is another one there."""
-    options = QUICK | {"cores": 2, "chains": 2, "random_seed": 1, "nuts_sampler": "pymc"}
-    apart = pm.sample(model=marginal, mp_ctx="spawn", **options)
-    together = pm.sample(model=marginal, **options | {"cores": 1})
-    assert_allclose(apart.posterior["eta"], together.posterior["eta"])
-
-
-@pytest.mark.slow
 def test_nutpie_calls_the_solver_from_threads_of_its_own():
     """And through machine code, with one of PyMC's covariances in it."""
     X, y = models.data()
@@ -360,7 +351,7 @@ def test_nutpie_calls_the_solver_from_threads_of_its_own():
         gpep.MultinomialProbit("y", pm.gp.Latent(cov_func=cov).prior("f", X=X[:, :1], n_outputs=3).T, observed=y)
     marginal = gpep.marginalize(model)
     options = {"chains": 2, "cores": 2, "progressbar": False, "random_seed": 1, "compute_convergence_checks": False}
-    idata = pm.sample(200, tune=200, model=marginal, nuts_sampler="nutpie", **options)
+    idata = pm.sample(120, tune=120, model=marginal, nuts_sampler="nutpie", **options)
     fit = pm.fit(model=model, method="nested_ep", hyper="ccd", progressbar=False)
     log_ls, weights = np.log(fit.nodes["ls"].values), fit.nodes["weight"].values
     mean = weights @ log_ls

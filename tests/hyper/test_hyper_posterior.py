@@ -30,7 +30,7 @@ OPTIONS = {
     "grid": {},
     "ccd": {},
     "importance": {"draws": 150},
-    "nuts": {"draws": 150, "tune": 100, "chains": 2, "cores": 1, "nodes": 150},
+    "nuts": {"draws": 100, "tune": 60, "chains": 2, "cores": 1, "nodes": 100},
 }
 kinds = pytest.mark.parametrize(
     "kind", ["laplace", "grid", "ccd", "importance", pytest.param("nuts", marks=pytest.mark.slow)]
@@ -116,7 +116,7 @@ def theta_moments(fit):
 
 
 # Largest error of a mean, in standard deviations; of a standard deviation, relative; of a class probability.
-# Those of nuts are Monte Carlo errors of 300 draws.
+# Those of nuts are Monte Carlo errors of 200 draws.
 CLOSE = {
     "laplace": (0.15, 0.12, 0.008),
     "grid": (0.015, 0.02, 0.001),
@@ -170,7 +170,7 @@ def test_weights_and_nodes(pair, kind):
     if kind == "importance":  # those that weigh next to nothing are left out
         assert 0.9 * 150 < len(posterior) < 150
     else:
-        assert len(posterior) == {"laplace": 64, "grid": 16, "ccd": 9, "nuts": 150}[kind]
+        assert len(posterior) == {"laplace": 64, "grid": 16, "ccd": 9, "nuts": 100}[kind]
     nodes = fit.nodes
     assert_allclose(
         np.log(nodes["eta"]),
@@ -564,8 +564,8 @@ def test_a_saddle_is_no_maximum():
 @pytest.mark.slow
 def test_nuts_keeps_its_chains(pair):
     posterior = pair.fit("nuts").hyper_posterior
-    assert posterior.draws["posterior"].sizes == {"chain": 2, "draw": 150}
-    short = OPTIONS["nuts"] | {"draws": 20, "tune": 20, "nodes": 10}
+    assert posterior.draws["posterior"].sizes == {"chain": 2, "draw": 100}
+    short = OPTIONS["nuts"] | {"draws": 10, "tune": 10, "nodes": 5}
     one, again = (
         hyper_method("nuts", short).integrate(pair.log_posterior, pair.optimum, random_seed=1) for _ in range(2)
     )

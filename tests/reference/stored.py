@@ -1,6 +1,7 @@
 """Slow references whose values never change: numbers in `numbers.json`, and the command that makes them.
 
-    STORE_NUMBERS=1 .venv/bin/python -m pytest -m "" tests/{approximations,checks,kernels,likelihoods,reference}
+    cd tests
+    STORE_NUMBERS=1 ../.venv/bin/python -m pytest -m "" approximations checks kernels likelihoods reference samplers
 
 computes the values that tests ask for and the file does not hold, and adds them. To make the file anew, delete it
 first. Without the variable a value that is missing is computed each time.

@@ -196,23 +196,21 @@ def test_ep_is_near_gibbs_on_a_middling_problem():
     assert np.all(np.abs(ratio - 1.0) < 0.15)
 
 
-@pytest.mark.parametrize(
-    ("data", "log_variance", "log_lengthscale", "every", "evidence"),
-    [
-        pytest.param(wine, 1.0, 1.0, 1, -51.02102765),
-        pytest.param(wine, 4.0, 2.0, 3, None),
-        pytest.param(iris, 8.0, 2.5, 3, None),
-    ],
-)
-def test_data_sets(data, log_variance, log_lengthscale, every, evidence):
-    """All rows have the evidence that is known of them; with a third of the rows the two have the same."""
-    X, y = (each[::every] for each in data())
+@pytest.mark.parametrize(("data", "log_variance", "log_lengthscale"), [(wine, 4.0, 2.0), (iris, 8.0, 2.5)])
+def test_data_sets(data, log_variance, log_lengthscale):
+    """A sixth of the rows, where one class is far from the others and the magnitude is large."""
+    X, y = (each[::6] for each in data())
     K = squared_exponential(X, variance=np.exp(log_variance), lengthscale=np.exp(log_lengthscale))
     K += 1e-8 * np.eye(y.size)
     nested, flat = nested_ep(K, y), flat_ep(K, y)
-    assert nested.evidence == pytest.approx(flat.evidence if evidence is None else evidence, abs=1e-7)
-    assert flat.evidence == pytest.approx(nested.evidence, abs=2e-7)
+    assert nested.evidence == pytest.approx(flat.evidence, abs=1e-7)
     np.testing.assert_allclose(nested.mean, flat.mean, rtol=1e-6, atol=1e-6)
+
+
+def test_all_of_wine_has_the_evidence_that_is_known_of_it():
+    X, y = wine()
+    K = squared_exponential(X, variance=np.e, lengthscale=np.e) + 1e-8 * np.eye(y.size)
+    assert nested_ep(K, y).evidence == pytest.approx(-51.02102765, abs=1e-7)
 
 
 def test_block_diagonal_places_each_class():

@@ -12,6 +12,7 @@ from tests.kernels.test_scalar_counts_and_categories import exact_average_of_cou
 from tests.reference import stored as module
 from tests.reference.multinomial_probit import gradient, hessian, log_probability
 from tests.reference.scalar_averages import exact_average_log, exact_log_average
+from tests.samplers import exactness
 
 
 def test_a_stored_value_is_looked_up_and_a_missing_one_is_computed_and_written(tmp_path, monkeypatch):
@@ -49,6 +50,7 @@ def test_a_stored_value_is_looked_up_and_a_missing_one_is_computed_and_written(t
         (test_binary_reference.dense_numbers, ("ep", "probit", 4, 10.0)),
         (test_independent_ep.dense_numbers, ("inner_ep", 6, 3, 1.0, True)),
         (test_sparse_ep.papers_numbers, ("pairwise", True)),
+        (exactness.moments, ("bernoulli", np.array([0, 1, 1, 0]), False, exactness.X, exactness.JITTER)),
     ],
 )
 def test_stored_numbers_are_those_that_are_computed(function, arguments):

@@ -11,6 +11,7 @@ import xarray as xr
 
 import pymc_gpep as gpep
 from tests.reference.prior_sampling import posterior_moments
+from tests.reference.stored import stored
 from tests.samplers.exactness import standard_errors
 
 DRAWS = 100_000
@@ -125,12 +126,20 @@ def _columns(values: dict[str, np.ndarray]) -> np.ndarray:
 @cache
 def expected(name: str) -> tuple[np.ndarray, np.ndarray]:
     """Posterior means of the variables and their squares, and the standard errors of these means."""
+    mean, error, effective = moments(name, SUM_PROBLEMS[name].labels, GROUP, ITEM, X, PLACES, KEPT)
+    assert effective[0] > 2000
+    return mean, error
+
+
+@stored
+def moments(name: str, labels: np.ndarray, *_inputs: np.ndarray) -> np.ndarray:
+    """The same, and in all columns of a third row the number of draws that count."""
     problem = SUM_PROBLEMS[name]
     values, f = problem.draw(np.random.default_rng(0))
     columns = _columns(values)
-    mean, error, effective = posterior_moments(problem.kind, problem.labels, columns, f)
-    assert effective > 2000
-    return mean[: columns.shape[1]], error[: columns.shape[1]]
+    mean, error, effective = posterior_moments(problem.kind, labels, columns, f)
+    count = columns.shape[1]
+    return np.array([mean[:count], error[:count], np.full(count, effective)])
 
 
 def assert_exact(name: str, idata: xr.DataTree, least_effective: float = 100.0) -> None:

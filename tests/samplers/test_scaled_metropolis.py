@@ -97,6 +97,61 @@ def test_proposals_keep_the_prior():
     assert np.var(drawn) == pytest.approx(4.0, rel=0.2)
 
 
+class Given:
+    """A generator that gives the normals and the exponential variables of one proposal."""
+
+    def __init__(self, normals, exponential=1.0):
+        self.normals, self.exponential = normals, exponential
+
+    def standard_normal(self, shape):
+        return np.broadcast_to(self.normals, shape)
+
+    def standard_exponential(self, count):
+        return np.full(count, self.exponential)
+
+
+def proposed(step, point, normals, **options):
+    """Deviation from the prior mean after one proposal."""
+    step.rng = Given(normals, **options)
+    moved, [stats] = step.step(point)
+    prior, f = step.current(moved)
+    return f - prior.mean, stats["metropolis_acceptance"]
+
+
+def test_proposals_are_reversible_in_the_prior():
+    """From x they are √(1 − ε²) x + ε L n, so that a draw from N(0, K) leads to another one."""
+    model = small.bernoulli(ETA)
+    with model:
+        step = gpep.samplers.ScaledMetropolis(scale=0.6, updates=1)
+    step.stop_tuning()
+    point = {"f_rotated_": np.array([0.7, -0.4])}
+    prior, f = step.current(point)
+    x = f - prior.mean
+    always = {"exponential": np.inf}
+    moved, _ = proposed(step, point, 0.0, **always)
+    np.testing.assert_allclose(moved, 0.8 * x, rtol=1e-7)
+    noise = np.array([proposed(step, point, unit, **always)[0][0] - moved[0] for unit in np.eye(2)])
+    shrink = float((moved * x).sum() / (x**2).sum())
+    kept = shrink**2 * small.covariance(ETA) + noise.T @ noise
+    np.testing.assert_allclose(kept, small.covariance(ETA), rtol=1e-6)
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_proposal_is_accepted_by_the_ratio_of_likelihoods(accepted):
+    model = small.bernoulli(ETA)
+    with model:
+        step = gpep.samplers.ScaledMetropolis(scale=0.6, updates=1)
+    point = {"f_rotated_": np.array([-0.9, 0.8])}
+    prior, f = step.current(point)
+    normals = np.array([2.5, -2.0])
+    there = prior.mean + 0.8 * (f - prior.mean) + 0.6 * np.linalg.cholesky(small.covariance(ETA)) @ normals
+    loss = float(np.log(small.bernoulli_likelihood(f) / small.bernoulli_likelihood(there))[0])
+    assert loss > 0.5
+    moved, acceptance = proposed(step, point, normals, exponential=loss * (1.01 if accepted else 0.99))
+    assert acceptance == accepted
+    np.testing.assert_allclose(moved, (there if accepted else f) - prior.mean, rtol=1e-6)
+
+
 @pytest.mark.parametrize("vars_of", [lambda model: None, lambda model: [model["f"]]], ids=["all", "f"])
 def test_leaves_hyperparameters_to_nuts(vars_of):
     model = small.bernoulli()

@@ -1,11 +1,7 @@
 """`pm.fit(..., batch_size=...)`: what it returns, how it ends, how it goes on, and what it refuses."""
 
-import json
-import subprocess
-import sys
 from copy import copy
 from dataclasses import replace
-from pathlib import Path
 
 import arviz as az
 import numpy as np
@@ -193,27 +189,6 @@ def test_a_store_whose_renaming_was_broken_off_is_found(learned, tmp_path):
 
 def test_of_no_steps_there_is_no_objective(learned):
     assert np.isnan(replace(learned.trace, losses=np.empty(0)).loss)
-
-
-CUT = """
-import json, sys
-from tests.variational.test_streaming_inference import OF_ONE_FUNCTION, fit, gpep
-for count, path, start in json.loads(sys.argv[1]):
-    fit(count, start=start, memory="sites", callbacks=[gpep.Checkpoint(path)], **OF_ONE_FUNCTION)
-"""
-
-
-@pytest.mark.slow
-def test_another_process_goes_on_to_the_last_digit(tmp_path):
-    """Forty steps, and twenty in each of two processes."""
-    whole, half, both = (str(tmp_path / name) for name in ("whole.nc", "half.nc", "both.nc"))
-    for runs in ([(40, whole, None), (20, half, None)], [(20, both, half)]):
-        command = [sys.executable, "-W", "ignore", "-c", CUT, json.dumps(runs)]
-        subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
-    one, other = (xr.open_datatree(path).load() for path in (whole, both))
-    assert one["history"].sizes["step"] == 40
-    for name in ("posterior", "history"):
-        xr.testing.assert_identical(one[name].to_dataset(), other[name].to_dataset())
 
 
 class ReachedError(Exception):
