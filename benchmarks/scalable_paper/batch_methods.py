@@ -89,7 +89,7 @@ METHODS |= {
     f"{name}-centres": METHODS[name]._replace(
         title=f"{METHODS[name].title}, from centres", start=CENTRES, epochs=METHODS[name].epochs or HOUR
     )
-    for kind in ("ep", "sep", "vi", "exact-each", "exact-500")
+    for kind in ("ep", "ep-sites", "sep", "sep-step", "vi", "vi-step", "exact-each", "exact-500")
     for name in (kind, f"{kind}-short")
 }
 """The same from centres of k-means, with shorter length scales at first."""
@@ -98,7 +98,7 @@ METHODS |= {
     f"{kind}-held": METHODS[kind]._replace(
         title=f"{METHODS[kind].title}, from centres, variance held", start=HELD, epochs=HELD_EPOCHS
     )
-    for kind in ("sep", "vi")
+    for kind in ("ep-sites", "sep", "sep-step", "vi", "vi-step")
 }
 METHODS["vi-held-400"] = METHODS["vi-held"]._replace(
     title="VI, from centres, variance held, M = 400, 10 epochs", inducing=400, epochs=10

@@ -100,21 +100,21 @@ class StepBlocks(Protocol):
         """Return the factors of columns in distances (d,) where one covariance has them, all equal; else None."""
 
     def scale_functions(self) -> "ScaleFunctions | None":
-        """Scales and variance of the only covariance; None where there are more, or it is not made of these."""
+        """What the only covariance is made of; None where there are more, or it is another one."""
 
 
 class ScaleFunctions(Protocol):
-    """Scales s (p, d) and variances v φ(0) (p,) of p stationary covariances, as functions of hyperparameters."""
+    """Scales s (p, d), variances v φ(0) (p,) and variances of noise (p,) of p stationary covariances."""
 
-    def __call__(self, theta: Array) -> tuple[Array, Array]:
-        """Both."""
+    def __call__(self, theta: Array) -> tuple[Array, Array, Array]:
+        """Return these for hyperparameters."""
 
-    def pulled(self, theta: Array, scales: Array, variances: Array) -> Array:
-        """Derivatives in hyperparameters from those in both."""
+    def pulled(self, theta: Array, scales: Array, variances: Array, noises: Array) -> Array:
+        """Derivatives in hyperparameters from those in each of these."""
 
 
 class StationaryBlocks:
-    """Covariances v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with a mean of 0.
+    """Covariances v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with a mean of 0 and noise of each row beside them.
 
     Parameters
     ----------
@@ -142,14 +142,14 @@ class StationaryBlocks:
 
     def same_scales(self, theta: Array) -> Array | None:
         """See `StepBlocks`."""
-        (first, *others), _ = self.functions(theta)
+        (first, *others), *_ = self.functions(theta)
         return None if others or (first != first[0]).any() else first
 
 
 class _StationaryMoments:
     def __init__(self, blocks: StationaryBlocks, theta: Array, z: Array, single: bool) -> None:
         self._functions, self._theta, self._single = blocks.functions, theta.copy(), single
-        self._scales, variances = blocks.functions(theta)
+        self._scales, variances, self._noises = blocks.functions(theta)
         self._groups, self._shape = grouped(blocks.covariance_of, len(z)), z.shape
         # Distances are differences of products, which lose no digits to a middle far from 0.
         self._middle = z.mean(axis=(0, 1))
@@ -175,16 +175,20 @@ class _StationaryMoments:
         narrow: Array = x.astype(np.float32) if self._single else x
         for each in self._products:
             each.see(x, narrow)
-        return [each.rows(x, narrow) for each in self._each]
+        return [
+            each.rows(x, narrow, float(self._noises[group.covariance]))
+            for group, each in zip(self._groups, self._each, strict=True)
+        ]
 
     def pulled(self, covariances: Sequence[Array], rows: Sequence[RowMoments]) -> tuple[Array, Array]:
         slopes, of_scales = np.zeros(self._shape), np.zeros(self._scales.shape)
-        of_variances = np.zeros(len(of_scales))
+        of_variances, of_noises = np.zeros((2, len(of_scales)))
         for group, each, covariance, moments in zip(self._groups, self._each, covariances, rows, strict=True):
             own_scales, own_variance = each.pulled(covariance, moments, slopes[group.inputs])
             of_scales[group.covariance] += own_scales
             of_variances[group.covariance] += own_variance
-        return self._functions.pulled(self._theta, of_scales, of_variances), slopes
+            of_noises[group.covariance] += moments.variance.sum()
+        return self._functions.pulled(self._theta, of_scales, of_variances, of_noises), slopes
 
 
 class _Products:
@@ -238,12 +242,12 @@ class _OfGroup:
         self.covariance[diagonal, diagonal] = variance
         self._last: Any = None
 
-    def rows(self, x: Array, narrow: Array) -> RowMoments:
+    def rows(self, x: Array, narrow: Array, noise: float) -> RowMoments:
         seen, ratio = self._products, self._ratio
         products = seen.under(ratio, seen.of_rows)
         found = self._profile.between(products, ratio * seen.row_norms, self._norms, self._variance)
         self._last = x, narrow if seen.near else x, *found
-        return RowMoments(found.values, np.full(len(x), self._variance), None)
+        return RowMoments(found.values, np.full(len(x), self._variance + noise), None)
 
     def pulled(self, covariance: Array, rows: RowMoments, slopes: Array) -> tuple[Array, float]:
         """Derivatives in scales (d,) and variance; those in inducing inputs are added to `slopes` (M, d)."""

@@ -45,7 +45,7 @@ def first_scales(
         return theta
     x = sample_inputs(rows, 2 * _PAIRS, np.random.default_rng(seed))
     half = len(x) // 2
-    (scales,), _ = functions(theta)
+    (scales,), *_ = functions(theta)
     used = scales > 0.0
     own = not _same_slopes(functions, theta, scales, used)
     base = 1.0 / _positive(column_deviations(rows)) if own else scales
@@ -56,7 +56,7 @@ def first_scales(
     looked_at = np.flatnonzero(used) if own else np.flatnonzero(used)[:1]
     at = theta.copy()
     for _ in range(_NEWTON):
-        (scales,), _ = functions(at)
+        (scales,), *_ = functions(at)
         slopes = np.array([_slopes(functions, at, each) for each in np.eye(len(scales))[looked_at]])
         slopes = np.where(moves, slopes / scales[looked_at, None], 0.0)
         step, *_ = np.linalg.lstsq(slopes, wanted[looked_at] - np.log(scales[looked_at]), rcond=1e-8)
@@ -83,7 +83,7 @@ def _same_slopes(functions: ScaleFunctions, theta: Array, scales: Array, used: N
 
 def _slopes(functions: ScaleFunctions, theta: Array, weights: Array) -> Array:
     """Derivatives of the sum of scales with weights (d,)."""
-    return functions.pulled(theta, weights[None], np.zeros(1))
+    return functions.pulled(theta, weights[None], np.zeros(1), np.zeros(1))
 
 
 def _positive(deviations: Array) -> Array:

@@ -51,7 +51,7 @@ class _ScaleFunctions:
 
     def __init__(self, space: Hyperparameters, found: Sequence[Stationary]) -> None:
         self._space = space
-        outputs = stacked([[each.scales, each.variance] for each in found], {})
+        outputs = stacked([[each.scales, each.variance, each.noise] for each in found], {})
         bars = [each.type() for each in outputs]
         model = space.classifier.model
         self._function = graph_function(model, space.value_vars, outputs, trust_input=True)
@@ -61,18 +61,19 @@ class _ScaleFunctions:
             slopes = pytensor.grad(total, space.value_vars, disconnected_inputs="ignore")
             flat = pt.concatenate([each.ravel() for each in slopes])
             self._slopes = graph_function(model, [*space.value_vars, *bars], flat, trust_input=True)
-        self._last: tuple[Array, tuple[Array, Array]] | None = None
+        self._last: tuple[Array, tuple[Array, Array, Array]] | None = None
 
-    def __call__(self, theta: Array) -> tuple[Array, Array]:
+    def __call__(self, theta: Array) -> tuple[Array, Array, Array]:
         if self._last is None or not np.array_equal(self._last[0], theta):
-            scales, variances = self._function(*_values(self._space, theta))
-            self._last = theta.copy(), (np.asarray(scales, np.float64), np.asarray(variances, np.float64))
+            scales, variances, noises = self._function(*_values(self._space, theta))
+            found = (np.asarray(each, np.float64) for each in (scales, variances, noises))
+            self._last = theta.copy(), (next(found), next(found), next(found))
         return self._last[1]
 
-    def pulled(self, theta: Array, scales: Array, variances: Array) -> Array:
+    def pulled(self, theta: Array, scales: Array, variances: Array, noises: Array) -> Array:
         if self._slopes is None:
             return np.empty(0)
-        return np.asarray(self._slopes(*_values(self._space, theta), scales, variances))
+        return np.asarray(self._slopes(*_values(self._space, theta), scales, variances, noises))
 
 
 class _GraphBlocks:

@@ -108,7 +108,7 @@ class MomentFunctions:
     def with_numbers(self, found: Stationary, numbers: Sequence[TensorVariable]) -> Stationary:
         """The same form of a prior that has these numbers."""
         places = dict(zip(self._numbers, numbers, strict=True))
-        return Stationary(found.profile, *graph_replace([found.scales, found.variance], places, strict=False))
+        return Stationary(found.profile, *graph_replace(list(found[1:]), places, strict=False))
 
     @cached_property
     def inducing(self) -> Any:

@@ -1,7 +1,8 @@
 """Covariances that are a variance times a known function of scaled distances, found in the graph of a model.
 
-Such a covariance is v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ one of the `PROFILES`. The variance v and the scales
-s (d,) are graphs of the hyperparameters. All that a step by batches needs of it can be written down.
+Such a covariance is v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ one of the `PROFILES`. Each row may have noise beside
+it. The variance v, the scales s (d,) and the variance of the noise are graphs of the hyperparameters. All that a step
+by batches needs of it can be written down.
 
 Scales are read from the product of inputs that distances are made of. Numbers show whether the covariance is made of
 them and a profile. The pairs of points have distances of all sizes, at several places of the hyperparameters.
@@ -36,13 +37,15 @@ _ALIKE = 3e-6  # PyMC adds 1e-12 to squared distances, and their root is to be h
 
 
 class Stationary(NamedTuple):
-    """A covariance v φ(r²), and variance and scales as graphs of the hyperparameters."""
+    """A covariance v φ(r²), and variance, scales and noise as graphs of the hyperparameters."""
 
     profile: Profile
     scales: TensorVariable
     """s, (d,)."""
     variance: TensorVariable
     """v φ(0), a number."""
+    noise: TensorVariable
+    """What the variance of a row has beside that, a number."""
 
 
 def stationary(
@@ -66,18 +69,19 @@ def stationary(
     points : sequence of sequence of array
         Places of the hyperparameters to look at, values of `values`.
     """
-    _, cross, own, mean = graphs
+    inducing, cross, own, mean = graphs
     columns = z.type.shape[1]
     scales = _scales(cross, z, x)
     if scales is None or columns is None:
         return None
-    (variance,) = graph_replace([own], {x: pt.zeros((1, columns))}, strict=False)
-    found = graph_function(model, [*values, z, x], [cross, own, mean, scales, variance[0]])
+    middle = pt.zeros((1, columns))
+    variance, of_row = graph_replace([inducing[0, 0], own[0]], {z: middle, x: middle}, strict=False)
+    found = graph_function(model, [*values, z, x], [cross, own, mean, scales, variance, of_row])
     rng = np.random.default_rng(0)
-    possible = list(PROFILES)
+    possible, noisy = list(PROFILES), False
     for point in points:
         numbers = found(*point, np.zeros((1, columns)), np.zeros((1, columns)))
-        own_scales, v = np.asarray(numbers[3]), float(numbers[4])
+        own_scales, v, kappa = np.asarray(numbers[3]), float(numbers[4]), float(numbers[5])
         used = own_scales > 0.0
         if not (np.isfinite(own_scales).all() and used.any() and np.isfinite(v) and v > 0.0):
             return None
@@ -87,13 +91,18 @@ def stationary(
             for _ in range(2)
         )
         cross_at, own_at, mean_at, *_ = found(*point, z_at, x_at)
-        if np.any(mean_at != 0.0) or not np.allclose(own_at, v, rtol=_ALIKE, atol=0.0):
+        if np.any(mean_at != 0.0) or not np.allclose(own_at, kappa, rtol=_ALIKE, atol=0.0):
             return None
+        noisy = noisy or not np.isclose(kappa, v, rtol=_ALIKE, atol=0.0)
         squares = (((z_at[:, None] - x_at) * own_scales) ** 2).sum(axis=2)
         possible = [
             each for each in possible if np.allclose(cross_at, each.at(squares, v)[0], rtol=0.0, atol=_ALIKE * v)
         ]
-    return Stationary(possible[0], scales, variance[0]) if possible else None
+    if not possible:
+        return None
+    if noisy:
+        return Stationary(possible[0], scales, variance, of_row - variance)
+    return Stationary(possible[0], scales, of_row, pt.zeros(()))
 
 
 def _scales(cross: TensorVariable, z: TensorVariable, x: TensorVariable) -> TensorVariable | None:

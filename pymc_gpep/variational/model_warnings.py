@@ -1,5 +1,6 @@
 """Warnings before a fit: of labels, magnitudes, starts and jitters that are hardly what was meant."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from pymc.pytensorf import get_symbolic_rv_shapes
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.interpreted import evaluate
@@ -58,7 +60,7 @@ def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta
     """Warn where hyperparameters scale latent functions whose scale neither likelihood nor noise fixes.
 
     The check looks at the prior variance at the first row. It asks whether the variance has a part that other points at
-    the same inputs do not share, and whether it changes with the hyperparameters.
+    the same inputs do not share, and whether it changes as all hyperparameters move, by amounts that are drawn.
     """
     likelihood = space.classifier.likelihood_model
     if likelihood.fixes_scale or not theta.size:
@@ -70,8 +72,8 @@ def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta
 
     own = variance(theta)
     noise = own - blocks.inducing(space.point(theta), x[None])[:, :, 0]
-    moved = [variance(theta + _PROBE * step) for step in np.eye(theta.size)]
-    if (noise > _NOTHING * own).any() or all(np.allclose(each, own, rtol=_NOTHING, atol=0.0) for each in moved):
+    moved = variance(theta + _PROBE * np.random.default_rng(0).uniform(0.5, 1.0, size=theta.size))
+    if (noise > _NOTHING * own).any() or np.allclose(moved, own, rtol=_NOTHING, atol=0.0):
         return
     warn(
         f"Nothing fixes the magnitude of the latent functions: a {likelihood.name} likelihood sees only which of them "
@@ -84,6 +86,7 @@ _STEP = 0.1
 _MOVE = 1.0  # of what is symmetric, unconstrained
 _ROWS = 20
 _SAME = 1e-10
+_FEW = 20  # hyperparameters that are looked at without derivatives, whose graph takes a second to make
 
 
 def off_symmetry(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -> Array:
@@ -94,15 +97,18 @@ def off_symmetry(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -
     """
     x = blocks.rows.inputs(slice(0, min(_ROWS, blocks.rows.n_rows)))
 
-    def looked_at(at: Array) -> Array:
-        block = blocks.block(space.point(at), x[None], x)
-        return np.concatenate([*(each.ravel() for each in block), [space.log_prior(at)]])
+    def moments(at: Array) -> Array:
+        return np.concatenate([each.ravel() for each in blocks.block(space.point(at), x[None], x)])
 
-    here, moves = looked_at(theta) if theta.size else np.empty(0), np.zeros(theta.size)
-    for j, step in enumerate(_STEP * np.eye(theta.size)):
-        ahead, behind = looked_at(theta + step), looked_at(theta - step)
-        same = np.allclose(ahead, behind, rtol=_SAME, atol=_SAME)
-        moves[j] = _MOVE if same and not np.allclose(ahead, here, rtol=_SAME, atol=_SAME) else 0.0
+    def looked_at(at: Array) -> Array:
+        return np.append(moments(at), space.log_prior(at))
+
+    moves = np.zeros(theta.size)
+    still = np.arange(theta.size) if theta.size <= _FEW else _without_slope(space, blocks, theta, x)
+    for j in _in_use(moments, theta, still):
+        step = _STEP * (np.arange(theta.size) == j)
+        if np.allclose(looked_at(theta + step), looked_at(theta - step), rtol=_SAME, atol=_SAME):
+            moves[j] = _MOVE
     if moves.any():
         names = " and ".join(repr(owner) for owner, move in zip(space.owners, moves, strict=True) if move)
         warn(
@@ -110,6 +116,26 @@ def off_symmetry(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -
             f"begin {_MOVE:g} beside it, unconstrained. Give another start=..."
         )
     return theta + moves
+
+
+def _without_slope(space: Hyperparameters, blocks: InducingBlocks, theta: Array, x: Array) -> NDArray[np.intp]:
+    """Places of the hyperparameters in which a drawn sum of all moments has the derivative 0."""
+    point, rng = space.point(theta), np.random.default_rng(0)
+    bars = Block(*(rng.normal(size=each.shape) for each in blocks.block(point, x[None], x)))
+    slopes, _ = blocks.block_slopes(point, x[None], x, bars)
+    return np.flatnonzero(np.abs(slopes) <= _SAME)
+
+
+def _in_use(moments: Callable[[Array], Array], theta: Array, which: NDArray[np.intp]) -> list[int]:
+    """Places among `which` that change the moments, found by halves: most may belong to columns without an effect."""
+    moved = theta.copy()
+    moved[which] += _STEP
+    if not which.size or np.allclose(moments(moved), moments(theta), rtol=_SAME, atol=_SAME):
+        return []
+    if which.size == 1:
+        return [int(which[0])]
+    half = which.size // 2
+    return [*_in_use(moments, theta, which[:half]), *_in_use(moments, theta, which[half:])]
 
 
 _MUCH = 1e-3  # of the prior variance

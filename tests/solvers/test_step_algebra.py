@@ -20,14 +20,14 @@ TWO = [Group([0, 2], 0, 0), Group([1], 1, 0)]
 
 
 class Scales:
-    """Logarithms of the scales and of the variances are the hyperparameters, of one covariance after the other."""
+    """Logarithms of scales, variances and noises are the hyperparameters, of one covariance after the other."""
 
     def __call__(self, theta):
-        each = np.exp(theta.reshape(-1, D + 1))
-        return each[:, :D], each[:, D]
+        each = np.exp(theta.reshape(-1, D + 2))
+        return each[:, :D], each[:, D], each[:, D + 1]
 
-    def pulled(self, theta, scales, variances):
-        return np.concatenate([scales, variances[:, None]], axis=1).ravel() * np.exp(theta)
+    def pulled(self, theta, scales, variances, noises):
+        return np.concatenate([scales, variances[:, None], noises[:, None]], axis=1).ravel() * np.exp(theta)
 
 
 def plain(profile, scales, variance, a, b):
@@ -47,23 +47,23 @@ def plain(profile, scales, variance, a, b):
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
 def test_moments_and_derivatives_of_a_covariance(profile, single, place):
-    theta = np.array([0.2, -0.3, 0.5])
+    theta = np.array([0.2, -0.3, 0.5, -1.0])
     z, x = place + RNG.normal(size=(M, D)), place + RNG.normal(size=(B, D))
     blocks = StationaryBlocks([profile], Scales(), [0] * C)
     bars = RNG.normal(size=(M, M)), RNG.normal(size=(B, M)), RNG.normal(size=B)
     bars = bars[0] + bars[0].T, *bars[1:]
 
     def total(at, where):
-        (scales,), (variance,) = Scales()(at)
+        (scales,), (variance,), (noise,) = Scales()(at)
         k, cross = plain(profile, scales, variance, where, where), plain(profile, scales, variance, x, where)
-        return (bars[0] * k).sum() + (bars[1] * cross).sum() + variance * bars[2].sum()
+        return (bars[0] * k).sum() + (bars[1] * cross).sum() + (variance + noise) * bars[2].sum()
 
     moments = blocks.at(theta, z[None], single)
     (rows,) = moments.rows(x)
-    (scales,), (variance,) = Scales()(theta)
+    (scales,), (variance,), (noise,) = Scales()(theta)
     assert_allclose(moments.covariances[0], plain(profile, scales, variance, z, z), rtol=2e-6)
     assert_allclose(rows.cross, plain(profile, scales, variance, x, z), rtol=2e-6)
-    assert_allclose(rows.variance, variance)
+    assert_allclose(rows.variance, variance + noise)
     of_theta, (of_z,) = moments.pulled([bars[0]], [rows._replace(cross=bars[1], variance=bars[2])])
     h = 1e-6
     for found, at, move in ((of_theta, theta, 0), (of_z, z, 1)):
@@ -75,7 +75,7 @@ def test_moments_and_derivatives_of_a_covariance(profile, single, place):
 
 
 def test_inputs_that_lie_far_apart_have_derivatives_of_64_bits():
-    theta = np.array([0.2, -0.3, 0.5])
+    theta = np.array([0.2, -0.3, 0.5, -1.0])
     z = RNG.normal(size=(M, D)) * [[1e4, 1.0]]
     x = z.repeat(2, axis=0) + RNG.normal(size=(2 * M, D))
     found = []
@@ -94,7 +94,7 @@ def test_inputs_that_lie_far_apart_have_derivatives_of_64_bits():
 )
 def test_groups_of_functions_and_derivatives(sets, second):
     """Two functions share a covariance, and the third has its own; inducing inputs may be the same."""
-    theta, jitter, of_function = np.array([0.2, -0.3, 0.5, *second, 0.1]), 1e-2, [1, 0, 1]
+    theta, jitter, of_function = np.array([0.2, -0.3, 0.5, -1.0, *second, 0.1, -0.5]), 1e-2, [1, 0, 1]
     z, x = RNG.normal(size=(sets, M, D)), RNG.normal(size=(B, D))
     profiles = [PROFILES[1], PROFILES[0]]
     blocks = StationaryBlocks(profiles, Scales(), of_function)
@@ -105,13 +105,13 @@ def test_groups_of_functions_and_derivatives(sets, second):
     def features(at, where):
         return StepWhitening(blocks.at(at, where), groups, jitter).features(x)
 
-    scales, variances = Scales()(theta)
+    scales, variances, noises = Scales()(theta)
     for group, made in zip(groups, features(theta, z), strict=True):
         p, own = of_function[group.functions[0]], z[group.functions[0] if sets > 1 else 0]
         k, cross = (plain(profiles[p], scales[p], variances[p], a, own) for a in (own, x))
         factor = np.linalg.cholesky(k + jitter * k.trace() / M * np.eye(M))
         assert_allclose(made.w, np.linalg.solve(factor, cross.T).T, rtol=1e-5)
-        assert_allclose(made.rest, variances[p] - (made.w**2).sum(axis=1), rtol=1e-5)
+        assert_allclose(made.rest, variances[p] + noises[p] - (made.w**2).sum(axis=1), rtol=1e-5)
 
     def total(at, where):
         return sum(

@@ -61,6 +61,10 @@ def exponential(d, ls):
     return pm.gp.cov.ExpQuad(d, ls=ls)
 
 
+def noisy(d, ls):
+    return pm.gp.cov.Matern52(d, ls=ls) + pm.gp.cov.WhiteNoise(0.3 * ls[0])
+
+
 def quadratic(d, ls):
     """Not one of those that are written down."""
     return pm.gp.cov.RatQuad(d, ls=ls, alpha=2.0)
@@ -87,6 +91,7 @@ STEPS = {
         1e-4,
         False,
     ),
+    "own covariances with noise": (own_covariances(noisy, matern, noisy), Stateless(), "pairwise", 1e-9, False),
     "own inducing inputs": (classes(matern), Stochastic(), "pairwise", 1e-9, False),
     "two that share a covariance": (
         own_covariances(matern, exponential, shared=2),
@@ -105,7 +110,9 @@ STEPS = {
 }
 
 
-@pytest.mark.variation(but=["pairs", "one function with a mean", "two that share another covariance"])
+@pytest.mark.variation(
+    but=["pairs", "one function with a mean", "two that share another covariance", "own covariances with noise"]
+)
 @pytest.mark.parametrize(("build", "memory", "sites", "tolerance", "together"), STEPS.values(), ids=STEPS)
 def test_steps_are_those_of_the_graph(build, memory, sites, tolerance, together):
     """Batches of unlike sizes, of which two are before anything is learned."""

@@ -21,11 +21,13 @@ FOUND = {
         lambda ls, eta: eta * cov.Exponential(3, ls=ls[:2], active_dims=[2, 0]), "exponential", [1, None, 0]
     ),
     "roughest": (lambda ls, eta: cov.Matern12(3, ls=ls[1]), "Matérn 1/2", [1, 1, 1]),
+    "noise": (
+        lambda ls, eta: eta * cov.Matern32(3, ls=ls[0]) + cov.WhiteNoise(1.0 / ls[1]), "Matérn 3/2", [0, 0, 0]
+    ),
 }  # fmt: skip
 OTHERS = {
     "a sum": lambda ls, eta: eta * cov.ExpQuad(3, ls=ls[0]) + cov.ExpQuad(3, ls=ls[1]),
     "a constant beside": lambda ls, eta: eta * cov.ExpQuad(3, ls=ls[0]) + cov.Constant(0.5),
-    "noise": lambda ls, eta: eta * cov.ExpQuad(3, ls=ls[0]) + cov.WhiteNoise(0.5),
     "another profile": lambda ls, eta: eta * cov.RatQuad(3, ls=ls[0], alpha=1.5),
     "a line": lambda ls, eta: eta * cov.Linear(3, c=ls),
     "warped inputs": lambda ls, eta: cov.WarpedInput(3, cov.ExpQuad(3, ls=ls[0]), lambda x, a: x**3 + a, (1.0,)),
@@ -49,9 +51,10 @@ def test_it_is_found(covariance, name, columns, given):
     space, blocks = blocks_of(covariance, given)
     assert [each.name for each in blocks.profiles] == [name]
     theta = space.initial_point() + np.array([0.1, 0.2, 0.3, 0.4])
-    (scales,), _ = blocks.scale_functions()(theta)
+    (scales,), _, (noise,) = blocks.scale_functions()(theta)
     inverse = np.exp(-space.point(theta)["ls_log__"])
     assert_allclose(scales, [0.0 if k is None else inverse[k] for k in columns])
+    assert_allclose(noise, inverse[1] ** 2 if covariance is FOUND["noise"][0] else 0.0, rtol=1e-9)
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["gp", "graph"])

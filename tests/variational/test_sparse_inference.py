@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import arviz as az
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
@@ -16,7 +17,7 @@ from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.variational.model_warnings import warn_of_free_magnitude
+from pymc_gpep.variational.model_warnings import off_symmetry, warn_of_free_magnitude
 from tests import models
 
 X, Y = models.data()
@@ -221,6 +222,27 @@ def test_a_magnitude_that_nothing_fixes_is_warned_of(magnitude, noise, warns):
     blocks = InducingBlocks(classifier, as_gps(gp), space.data)
     with pytest.warns(UserWarning, match="Nothing fixes the magnitude") if warns else nullcontext():
         warn_of_free_magnitude(space, blocks, space.initial_point())
+
+
+def test_what_is_symmetric_is_found_among_many_hyperparameters_in_few_evaluations(monkeypatch):
+    """Half of the columns are constant: their length scales do nothing, and priors have their means at the start."""
+    rng = np.random.default_rng(0)
+    inputs = np.hstack([rng.normal(size=(40, 30)), np.ones((40, 30))])
+    with pm.Model() as model:
+        eta, log_ls = pm.Normal("eta", 0, 1, shape=2), pm.Normal("log_ls", 0, 1, shape=60)
+        scaled = pm.gp.cov.ExpQuad(60, ls=5.0 * pt.exp(log_ls))
+        gp = pm.gp.Latent(cov_func=(1.0 + eta[0] ** 2) * scaled + (1.0 + eta[1]) ** 2 * pm.gp.cov.Matern32(60, ls=9.0))
+        pm.Bernoulli("y", logit_p=gp.prior("f", X=inputs), observed=rng.integers(2, size=40))
+    classifier = read_classifier(model)
+    space = Hyperparameters(classifier)
+    blocks = InducingBlocks(classifier, as_gps(gp), space.data)
+    evaluate, evaluated = InducingBlocks.block, []
+    monkeypatch.setattr(InducingBlocks, "block", lambda *given: evaluated.append(1) or evaluate(*given))
+    with pytest.warns(UserWarning, match="symmetric about where 'eta' begins"):
+        begins = off_symmetry(space, blocks, space.initial_point())
+    assert begins[0] == 1.0
+    assert not begins[1:].any()
+    assert len(evaluated) < 30
 
 
 def test_labels_are_left_out_where_sites_couple_the_functions(whole, nested, dense):
