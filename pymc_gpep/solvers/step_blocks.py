@@ -100,7 +100,7 @@ class StepBlocks(Protocol):
         """Return the factors of columns in distances (d,) where one covariance has them, all equal; else None."""
 
     def scale_functions(self) -> "ScaleFunctions | None":
-        """What the only covariance is made of; None where there are more, or it is another one."""
+        """The parts of the only covariance; None where there are more, or it is of another form."""
 
 
 class ScaleFunctions(Protocol):

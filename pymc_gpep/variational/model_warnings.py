@@ -60,7 +60,8 @@ def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta
     """Warn where hyperparameters scale latent functions whose scale neither likelihood nor noise fixes.
 
     The check looks at the prior variance at the first row. It asks whether the variance has a part that other points at
-    the same inputs do not share, and whether it changes as all hyperparameters move, by amounts that are drawn.
+    the same inputs do not share. It also asks whether the variance changes as all hyperparameters move, by drawn
+    amounts.
     """
     likelihood = space.classifier.likelihood_model
     if likelihood.fixes_scale or not theta.size:
