@@ -121,6 +121,16 @@ def test_a_learning_rate_that_diverges_ends_the_fit_and_leaves_numbers():
     assert "learning rate" in wild.message
 
 
+def test_steps_that_could_not_be_taken_are_said_where_a_fit_ends_soon():
+    said = pytest.warns(
+        RuntimeWarning, match=r"\d of 6 steps, the last one among them, had numbers that are not finite"
+    )
+    with said:
+        _, wild = fit(6, obj_optimizer=pm.adam(learning_rate=1e4), warmup=0, **OF_ONE_FUNCTION)
+    assert not wild.converged
+    assert "look for rows that lie far from all others" in wild.message
+
+
 def test_no_posterior_where_precisions_are_negative(learned):
     values = dict(learned.trace.values) | {"precision": -2.0 * np.abs(learned.trace.values["precision"]) - np.eye(6)}
     bad = copy(learned.log_posterior)

@@ -341,6 +341,16 @@ class _Stepping(Search):
         except FloatingPointError as error:
             ended, self._alarming = f"Given up ({str(error).rstrip('.')})", True
         values = state.held()
+        lost = np.isnan(record[0, first : steps.done])
+        if not self._alarming and lost[-1:].any():
+            ended, self._alarming = (
+                (
+                    f"{ended} ({np.count_nonzero(lost)} of {lost.size} steps, the last one among them, had numbers that "
+                    "are not finite, and changed nothing: look for rows that lie far from all others, or try a smaller "
+                    "learning rate)"
+                ),
+                True,
+            )
         if not self._alarming and (ran := ran_away(self._given.space, self._first, values["theta"])):
             ended, self._alarming = f"{ended} ({ran})", True
         self._found = now(ended, lambda: values, interrupted)
