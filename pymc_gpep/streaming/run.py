@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.streaming.array_step import array_step, beats_graph
 from pymc_gpep.streaming.batches import Batch, Batches
 from pymc_gpep.streaming.memories.memory import Schedule
@@ -13,7 +14,7 @@ from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, make_
 from pymc_gpep.structure.backends import runs_in_jax
 from pymc_gpep.structure.interpreted import INTERPRETED
 
-__all__ = ["Run", "step_of"]
+__all__ = ["Run", "lost_steps", "step_of"]
 
 _ESCALATION, _ATTEMPTS = 100.0, 3
 _FAILURES = 20  # one after the other
@@ -78,6 +79,17 @@ class Run:
         if self.done % self._schedule.per_epoch == 0:
             self._state.settle()
         return taken if went_well else taken._replace(log_posterior=np.nan)
+
+
+def lost_steps(losses: Array) -> str:
+    """Return a message about steps that could not be taken, if the last one is among them, from losses with NaN."""
+    lost = np.isnan(losses)
+    if not lost[-1:].any():
+        return ""
+    return (
+        f"{np.count_nonzero(lost)} of {lost.size} steps, the last one among them, had numbers that are not finite, and "
+        "changed nothing: look for rows that lie far from all others, or try a smaller learning rate"
+    )
 
 
 def step_of(problem: BatchProblem, state: State, optimiser: Optimiser, compile_kwargs: dict[str, Any]) -> Step:

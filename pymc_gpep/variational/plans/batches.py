@@ -38,7 +38,7 @@ from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.streaming.model_blocks import model_blocks
 from pymc_gpep.streaming.rules.all_rules import RULES, rule_for
 from pymc_gpep.streaming.rules.rule import Rule
-from pymc_gpep.streaming.run import Run, step_of
+from pymc_gpep.streaming.run import Run, lost_steps, step_of
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem
 from pymc_gpep.structure import GPClassifier
@@ -341,18 +341,9 @@ class _Stepping(Search):
         except FloatingPointError as error:
             ended, self._alarming = f"Given up ({str(error).rstrip('.')})", True
         values = state.held()
-        lost = np.isnan(record[0, first : steps.done])
-        if not self._alarming and lost[-1:].any():
-            ended, self._alarming = (
-                (
-                    f"{ended} ({np.count_nonzero(lost)} of {lost.size} steps, the last one among them, had numbers that "
-                    "are not finite, and changed nothing: look for rows that lie far from all others, or try a smaller "
-                    "learning rate)"
-                ),
-                True,
-            )
-        if not self._alarming and (ran := ran_away(self._given.space, self._first, values["theta"])):
-            ended, self._alarming = f"{ended} ({ran})", True
+        trouble = lost_steps(record[0, first : steps.done]) or ran_away(self._given.space, self._first, values["theta"])
+        if trouble and not self._alarming:
+            ended, self._alarming = f"{ended} ({trouble})", True
         self._found = now(ended, lambda: values, interrupted)
 
     def _warmup(self, per_epoch: int, steps: int) -> int:
