@@ -51,6 +51,12 @@ class LeftOff(NamedTuple):
     def check(self, settings: Mapping[str, Any], inducing: Array) -> None:
         """Raise a ValueError if a fit with these settings and inducing inputs (1 or c, M, d) cannot go on from here."""
         pairs = {name: (was, settings.get(name)) for name, was in self.settings.items()}
+        was, now = pairs.get("parameters", ("", ""))
+        if was != now:
+            raise ValueError(
+                f"start is a fit of another model: its hyperparameters were {was}, and those of this one are {now}. "
+                "Declare the model as it was then, or begin anew."
+            )
         if "inducing" in self.values:
             (sets, size, _), (own_sets, own_size, _) = self.values["inducing"].shape, inducing.shape
             pairs["inducing"] = size, own_size

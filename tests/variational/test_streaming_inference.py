@@ -253,6 +253,13 @@ def test_other_rows_are_no_way_to_go_on(learned):
         fit(1, start=learned, data=(X, 2 - Y))
 
 
+def test_a_fit_of_another_model_is_no_way_to_go_on(learned):
+    other = learned.trace.left_off
+    other = other._replace(settings=other.settings | {"parameters": "scale"})
+    with pytest.raises(ValueError, match="start is a fit of another model: its hyperparameters were scale, and those"):
+        other.check(learned.trace.settings, learned.inducing)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

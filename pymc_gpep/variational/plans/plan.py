@@ -157,8 +157,9 @@ class Plan(ABC):
         if learned := classifier.learned_parameters:
             named = ", ".join(sorted(repr(each.name) for each in learned))
             raise NotImplementedError(
-                f"method={given.method!r} holds the parameters of a {classifier.kind} likelihood, but they depend on "
-                f'{named}. Make them numbers, or take method="{classifier.likelihood_model.method}", which learns them.'
+                f"method={given.method!r} takes the parameters of the likelihood of {classifier.response!r} as "
+                f"numbers, but they depend on {named}. Give numbers, and compare some by the score of rows that are "
+                f'kept back, or take method="{classifier.likelihood_model.method}", which learns them.'
             )
 
     def doubt(self, fit: Fit) -> str:
