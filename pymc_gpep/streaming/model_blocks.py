@@ -65,9 +65,9 @@ class _ScaleFunctions:
 
     def __call__(self, theta: Array) -> tuple[Array, Array, Array]:
         if self._last is None or not np.array_equal(self._last[0], theta):
-            scales, variances, noises = self._function(*_values(self._space, theta))
-            found = (np.asarray(each, np.float64) for each in (scales, variances, noises))
-            self._last = theta.copy(), (next(found), next(found), next(found))
+            found = self._function(*_values(self._space, theta))
+            scales, variances, noises = (np.asarray(each, np.float64) for each in found)
+            self._last = theta.copy(), (scales, variances, noises)
         return self._last[1]
 
     def pulled(self, theta: Array, scales: Array, variances: Array, noises: Array) -> Array:

@@ -45,7 +45,7 @@ class Stationary(NamedTuple):
     variance: TensorVariable
     """v φ(0), a number."""
     noise: TensorVariable
-    """What the variance of a row has beside that, a number."""
+    """Variance of the noise of a row, a number."""
 
 
 def stationary(
@@ -102,6 +102,7 @@ def stationary(
         return None
     if noisy:
         return Stationary(possible[0], scales, variance, of_row - variance)
+    # The variance is that of a row: inducing values have PyMC's 1e-12 in its distances.
     return Stationary(possible[0], scales, of_row, pt.zeros(()))
 
 

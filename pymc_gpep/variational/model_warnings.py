@@ -96,20 +96,22 @@ def off_symmetry(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -
     A search that sees the log posterior of all rows looks beside points without a slope. Steps by batches see slopes
     alone, and a magnitude that is used squared and begins at 0 would stay there.
     """
+    if not theta.size:
+        return theta
     x = blocks.rows.inputs(slice(0, min(_ROWS, blocks.rows.n_rows)))
 
     def moments(at: Array) -> Array:
         return np.concatenate([each.ravel() for each in blocks.block(space.point(at), x[None], x)])
 
-    def looked_at(at: Array) -> Array:
-        return np.append(moments(at), space.log_prior(at))
-
-    moves = np.zeros(theta.size)
-    still = np.arange(theta.size) if theta.size <= _FEW else _without_slope(space, blocks, theta, x)
-    for j in _in_use(moments, theta, still):
+    here, moves = moments(theta), np.zeros(theta.size)
+    many = theta.size > _FEW
+    still = _in_use(moments, here, theta, _without_slope(space, blocks, theta, x)) if many else range(theta.size)
+    for j in still:
         step = _STEP * (np.arange(theta.size) == j)
-        if np.allclose(looked_at(theta + step), looked_at(theta - step), rtol=_SAME, atol=_SAME):
-            moves[j] = _MOVE
+        ahead, behind = theta + step, theta - step
+        there = moments(ahead)
+        symmetric = _same(there, moments(behind)) and _same(space.log_prior(ahead), space.log_prior(behind))
+        moves[j] = _MOVE if symmetric and not _same(there, here) else 0.0
     if moves.any():
         names = " and ".join(repr(owner) for owner, move in zip(space.owners, moves, strict=True) if move)
         warn(
@@ -127,16 +129,20 @@ def _without_slope(space: Hyperparameters, blocks: InducingBlocks, theta: Array,
     return np.flatnonzero(np.abs(slopes) <= _SAME)
 
 
-def _in_use(moments: Callable[[Array], Array], theta: Array, which: NDArray[np.intp]) -> list[int]:
+def _in_use(moments: Callable[[Array], Array], here: Array, theta: Array, which: NDArray[np.intp]) -> list[int]:
     """Places among `which` that change the moments, found by halves: most may belong to columns without an effect."""
     moved = theta.copy()
     moved[which] += _STEP
-    if not which.size or np.allclose(moments(moved), moments(theta), rtol=_SAME, atol=_SAME):
+    if not which.size or _same(moments(moved), here):
         return []
     if which.size == 1:
         return [int(which[0])]
     half = which.size // 2
-    return [*_in_use(moments, theta, which[:half]), *_in_use(moments, theta, which[half:])]
+    return [*_in_use(moments, here, theta, which[:half]), *_in_use(moments, here, theta, which[half:])]
+
+
+def _same(one: Array | float, other: Array | float) -> bool:
+    return bool(np.allclose(one, other, rtol=_SAME, atol=_SAME))
 
 
 _MUCH = 1e-3  # of the prior variance

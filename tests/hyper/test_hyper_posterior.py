@@ -116,7 +116,7 @@ def theta_moments(fit):
 
 
 # Largest error of a mean, in standard deviations; of a standard deviation, relative; of a class probability.
-# Those of nuts are Monte Carlo errors of 200 draws.
+# Errors of nuts are Monte Carlo errors of 200 draws.
 CLOSE = {
     "laplace": (0.15, 0.12, 0.008),
     "grid": (0.015, 0.02, 0.001),

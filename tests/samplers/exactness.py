@@ -82,7 +82,7 @@ def expected(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
 
 @stored
 def moments(kind: str, labels: np.ndarray, per_class: bool, inputs: np.ndarray, jitter: float) -> np.ndarray:
-    """The same by draws from the prior, and in all columns of a third row the number of draws that count."""
+    """Return means and errors by draws from the prior; a third row is the number of draws that count."""
     draws, n_functions = 100_000, 1 if labels.max() < 2 else 3
     rng = np.random.default_rng(0)
     eta, ls = np.abs(2.0 * rng.standard_normal(draws)), np.exp(0.5 * rng.standard_normal(draws))

@@ -133,7 +133,7 @@ def expected(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 @stored
 def moments(name: str, labels: np.ndarray, *_inputs: np.ndarray) -> np.ndarray:
-    """The same, and in all columns of a third row the number of draws that count."""
+    """Return the means and their errors; all columns of a third row are the number of draws that count."""
     problem = SUM_PROBLEMS[name]
     values, f = problem.draw(np.random.default_rng(0))
     columns = _columns(values)

@@ -160,7 +160,7 @@ def test_ellipses_are_about_the_centre_of_the_guide(monkeypatch):
 
 
 def test_the_ratio_and_the_gaussian_of_a_guide_make_the_posterior():
-    """Of two states, whichever the guide; chains of a few hundred draws would not see a tenth of a site left over."""
+    """The test compares two states. Chains of a few hundred draws would not see a tenth of a site left over."""
     with build(PROBLEMS["bernoulli"]) as problem:
         step = gpep.samplers.GuidedHMC(rng=1)
     point, logp = problem.initial_point(0), problem.compile_logp()
