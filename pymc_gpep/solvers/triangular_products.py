@@ -29,7 +29,7 @@ def weighted_gram(w: Array, weights: Array, out: Array | None = None) -> Array:
         return np.matmul(w * weights, w.T, out=out)
     rows = np.ascontiguousarray(w.T)
     scaled, half = np.empty_like(rows), np.empty((len(w), len(w)))
-    scaled_rows(rows, weights[:, None], 0, scaled)
+    scaled_rows(rows, weights[:, None], 0, 1.0, scaled)
     dsyrk(1.0, scaled.T, c=half.T, lower=0, overwrite_c=1)  # the lower triangle, in the order of C
     mirror(half)
     if out is None:

@@ -194,9 +194,14 @@ class _ArrayStep:
             if each.moments.mean is not None:
                 prior_mean[:, taken] = each.moments.mean
         seen = (at_sites(each, functions) for each in (covered.mean, covered.variance, prior_mean, rest))
-        sites = self._memory.sites(self._kernel.of(labels), ArrayMarginals(*seen))
-
+        at = ArrayMarginals(*seen)
         scale = weights * float(problem.batches)
+
+        def summed(values: Array) -> Array:
+            return summed_by_function(values, functions, scale, len(location))
+
+        sites = self._memory.sites(self._kernel.of(labels), at)
+        sites = self._memory.bounded(sites, at, functions, summed, beta)
         theta = state.theta.get_value(borrow=True)
         log_prior, of_prior = self._log_prior(theta)
 
@@ -206,9 +211,6 @@ class _ArrayStep:
             return log_normalisers(precision, q.location)
 
         value = float(scale @ sites.value) + self._memory.constant(q, whole, problem.counts) + log_prior
-
-        def summed(values: Array) -> Array:
-            return summed_by_function(values, functions, scale, len(location))
 
         t, nu = summed(sites.precision), summed(sites.location)
         slopes: list[Array] = []

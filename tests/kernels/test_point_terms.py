@@ -5,9 +5,20 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.integrate import quad
 from scipy.special import log_ndtr, logsumexp
+from scipy.stats import norm
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.sparse_step.point_terms import FLAT, mix_labels, one_probit, pairs, whole_points
+from pymc_gpep.kernels.sparse_step.point_terms import (
+    FLAT,
+    average_labels,
+    expected_logit,
+    expected_pairs,
+    expected_probit,
+    mix_labels,
+    one_probit,
+    pairs,
+    whole_points,
+)
 from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
 from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 
@@ -130,3 +141,52 @@ def test_labels_may_be_noise():
     share = 0.94 * np.exp(value - expected)[:, None]
     assert_allclose(found[1], share * in_mean)
     assert_allclose(found[2], share * in_variance)
+
+
+def expected_log(log_response, mean, variance):
+    """E of a log response of a normal number, by adaptive quadrature."""
+    deviation = np.sqrt(variance)
+    found, _ = quad(lambda x: log_response(mean + deviation * x) * norm.pdf(x), -12.0, 12.0, limit=500, points=[0.0])
+    return found
+
+
+def log_expit(f):
+    return -np.logaddexp(0.0, -f)
+
+
+@pytest.mark.parametrize(("compute", "log_response"), [(expected_probit, log_ndtr), (expected_logit, log_expit)])
+def test_expected_logarithms_of_one_function(compute, log_response):
+    mean, variance = some(12, 1)
+    labels = np.arange(12) % 2
+    value, _, in_variance = terms(compute, mean, variance, labels)
+    signed = (2 * labels - 1) * mean[:, 0]
+    expected = [expected_log(log_response, m, v) for m, v in zip(signed, variance[:, 0], strict=True)]
+    assert_allclose(value, expected, rtol=1e-6, atol=1e-8)
+    assert_derivatives(compute, mean, variance, labels, atol=1e-6)
+    assert (in_variance <= 0.0).all()
+    far = terms(compute, np.array([[800.0], [-800.0]]), np.ones((2, 1)), np.array([0, 0]))
+    assert all(np.isfinite(each).all() for each in far)
+
+
+def test_expected_logarithms_of_pairs():
+    mean, variance = some(12, 4)
+    value, _, in_variance = terms(expected_pairs, mean, variance, 2.0)
+    differences, spread = mean[:, :2] - mean[:, 2:], variance[:, :2] + variance[:, 2:]
+    expected = [
+        sum(expected_log(log_ndtr, m / np.sqrt(2.0), v / 2.0) for m, v in zip(*each, strict=True))
+        for each in zip(differences, spread, strict=True)
+    ]
+    assert_allclose(value, expected, rtol=1e-6, atol=1e-8)
+    assert_derivatives(expected_pairs, mean, variance, 2.0, atol=1e-6)
+    assert (in_variance <= 0.0).all()
+
+
+def test_expected_logarithms_with_label_noise():
+    value, in_mean, in_variance = np.log([0.3, 1e-30]), RNG.normal(size=(2, 3)), RNG.normal(size=(2, 3))
+    found = value.copy(), in_mean.copy(), in_variance.copy()
+    average_labels(0.06, 3, *found)
+    p = np.exp(value)
+    assert_allclose(found[0], p * np.log(0.96) + (1.0 - p) * np.log(0.02))
+    gain = (p * np.log(0.96 / 0.02))[:, None]
+    assert_allclose(found[1], gain * in_mean)
+    assert_allclose(found[2], gain * in_variance)

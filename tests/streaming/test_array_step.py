@@ -33,7 +33,7 @@ def classes(covariance, **options):
     return build
 
 
-def own_covariances(*kinds, shared=0, level=False):
+def own_covariances(*kinds, shared=0, level=False, **options):
     """A model whose classes have covariances of their own, after some that share the first one, with a level."""
 
     def build():
@@ -47,7 +47,7 @@ def own_covariances(*kinds, shared=0, level=False):
                 gps.append(pm.gp.Latent(mean_func=mean, cov_func=eta[k] ** 2 * covariance(2, ls[k])))
                 f = gps[-1].prior(f"f_{k}", X=X, **({"n_outputs": shared} if shared and not k else {}))
                 rows.append(pt.atleast_2d(f))
-            gpep.MultinomialProbit("y", pt.concatenate(rows).T, observed=y)
+            gpep.MultinomialProbit("y", pt.concatenate(rows).T, observed=y, **options)
         return model, gps
 
     return build
@@ -92,6 +92,24 @@ STEPS = {
         False,
     ),
     "own covariances with noise": (own_covariances(noisy, matern, noisy), Stateless(), "pairwise", 1e-9, False),
+    "a bound of pairs": (classes(matern), Variational(), "pairwise", 1e-7, True),
+    "a bound of pairs, own covariances": (
+        own_covariances(matern, exponential, noisy),
+        Variational(),
+        "pairwise",
+        1e-7,
+        False,
+    ),
+    "a bound of one probit": (models.bernoulli_probit, Variational(), None, 1e-7, True),
+    "a bound of one logit": (models.bernoulli_logit, Variational(), None, 1e-9, True),
+    "a bound with label noise": (classes(matern, epsilon=0.05), Variational(), None, 1e-4, True),
+    "a bound with label noise, own covariances": (
+        own_covariances(noisy, matern, noisy, epsilon=0.05),
+        Variational(),
+        None,
+        1e-3,  # integrals have four digits
+        False,
+    ),
     "own inducing inputs": (classes(matern), Stochastic(), "pairwise", 1e-9, False),
     "two that share a covariance": (
         own_covariances(matern, exponential, shared=2),
@@ -157,9 +175,8 @@ def test_numbers_of_32_bits_lead_to_the_same(build):
         assert_allclose(narrow[name], expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max(), err_msg=name)
 
 
-@pytest.mark.parametrize("memory", [StoredMemory(), Variational()], ids=["sites kept", "a bound"])
-def test_other_steps_are_graphs(memory):
-    problem = small(models.shared, memory, "pairwise", 30, together=True, arrays=True)
+def test_steps_that_keep_sites_are_graphs():
+    problem = small(models.shared, StoredMemory(), "pairwise", 30, together=True, arrays=True)
     assert array_step(problem.problem, problem.state, pm.adam(learning_rate=0.02)) is None
 
 

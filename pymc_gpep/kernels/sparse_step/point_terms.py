@@ -1,7 +1,7 @@
-"""Log normalisers of the factors of many points, and their derivatives, to the digits that a step needs.
+"""Log normalisers and expected logarithms of the factors of many points, to the digits that a step needs.
 
 Normal latent values of B points come in, with means and variances (B, d) as the factor of each site sees them.
-`value` (B,), `in_mean` and `in_variance` (B, d) are overwritten: the log normaliser of each point and its derivatives.
+`value` (B,), `in_mean` and `in_variance` (B, d) are overwritten: that number of each point and its derivatives.
 """
 
 import math
@@ -12,7 +12,19 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.logistic_average import ROOM, log_logistic_normal
 from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 
-__all__ = ["FLAT", "mix_labels", "one_logit", "one_probit", "pairs", "tabulated_derivatives", "whole_points"]
+__all__ = [
+    "FLAT",
+    "average_labels",
+    "expected_logit",
+    "expected_pairs",
+    "expected_probit",
+    "mix_labels",
+    "one_logit",
+    "one_probit",
+    "pairs",
+    "tabulated_derivatives",
+    "whole_points",
+]
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _NEWTON_STEPS = 30
@@ -25,6 +37,8 @@ FLAT = 15.0
 _FINE = math.log(1e-12)
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
 _RULE = np.stack([_NODES, np.log(_WEIGHTS) + 0.5 * _NODES**2])  # for functions without the rule's own factor
+_AT, _SHARES = np.polynomial.hermite_e.hermegauss(64)
+_SHARES /= _SHARES.sum()
 
 
 @kernel
@@ -202,3 +216,79 @@ def mix_labels(epsilon, classes, value, in_mean, in_variance):
         for k in range(in_mean.shape[1]):
             in_mean[b, k] *= share
             in_variance[b, k] *= share
+
+
+@kernel
+def average_labels(epsilon, classes, value, in_mean, in_variance):
+    """p log(1 − ε + ε / c) + (1 − p) log(ε / c), from log p and its derivatives, in place."""
+    lowest = math.log(epsilon / classes)
+    range_ = math.log1p(-epsilon * (1.0 - 1.0 / classes)) - lowest
+    for b in range(value.shape[0]):
+        gain = range_ * math.exp(value[b])
+        value[b] = lowest + gain
+        for k in range(in_mean.shape[1]):
+            in_mean[b, k] *= gain
+            in_variance[b, k] *= gain
+
+
+@kernel
+def _expected_log_cdf(mean, deviation):
+    """E log Φ(z), and its derivatives in the mean and in the variance, by a fixed rule of 64 nodes."""
+    value = 0.0
+    slope = 0.0
+    along = 0.0
+    for node in range(_AT.size):
+        log_cdf, rate = log_cdf_and_hazard(mean + deviation * _AT[node])
+        value += _SHARES[node] * log_cdf
+        slope += _SHARES[node] * rate
+        along += _SHARES[node] * rate * _AT[node]
+    return value, slope, min(0.5 * along / deviation, 0.0)
+
+
+@kernel
+def expected_pairs(mean, variance, noise, value, in_mean, in_variance):
+    """Σ_k E log Φ((f_y − f_k) / √noise), with sites as in `pairs`."""
+    rows, d = mean.shape
+    half = d // 2
+    scale = 1.0 / math.sqrt(noise)
+    for b in range(rows):
+        total = 0.0
+        for i in range(half):
+            deviation = scale * math.sqrt(variance[b, i] + variance[b, half + i])
+            found, slope, bend = _expected_log_cdf(scale * (mean[b, i] - mean[b, half + i]), deviation)
+            total += found
+            in_mean[b, i] = scale * slope
+            in_mean[b, half + i] = -scale * slope
+            in_variance[b, i] = scale * scale * bend
+            in_variance[b, half + i] = scale * scale * bend
+        value[b] = total
+
+
+@kernel
+def expected_probit(mean, variance, labels, value, in_mean, in_variance):
+    """E log Φ(±f) of one function, + for label 1 and − for label 0."""
+    for b in range(mean.shape[0]):
+        sign = 1.0 if labels[b] else -1.0
+        value[b], slope, in_variance[b, 0] = _expected_log_cdf(sign * mean[b, 0], math.sqrt(variance[b, 0]))
+        in_mean[b, 0] = sign * slope
+
+
+@kernel
+def expected_logit(mean, variance, labels, value, in_mean, in_variance):
+    """E log σ(±f) of one function, + for label 1 and − for label 0, by the same rule."""
+    for b in range(mean.shape[0]):
+        sign = 1.0 if labels[b] else -1.0
+        centre, deviation = sign * mean[b, 0], math.sqrt(variance[b, 0])
+        total = 0.0
+        slope = 0.0
+        along = 0.0
+        for node in range(_AT.size):
+            f = centre + deviation * _AT[node]
+            small = math.exp(-abs(f))
+            miss = (1.0 if f < 0.0 else small) / (1.0 + small)
+            total += _SHARES[node] * (min(f, 0.0) - math.log1p(small))
+            slope += _SHARES[node] * miss
+            along += _SHARES[node] * miss * _AT[node]
+        value[b] = total
+        in_mean[b, 0] = sign * slope
+        in_variance[b, 0] = min(0.5 * along / deviation, 0.0)
