@@ -131,7 +131,7 @@ def expected_labels_kernel(noise: float, epsilon: float) -> PointKernel:
 
     def compute(mean: Array, variance: Array, labels: NDArray[np.int64], places: Array, *found: Array) -> None:
         whole_points(mean, variance, labels, noise, FLAT, _LOG_ERROR, places, *found)
-        average_labels(epsilon, mean.shape[1], *found)
+        average_labels(np.full(len(mean), epsilon), mean.shape[1], *found)
 
     return PointKernel(compute)
 

@@ -184,7 +184,7 @@ def test_expected_logarithms_of_pairs():
 def test_expected_logarithms_with_label_noise():
     value, in_mean, in_variance = np.log([0.3, 1e-30]), RNG.normal(size=(2, 3)), RNG.normal(size=(2, 3))
     found = value.copy(), in_mean.copy(), in_variance.copy()
-    average_labels(0.06, 3, *found)
+    average_labels(np.full(2, 0.06), 3, *found)
     p = np.exp(value)
     assert_allclose(found[0], p * np.log(0.96) + (1.0 - p) * np.log(0.02))
     gain = (p * np.log(0.96 / 0.02))[:, None]

@@ -13,6 +13,7 @@ from pymc_gpep.kernels.special.logistic_average import ROOM, log_logistic_normal
 from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 
 __all__ = [
+    "FINE",
     "FLAT",
     "average_labels",
     "expected_logit",
@@ -34,7 +35,8 @@ _CLOSE = 0.02  # of the width of the integrand: how far the last step may lead
 
 FLAT = 15.0
 """κ of an integral for a Gauss-Hermite rule."""
-_FINE = math.log(1e-12)
+FINE = math.log(1e-12)
+"""`log_error` of an integral for EP or a bound that is to converge."""
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
 _RULE = np.stack([_NODES, np.log(_WEIGHTS) + 0.5 * _NODES**2])  # for functions without the rule's own factor
 _AT, _SHARES = np.polynomial.hermite_e.hermegauss(64)
@@ -198,7 +200,7 @@ def tabulated_derivatives(mean, variance, labels, log_z, rho, gamma):
 
     `rho` and `gamma` (B, d) are the first derivatives and minus the second ones in the means.
     """
-    whole_points(mean, variance, labels, 1.0, 0.0, _FINE, np.zeros(mean.shape[0]), log_z, rho, gamma)
+    whole_points(mean, variance, labels, 1.0, 0.0, FINE, np.zeros(mean.shape[0]), log_z, rho, gamma)
     for b in range(mean.shape[0]):
         for k in range(mean.shape[1]):
             gamma[b, k] = rho[b, k] * rho[b, k] - 2.0 * gamma[b, k]
@@ -219,12 +221,12 @@ def mix_labels(epsilon, classes, value, in_mean, in_variance):
 
 
 @kernel
-def average_labels(epsilon, classes, value, in_mean, in_variance):
-    """p log(1 − ε + ε / c) + (1 − p) log(ε / c), from log p and its derivatives, in place."""
-    lowest = math.log(epsilon / classes)
-    range_ = math.log1p(-epsilon * (1.0 - 1.0 / classes)) - lowest
+def average_labels(epsilons, classes, value, in_mean, in_variance):
+    """p log(1 − ε + ε / c) + (1 − p) log(ε / c), from log p and its derivatives, in place; NaN without noise ε (B,)."""
     for b in range(value.shape[0]):
-        gain = range_ * math.exp(value[b])
+        epsilon = epsilons[b] if 0.0 < epsilons[b] < 1.0 else math.nan
+        lowest = math.log(epsilon / classes)
+        gain = (math.log1p(-epsilon * (1.0 - 1.0 / classes)) - lowest) * math.exp(value[b])
         value[b] = lowest + gain
         for k in range(in_mean.shape[1]):
             in_mean[b, k] *= gain
