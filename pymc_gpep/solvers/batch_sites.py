@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,6 +160,9 @@ class ArraySites(NamedTuple):
 class ArrayMemory(ABC):
     """A memory that keeps averages over batches, on arrays: see `AveragesMemory` there."""
 
+    single: ClassVar[bool] = True
+    """Whether products of matrices may have 32 bits a number."""
+
     def share(self, counts: Array) -> Array:
         """Which part of S and h is in the Gaussian that a batch is taken with, (c,)."""
         return np.ones_like(counts)
@@ -263,6 +266,9 @@ class VariationalSites(ArrayMemory):
     most : float
         Part of what a step keeps of a precision, that sites may take away.
     """
+
+    # With magnitudes of a hundred and more rounding of 32 bits grows from step to step.
+    single = False
 
     def __init__(self, most: float) -> None:
         self._most = most

@@ -123,15 +123,15 @@ def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single
     """A step as `make_step` makes it; None where a loop lacks.
 
     Where `single`, products of matrices have 32 bits a number as far as that does no harm. If `single` is not
-    given, they have with many inducing inputs. Effects beside the process are left out of that, since their
-    coefficients may be large and cancel.
+    given, they have with many inducing inputs, except for a bound. Effects beside the process are left out of that,
+    since their coefficients may be large and cancel.
     """
     prior = problem.prior
     memory, kernel = problem.memory.in_arrays(), problem.rule.kernel()
     if prior is None or memory is None or kernel is None:
         return None
     groups = grouped(prior.covariance_of, state.inducing.type.shape[0])
-    many = state.inducing.type.shape[1] >= _MANY and problem.beside is None
+    many = memory.single and state.inducing.type.shape[1] >= _MANY and problem.beside is None
     narrow = many if single is None else single
     return _ArrayStep(problem, state, memory, kernel, prior, groups, array_optimiser(optimiser, state), narrow)
 

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy.integrate import quad
+from scipy.integrate import quad, simpson
 from scipy.special import log_ndtr, logsumexp
 from scipy.stats import norm
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.sparse_step.point_terms import (
+    FINE,
     FLAT,
     average_labels,
     expected_logit,
@@ -117,6 +118,47 @@ def test_whole_points(spread):
         log_largest_and_derivatives(mean[b], 1.0 + variance[b], labels[b], *LEGENDRE, rho, gamma, np.empty((10, 5)))
         assert_allclose(in_mean[b], rho, rtol=1e-4, atol=1e-4)
         assert_allclose(in_variance[b], 0.5 * (rho**2 - gamma), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("ratio", [1e-10, 1e-4, 0.3, 900.0, 2000.0, 1e6, 1e10])
+def test_whole_points_of_one_wide_or_narrow_utility(ratio):
+    """Nodes are enough however steep the integrand is, and no digits cancel where it is flat."""
+    mean, variance = RNG.normal(size=(6, 3)), RNG.uniform(0.5, 2.0, (6, 3))
+    variance[:, 0] *= ratio
+    mean[:, 0] *= max(1.0, np.sqrt(ratio))
+    labels = np.zeros(6, np.int64)
+    value, in_mean, in_variance = terms(whole_points, mean, variance, labels, 0.0, 0.0, FINE, np.zeros(6))
+    expected = [_by_hand(mean[b], variance[b]) for b in range(6)]
+    assert_allclose(value, [each[0] for each in expected], rtol=1e-9, atol=1e-9)
+    assert_allclose(in_mean, [each[1] for each in expected], rtol=1e-6)
+    assert_allclose(in_variance, [each[2] for each in expected], rtol=1e-6, atol=1e-9 * np.abs(in_variance).max())
+
+
+def _by_hand(mean, variance):
+    """Log probability that the first of three is the largest, and its derivatives, by Simpson's rule."""
+    s = np.sqrt(variance)
+    at = np.linspace(-9.0, 9.0, 6001)
+    # The grid has points where any of the three changes.
+    u = np.unique(np.concatenate([m + w * at for m, w in zip(mean, s, strict=True)]))
+    x, z = (u - mean[0]) / s[0], (u[:, None] - mean[1:]) / s[1:]
+    first, others = norm.pdf(x), norm.cdf(z)
+    both = first * others.prod(axis=1)
+    total = _simpson(u, both) / s[0]
+    d0 = _simpson(u, both * x) / s[0] ** 2
+    v0 = _simpson(u, both * (x * x - 1.0)) / (2.0 * s[0] ** 3)
+    steep = norm.pdf(z) * others[:, ::-1] * first[:, None]
+    d = [-_simpson(u, steep[:, k]) / (s[0] * s[1 + k]) for k in range(2)]
+    v = [-_simpson(u, steep[:, k] * z[:, k]) / (2.0 * s[0] * s[1 + k] ** 2) for k in range(2)]
+    if s[0] < min(s[1:]):  # the same without a difference of what is nearly equal
+        d0 = -sum(d)
+        bend = norm.pdf(z)
+        curve = 2.0 * bend.prod(axis=1) / s[1:].prod() - (bend * z * others[:, ::-1] / s[1:] ** 2).sum(axis=1)
+        v0 = 0.5 * _simpson(u, first * curve) / s[0]
+    return np.log(total), np.array([d0, *d]) / total, np.array([v0, *v]) / total
+
+
+def _simpson(u, values):
+    return simpson(values, x=u)
 
 
 def test_the_start_of_a_search_for_a_mode_does_not_matter():

@@ -175,6 +175,17 @@ def test_numbers_of_32_bits_lead_to_the_same(build):
         assert_allclose(narrow[name], expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max(), err_msg=name)
 
 
+def test_steps_of_a_bound_have_64_bits(monkeypatch):
+    """Their rounding grows from step to step where magnitudes are large."""
+    monkeypatch.setattr("pymc_gpep.streaming.array_step._MANY", 1)
+    bits = []
+    for memory in (Stateless(), Variational()):
+        problem = small(models.fixed, memory, "pairwise", 30, together=True, arrays=True)
+        step = array_step(problem.problem, problem.state, pm.adam(learning_rate=0.02))
+        bits.append(step._single)
+    assert bits == [True, False]
+
+
 def test_steps_that_keep_sites_are_graphs():
     problem = small(models.shared, StoredMemory(), "pairwise", 30, together=True, arrays=True)
     assert array_step(problem.problem, problem.state, pm.adam(learning_rate=0.02)) is None

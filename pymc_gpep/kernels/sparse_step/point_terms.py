@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
 from pymc_gpep.kernels.special.logistic_average import ROOM, log_logistic_normal
 from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 
@@ -29,7 +30,9 @@ __all__ = [
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _NEWTON_STEPS = 30
-_MOST_NODES = 5000  # dozens are wanted
+_MOST_NODES = 5000  # at most hundreds are wanted
+_STEEP = 1000.0  # κ from which on pieces take less time than the trapezoid rule
+_PIECES, _OF_PIECES = LEGENDRE
 _CLOSE = 0.02  # of the width of the integrand: how far the last step may lead
 
 
@@ -103,23 +106,31 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
     is less than `flat` a Gauss-Hermite rule of 16 nodes has it. With `FLAT` errors are 5e-5 at most and 1e-8 as a
     rule. Else the trapezoid rule does with the step that has errors of exp(`log_error`): see
     `pymc_gpep.kernels.special.probit_product`. Newton's method begins at `modes` (B,), which it overwrites by where it
-    ends.
+    ends. From κ = 1000 on it is an integral of pieces: see `pymc_gpep.kernels.special.largest_of_independent`.
     """
     rows, c = mean.shape
     slopes, offsets, scales = np.empty(c), np.empty(c), np.empty(c)
     rates, first_of, second_of = np.empty(c), np.empty(c), np.empty(c)
+    spread, room = np.empty(c), np.empty((10, c))
     for b in range(rows):
         y = labels[b]
         own = math.sqrt(noise + variance[b, y])
         steepest = 1.0
         for k in range(c):
-            scales[k] = 1.0 / math.sqrt(noise + variance[b, k])
+            spread[k] = noise + variance[b, k]
+            scales[k] = 1.0 / math.sqrt(spread[k])
             slopes[k] = own * scales[k]
             offsets[k] = (mean[b, y] - mean[b, k]) * scales[k]
             first_of[k] = 0.0
             second_of[k] = 0.0
             if k != y:
                 steepest += slopes[k] * slopes[k]
+        if steepest > _STEEP and math.isfinite(steepest) and math.isfinite(offsets.sum()):
+            value[b] = log_largest_and_derivatives(mean[b], spread, y, _PIECES, _OF_PIECES, rates, second_of, room)
+            for k in range(c):
+                in_mean[b, k] = rates[k]
+                in_variance[b, k] = 0.5 * (rates[k] * rates[k] - second_of[k])
+            continue
         mode = modes[b] if math.isfinite(modes[b]) else 0.0
         curvature = 1.0
         for _ in range(_NEWTON_STEPS):
@@ -151,6 +162,7 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
         total = 0.0
         first = 0.0
         second = 0.0
+        bend = 0.0
         x = mode
         side = step
         for node in range(most):
@@ -177,20 +189,33 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
             total += weight
             first += weight * x
             second += weight * x * x
+            pull = 0.0
+            curve = 0.0
             for k in range(c):
                 if k != y:
                     of_rate = weight * rates[k]
                     first_of[k] += of_rate
                     second_of[k] += of_rate * x
+                    own_rate = scales[k] * rates[k]
+                    pull += own_rate
+                    curve += own_rate * (own_rate + scales[k] * (slopes[k] * x + offsets[k]))
+            bend += weight * (pull * pull - curve)
             x += side
         value[b] = peak + math.log(total * step) - _HALF_LOG_2PI
+        narrow = steepest < 2.0  # the label's utility: its moments are nearly those without the others
+        in_mean[b, y] = 0.0
         for k in range(c):
             if k == y:
-                in_mean[b, k] = first / total / own
-                in_variance[b, k] = 0.5 * (second / total - 1.0) / (own * own)
+                if narrow:
+                    in_variance[b, k] = 0.5 * bend / total
+                else:
+                    in_mean[b, k] += first / total / own
+                    in_variance[b, k] = 0.5 * (second / total - 1.0) / (own * own)
             else:
                 of_argument = slopes[k] * second_of[k] + offsets[k] * first_of[k]
                 in_mean[b, k] = -first_of[k] / total * scales[k]
+                if narrow:
+                    in_mean[b, y] -= in_mean[b, k]
                 in_variance[b, k] = -0.5 * of_argument / total * scales[k] * scales[k]
 
 
