@@ -28,6 +28,7 @@ from pymc_gpep.solvers.step_common import CommonSites, OwnFeatures, SameFeatures
 from pymc_gpep.streaming.falling import FallingAdam
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken
+from pymc_gpep.streaming.uninterrupted import uninterrupted
 from pymc_gpep.structure.interpreted import INTERPRETED, without_c_compiler
 
 __all__ = ["array_optimiser", "array_step", "beats_graph"]
@@ -222,14 +223,15 @@ class _ArrayStep:
             slopes += [of_z * state.units] * (state.inducing in state.learned)
         if not (np.isfinite(value + t.sum() + nu.sum()) and all(np.isfinite(each.sum()) for each in slopes)):
             return _LEFT_OUT
-        average_sites(precision, features, t, beta, self._single)
-        for each in features:
-            taken = each.group.taken
-            location[taken] = q.location[taken] + beta * (nu[:, taken].T @ each.w - q.location[taken])
-        if common is not None and shifted is not None:
-            common.average(shifted, features, t, covered.mean, beta)
-        if learns:
-            self._optimiser(slopes)
+        with uninterrupted():
+            average_sites(precision, features, t, beta, self._single)
+            for each in features:
+                taken = each.group.taken
+                location[taken] = q.location[taken] + beta * (nu[:, taken].T @ each.w - q.location[taken])
+            if common is not None and shifted is not None:
+                common.average(shifted, features, t, covered.mean, beta)
+            if learns:
+                self._optimiser(slopes)
         return Taken(value, float(weights @ sites.floored) / float(weights.sum()), True)
 
     def _common_sites(self) -> CommonSites | None:

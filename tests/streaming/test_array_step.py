@@ -1,5 +1,9 @@
 """Steps on arrays against the graph of the same steps, and what they are for."""
 
+import os
+import signal
+from contextlib import nullcontext
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -7,6 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.solvers.step_algebra import average_sites
 from pymc_gpep.streaming.array_step import array_step
 from pymc_gpep.streaming.memories.stateless import Stateless
 from pymc_gpep.streaming.memories.stochastic import Stochastic
@@ -158,6 +163,23 @@ def test_a_step_that_cannot_be_taken_changes_nothing():
     batch = problem.all_rows()
     assert step(*batch, 0.5, True).went_well
     assert not np.array_equal(problem.state.values()["theta"], before["theta"])
+
+
+def test_an_interrupt_waits_for_the_end_of_a_step(monkeypatch):
+    states = []
+    for interrupts in (False, True):
+        problem = small(models.fixed, Stateless(), "pairwise", 30, together=True, arrays=True)
+        step = array_step(problem.problem, problem.state, pm.adam(learning_rate=0.02))
+        if interrupts:
+            monkeypatch.setattr(
+                "pymc_gpep.streaming.array_step.average_sites",
+                lambda *given: (os.kill(os.getpid(), signal.SIGINT), average_sites(*given)),
+            )
+        with pytest.raises(KeyboardInterrupt) if interrupts else nullcontext():
+            step(*problem.all_rows(), 0.5, True)
+        states.append(problem.state.values())
+    whole, interrupted = states
+    assert all(np.array_equal(whole[name], interrupted[name]) for name in whole)
 
 
 @pytest.mark.parametrize("build", [models.shared, own_covariances(matern, matern, matern)], ids=["shared", "own"])
