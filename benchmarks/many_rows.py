@@ -39,8 +39,12 @@ SHAPES = [(m, b, d, c) for m in (150, 500) for b in (200, 1000) for d in (10, 78
 """Inducing inputs, rows of a batch, columns and classes."""
 ON_GPU = (150, 200, 784, 10), (500, 1000, 784, 10), (500, 10_000, 784, 10)
 """The same, for a GPU."""
-KINDS = "quadrature", "pairwise"
-"""Sites of steps with shared inducing inputs."""
+KINDS = {
+    "quadrature": {"method": "sparse_ep", "sites": "quadrature"},
+    "pairwise": {"method": "sparse_ep", "sites": "pairwise"},
+    "bound": {"method": "sparse_vi", "sites": "pairwise"},
+}
+"""Steps with shared inducing inputs."""
 ROWS = (10_000, 100_000, 1_000_000)
 WAYS: dict[str, dict[str, Any]] = {
     "all rows": {"method": "nested_ep"},
@@ -123,9 +127,9 @@ def theirs(peer: str, case: str, count: int, threads: int) -> dict[str, float]:
 
 
 def shared_ours(
-    m: int, b: int, d: int, c: int, count: int, threads: int, sites: str, backend: str = "", bits: int = 0
+    m: int, b: int, d: int, c: int, count: int, threads: int, kind: str, backend: str = "", bits: int = 0
 ) -> dict[str, float]:
-    """Steps of `"sparse_ep"` as it comes, or with 64 bits throughout, with the drawing of their rows."""
+    """Steps of some kind as they come, or with 64 bits throughout, with the drawing of their rows."""
     import pymc as pm
 
     from pymc_gpep.streaming.run import Run
@@ -143,8 +147,8 @@ def shared_ours(
     with model_of(d, c, shared=True):
         times = [clock()]
         pm.fit(
-            count, method="sparse_ep", inducing=X[:m] + 0.01, batch_size=b, sites=sites, data=(X, y), warmup=0,
-            progressbar=False, random_seed=1, backend=backend or None,
+            count, inducing=X[:m] + 0.01, batch_size=b, data=(X, y), warmup=0, progressbar=False, random_seed=1,
+            backend=backend or None, **KINDS[kind],
         )  # fmt: skip
     return _of_steps(times)
 

@@ -71,11 +71,11 @@ def _register_methods() -> None:
         name = method.lower()
         given = {**(arguments.get("inf_kwargs") or {}), **arguments.get("kwargs", {})}
         if name == AUTO:
-            choice = chosen(arguments.get("model"), given)
+            choice = chosen(arguments.get("model"), given, arguments.get("n"))
             name, given = choice.method, {**given, **choice.options}
             arguments["kwargs"] = {**arguments.get("kwargs", {}), **choice.options}
             if choice.n is not None:
-                arguments.setdefault("n", choice.n)
+                arguments["n"] = choice.n
         if name not in ALL_METHODS:
             try:
                 return original(*args, **kwargs)

@@ -1,14 +1,26 @@
 """Sites of a batch on arrays: terms of the factors of its points, and the sites that memories make of these."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.sparse_step import loops
-from pymc_gpep.kernels.sparse_step.point_terms import FLAT, mix_labels, one_logit, one_probit, pairs, whole_points
+from pymc_gpep.kernels.sparse_step.point_terms import (
+    FLAT,
+    average_labels,
+    expected_logit,
+    expected_pairs,
+    expected_probit,
+    mix_labels,
+    one_logit,
+    one_probit,
+    pairs,
+    whole_points,
+)
 from pymc_gpep.kernels.sparse_step.site_updates import bounded_sites, cavities, matching_sites, without_sites
 from pymc_gpep.solvers.step_algebra import StepPosterior
 
@@ -20,7 +32,12 @@ __all__ = [
     "PointKernel",
     "StatelessSites",
     "StochasticSites",
+    "VariationalSites",
     "at_sites",
+    "expected_labels_kernel",
+    "expected_logit_kernel",
+    "expected_pair_kernel",
+    "expected_probit_kernel",
     "logit_kernel",
     "pair_kernel",
     "probit_kernel",
@@ -29,6 +46,7 @@ __all__ = [
 ]
 
 _LOG_ERROR = float(np.log(1e-6))  # of the integral of a point
+_TINY = 1e-300
 
 
 class ArrayTerms(NamedTuple):
@@ -93,6 +111,31 @@ def whole_point_kernel(noise: float, epsilon: float = 0.0) -> PointKernel:
     return PointKernel(compute)
 
 
+def expected_pair_kernel(noise: float) -> PointKernel:
+    """Return Σ_k E log Φ((f_y − f_k) / √noise), with sites as `pair_kernel` has them."""
+    return PointKernel(lambda mean, variance, labels, places, *found: expected_pairs(mean, variance, noise, *found))
+
+
+def expected_probit_kernel() -> PointKernel:
+    """Return E log Φ(±f) of one function."""
+    return PointKernel(lambda mean, variance, labels, places, *found: expected_probit(mean, variance, labels, *found))
+
+
+def expected_logit_kernel() -> PointKernel:
+    """Return E log σ(±f) of one function."""
+    return PointKernel(lambda mean, variance, labels, places, *found: expected_logit(mean, variance, labels, *found))
+
+
+def expected_labels_kernel(noise: float, epsilon: float) -> PointKernel:
+    """Return the expected log probability of a label that is noise in a part ε; see `noisy_step_average`."""
+
+    def compute(mean: Array, variance: Array, labels: NDArray[np.int64], places: Array, *found: Array) -> None:
+        whole_points(mean, variance, labels, noise, FLAT, _LOG_ERROR, places, *found)
+        average_labels(np.full(len(mean), epsilon), mean.shape[1], *found)
+
+    return PointKernel(compute)
+
+
 class ArrayMarginals(NamedTuple):
     """As `Marginals`, of arrays (B, d)."""
 
@@ -114,15 +157,35 @@ class ArraySites(NamedTuple):
     floored: Array
 
 
-class ArrayMemory(Protocol):
+class ArrayMemory(ABC):
     """A memory that keeps averages over batches, on arrays: see `AveragesMemory` there."""
+
+    single: ClassVar[bool] = True
+    """Whether products of matrices may have 32 bits a number."""
 
     def share(self, counts: Array) -> Array:
         """Which part of S and h is in the Gaussian that a batch is taken with, (c,)."""
+        return np.ones_like(counts)
 
+    @abstractmethod
     def sites(self, terms: Callable[[Array, Array], ArrayTerms], at: ArrayMarginals) -> ArraySites:
         """Sites of a batch."""
 
+    def bounded(
+        self,
+        sites: ArraySites,
+        at: ArrayMarginals,
+        functions: NDArray[np.int64],
+        summed: Callable[[Array], Array],
+        beta: float,
+    ) -> ArraySites:
+        """The same sites where a step of size β leaves I + S positive definite; their precisions may be below zero.
+
+        Sites act on functions (B, d). `summed` makes values (B, c) of those of sites, as all rows have them.
+        """
+        return sites
+
+    @abstractmethod
     def constant(self, seen: StepPosterior, whole: Callable[[], Array], counts: Array) -> float:
         """Return the objective without any points, from the Gaussian that was seen; `whole` is of all of q.
 
@@ -130,7 +193,7 @@ class ArrayMemory(Protocol):
         """
 
 
-class StatelessSites:
+class StatelessSites(ArrayMemory):
     """EP that remembers no site: see `pymc_gpep.streaming.memories.stateless`.
 
     Parameters
@@ -142,10 +205,6 @@ class StatelessSites:
 
     def __init__(self, iterations: int, least: float) -> None:
         self._iterations, self._largest = iterations, 1.0 - least
-
-    def share(self, counts: Array) -> Array:
-        """See `ArrayMemory`."""
-        return np.ones_like(counts)
 
     def sites(self, terms: Callable[[Array, Array], ArrayTerms], at: ArrayMarginals) -> ArraySites:
         """See `ArrayMemory`."""
@@ -176,7 +235,7 @@ class StatelessSites:
         return float(seen.log_normalisers.sum())
 
 
-class StochasticSites:
+class StochasticSites(ArrayMemory):
     """Stochastic EP: see `pymc_gpep.streaming.memories.stochastic`."""
 
     def share(self, counts: Array) -> Array:
@@ -197,6 +256,55 @@ class StochasticSites:
         """See `ArrayMemory`."""
         of_all = whole()
         return float((of_all + counts * (seen.log_normalisers - of_all)).sum())
+
+
+class VariationalSites(ArrayMemory):
+    """Variational inference by natural gradients: see `pymc_gpep.streaming.memories.variational`.
+
+    Parameters
+    ----------
+    most : float
+        Part of what a step keeps of a precision, that sites may take away.
+    """
+
+    # With magnitudes of a hundred and more rounding of 32 bits grows from step to step.
+    single = False
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+
+    def sites(self, terms: Callable[[Array, Array], ArrayTerms], at: ArrayMarginals) -> ArraySites:
+        """See `ArrayMemory`."""
+        found = terms(at.prior_mean + at.mean, at.rest + at.variance)
+        t = -2.0 * found.in_variance
+        nothing = np.zeros(len(found.value))
+        nu = found.in_mean + t * at.mean
+        return ArraySites(t, nu, found.value, found.in_mean, found.in_variance, found.in_variance, nothing)
+
+    def bounded(
+        self,
+        sites: ArraySites,
+        at: ArrayMarginals,
+        functions: NDArray[np.int64],
+        summed: Callable[[Array], Array],
+        beta: float,
+    ) -> ArraySites:
+        """See `ArrayMemory`."""
+        below = np.minimum(sites.precision, 0.0)
+        if not below.any():
+            return sites
+        taken = -beta * summed(below * at.variance).sum(axis=0)
+        kept = np.minimum(1.0, self._most * (1.0 - beta) / np.maximum(taken, _TINY))
+        less = below * (1.0 - kept[functions])
+        return sites._replace(
+            precision=sites.precision - less,
+            location=sites.location - less * at.mean,
+            floored=(less < 0.0).any(axis=1).astype(np.float64),
+        )
+
+    def constant(self, seen: StepPosterior, whole: Callable[[], Array], counts: Array) -> float:
+        """See `ArrayMemory`."""
+        return -float(seen.divergences.sum())
 
 
 def at_sites(values: Array, functions: NDArray[np.int64]) -> Array:

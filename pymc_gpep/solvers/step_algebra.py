@@ -204,6 +204,14 @@ class StepPosterior:
         found: Array = 0.5 * self._share * (self.location * self.mean).sum(axis=1) - self._half_log_dets
         return found
 
+    @property
+    def divergences(self) -> Array:
+        """KL(q(v_k), N(0, I)), (c,)."""
+        traces = self.covariance.trace(axis1=1, axis2=2, dtype=np.float64)
+        squares = (self.mean * self.mean).sum(axis=1)
+        found: Array = 0.5 * (traces + squares - self.mean.shape[1]) + self._half_log_dets
+        return found
+
     def whole_log_normalisers(self) -> Array:
         """The same for β = 1, to first order in 1 − β, (c,), by Σ S = (I − Σ) / β."""
         traces = self.covariance.trace(axis1=1, axis2=2, dtype=np.float64)
@@ -290,19 +298,24 @@ def average_sites(
 ) -> None:
     """Replace the part β of S (c, M, M) by Σ t w wᵀ, in place, with weights t (B, c).
 
-    Where `single` the sums have 32 bits a number, and S keeps its 64.
+    Where `single` the sums have 32 bits a number, and S keeps its 64. Weights below zero take a second product.
     """
     rows, size = features[0].w.shape
+    below = weights.min(axis=0) < 0.0
     scaled = np.empty((rows, size), np.float32 if single else np.float64)
     sums = np.empty((size, size), np.float32) if single else None
     for each in features:
         for k in each.group.functions:
             own = precision[k]
-            scaled_rows(each.w, weights, k, scaled)
-            if sums is None:
-                dsyrk(beta, scaled.T, beta=1.0 - beta, c=own.T, lower=0, overwrite_c=1)
-            else:
-                ssyrk(1.0, scaled.T, c=sums.T, lower=0, overwrite_c=1)
+            kept = 1.0 - beta, 0.0  # of S, and of the sums
+            for sign in (1.0, -1.0) if below[k] else (1.0,):
+                scaled_rows(each.w, weights, k, sign, scaled)
+                if sums is None:
+                    dsyrk(sign * beta, scaled.T, beta=kept[0], c=own.T, lower=0, overwrite_c=1)
+                else:
+                    ssyrk(sign, scaled.T, beta=kept[1], c=sums.T, lower=0, overwrite_c=1)
+                kept = 1.0, 1.0
+            if sums is not None:
                 average(own, sums, beta)
             mirror(own)
 

@@ -82,8 +82,8 @@ class OwnFeatures:
         """See `CommonSites`."""
         tests = self._tests(features)
         self._location[:] = shifted + beta * (tests.T @ (t * mean).sum(axis=1) - shifted)
-        scaled = tests * np.sqrt(t.sum(axis=1))[:, None]
-        dsyrk(beta, scaled.T, beta=1.0 - beta, c=self._precision.T, lower=0, overwrite_c=1)
+        weighted = tests * t.sum(axis=1)[:, None]
+        dgemm(beta, weighted.T, tests.T, trans_b=1, beta=1.0 - beta, c=self._precision.T, overwrite_c=1)
         mirror(self._precision)
         for each in features:
             for k in each.group.functions:

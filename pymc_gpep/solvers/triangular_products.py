@@ -25,12 +25,14 @@ def squared_columns(w: Array) -> Array:
 
 def weighted_gram(w: Array, weights: Array, out: Array | None = None) -> Array:
     """Σ_b weights_b w_b w_bᵀ, (M, M), of w (M, B), best in Fortran order."""
-    if (weights < 0.0).any():
-        return np.matmul(w * weights, w.T, out=out)
     rows = np.ascontiguousarray(w.T)
-    scaled, half = np.empty_like(rows), np.empty((len(w), len(w)))
-    scaled_rows(rows, weights[:, None], 0, scaled)
-    dsyrk(1.0, scaled.T, c=half.T, lower=0, overwrite_c=1)  # the lower triangle, in the order of C
+    half = np.zeros((len(w), len(w)))
+    below = weights < 0.0
+    for sign, chosen in ((1.0, ~below), (-1.0, below)) if below.any() else ((1.0, slice(None)),):
+        own = rows[chosen]
+        scaled = np.empty_like(own)
+        scaled_rows(own, weights[chosen, None], 0, sign, scaled)
+        dsyrk(sign, scaled.T, beta=1.0, c=half.T, lower=0, overwrite_c=1)  # the lower triangle, in the order of C
     mirror(half)
     if out is None:
         return half

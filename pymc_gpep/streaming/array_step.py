@@ -28,6 +28,7 @@ from pymc_gpep.solvers.step_common import CommonSites, OwnFeatures, SameFeatures
 from pymc_gpep.streaming.falling import FallingAdam
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken
+from pymc_gpep.streaming.uninterrupted import uninterrupted
 from pymc_gpep.structure.interpreted import INTERPRETED, without_c_compiler
 
 __all__ = ["array_optimiser", "array_step", "beats_graph"]
@@ -123,15 +124,15 @@ def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single
     """A step as `make_step` makes it; None where a loop lacks.
 
     Where `single`, products of matrices have 32 bits a number as far as that does no harm. If `single` is not
-    given, they have with many inducing inputs. Effects beside the process are left out of that, since their
-    coefficients may be large and cancel.
+    given, they have with many inducing inputs, except for a bound. Effects beside the process are left out of that,
+    since their coefficients may be large and cancel.
     """
     prior = problem.prior
     memory, kernel = problem.memory.in_arrays(), problem.rule.kernel()
     if prior is None or memory is None or kernel is None:
         return None
     groups = grouped(prior.covariance_of, state.inducing.type.shape[0])
-    many = state.inducing.type.shape[1] >= _MANY and problem.beside is None
+    many = memory.single and state.inducing.type.shape[1] >= _MANY and problem.beside is None
     narrow = many if single is None else single
     return _ArrayStep(problem, state, memory, kernel, prior, groups, array_optimiser(optimiser, state), narrow)
 
@@ -194,9 +195,14 @@ class _ArrayStep:
             if each.moments.mean is not None:
                 prior_mean[:, taken] = each.moments.mean
         seen = (at_sites(each, functions) for each in (covered.mean, covered.variance, prior_mean, rest))
-        sites = self._memory.sites(self._kernel.of(labels), ArrayMarginals(*seen))
-
+        at = ArrayMarginals(*seen)
         scale = weights * float(problem.batches)
+
+        def summed(values: Array) -> Array:
+            return summed_by_function(values, functions, scale, len(location))
+
+        sites = self._memory.sites(self._kernel.of(labels), at)
+        sites = self._memory.bounded(sites, at, functions, summed, beta)
         theta = state.theta.get_value(borrow=True)
         log_prior, of_prior = self._log_prior(theta)
 
@@ -206,9 +212,6 @@ class _ArrayStep:
             return log_normalisers(precision, q.location)
 
         value = float(scale @ sites.value) + self._memory.constant(q, whole, problem.counts) + log_prior
-
-        def summed(values: Array) -> Array:
-            return summed_by_function(values, functions, scale, len(location))
 
         t, nu = summed(sites.precision), summed(sites.location)
         slopes: list[Array] = []
@@ -220,14 +223,15 @@ class _ArrayStep:
             slopes += [of_z * state.units] * (state.inducing in state.learned)
         if not (np.isfinite(value + t.sum() + nu.sum()) and all(np.isfinite(each.sum()) for each in slopes)):
             return _LEFT_OUT
-        average_sites(precision, features, t, beta, self._single)
-        for each in features:
-            taken = each.group.taken
-            location[taken] = q.location[taken] + beta * (nu[:, taken].T @ each.w - q.location[taken])
-        if common is not None and shifted is not None:
-            common.average(shifted, features, t, covered.mean, beta)
-        if learns:
-            self._optimiser(slopes)
+        with uninterrupted():
+            average_sites(precision, features, t, beta, self._single)
+            for each in features:
+                taken = each.group.taken
+                location[taken] = q.location[taken] + beta * (nu[:, taken].T @ each.w - q.location[taken])
+            if common is not None and shifted is not None:
+                common.average(shifted, features, t, covered.mean, beta)
+            if learns:
+                self._optimiser(slopes)
         return Taken(value, float(weights @ sites.floored) / float(weights.sum()), True)
 
     def _common_sites(self) -> CommonSites | None:

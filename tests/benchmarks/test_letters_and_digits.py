@@ -12,21 +12,21 @@ def test_letters() -> None:
     runs = {
         f"probability {seed}": {
             "counts": np.array([250, 500]),
-            "scores": np.array([[0.1, -0.5], [error, -0.2]]),
+            "scores": np.array([[0.1, -0.5, 0.7], [error, -0.2, 0.8]]),
             "seconds": np.array(10.0),
             "MB": np.array(900.0),
         }
         for seed, error in enumerate((0.04, 0.06))
     }
-    runs[WHOLE] = {"scores": np.array([0.03, -0.1]), "seconds": np.array(60.0), "MB": np.array(1500.0)}
+    runs[WHOLE] = {"scores": np.array([0.03, -0.1, 0.9]), "seconds": np.array(60.0), "MB": np.array(1500.0)}
     record, text = Isolet().report(runs)
-    assert "| by probability | 2 | 250: 10.00 %, -0.500; 500: 5.00 %, -0.200 | 10 | 900 |" in text
-    assert f"| {WHOLE} | 1 | 3.00 %, -0.100 | 60 | 1500 |" in text
-    assert record["probability"]["scores"][1] == pytest.approx([0.05, -0.2])
+    assert "| by probability | 2 | 250: 10.00 %, -0.500, 0.700; 500: 5.00 %, -0.200, 0.800 | 10 | 900 |" in text
+    assert f"| {WHOLE} | 1 | 3.00 %, -0.100, 0.900 | 60 | 1500 |" in text
+    assert record["probability"]["scores"][1] == pytest.approx([0.05, -0.2, 0.8])
     assert Isolet().draw({}) is None
     figure = Isolet().draw(runs)
     assert figure is not None
-    assert [len(ax.lines) for ax in figure.axes] == [2, 2]
+    assert [len(ax.lines) for ax in figure.axes] == [2, 2, 2]
     assert len(Isolet().cells("", quick=False)) == 2 * STARTS + 1
 
 

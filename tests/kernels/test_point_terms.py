@@ -3,11 +3,23 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy.integrate import quad
+from scipy.integrate import quad, simpson
 from scipy.special import log_ndtr, logsumexp
+from scipy.stats import norm
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.sparse_step.point_terms import FLAT, mix_labels, one_probit, pairs, whole_points
+from pymc_gpep.kernels.sparse_step.point_terms import (
+    FINE,
+    FLAT,
+    average_labels,
+    expected_logit,
+    expected_pairs,
+    expected_probit,
+    mix_labels,
+    one_probit,
+    pairs,
+    whole_points,
+)
 from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
 from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 
@@ -108,6 +120,47 @@ def test_whole_points(spread):
         assert_allclose(in_variance[b], 0.5 * (rho**2 - gamma), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("ratio", [1e-10, 1e-4, 0.3, 900.0, 2000.0, 1e6, 1e10])
+def test_whole_points_of_one_wide_or_narrow_utility(ratio):
+    """Nodes are enough however steep the integrand is, and no digits cancel where it is flat."""
+    mean, variance = RNG.normal(size=(6, 3)), RNG.uniform(0.5, 2.0, (6, 3))
+    variance[:, 0] *= ratio
+    mean[:, 0] *= max(1.0, np.sqrt(ratio))
+    labels = np.zeros(6, np.int64)
+    value, in_mean, in_variance = terms(whole_points, mean, variance, labels, 0.0, 0.0, FINE, np.zeros(6))
+    expected = [_by_hand(mean[b], variance[b]) for b in range(6)]
+    assert_allclose(value, [each[0] for each in expected], rtol=1e-9, atol=1e-9)
+    assert_allclose(in_mean, [each[1] for each in expected], rtol=1e-6)
+    assert_allclose(in_variance, [each[2] for each in expected], rtol=1e-6, atol=1e-9 * np.abs(in_variance).max())
+
+
+def _by_hand(mean, variance):
+    """Log probability that the first of three is the largest, and its derivatives, by Simpson's rule."""
+    s = np.sqrt(variance)
+    at = np.linspace(-9.0, 9.0, 6001)
+    # The grid has points where any of the three changes.
+    u = np.unique(np.concatenate([m + w * at for m, w in zip(mean, s, strict=True)]))
+    x, z = (u - mean[0]) / s[0], (u[:, None] - mean[1:]) / s[1:]
+    first, others = norm.pdf(x), norm.cdf(z)
+    both = first * others.prod(axis=1)
+    total = _simpson(u, both) / s[0]
+    d0 = _simpson(u, both * x) / s[0] ** 2
+    v0 = _simpson(u, both * (x * x - 1.0)) / (2.0 * s[0] ** 3)
+    steep = norm.pdf(z) * others[:, ::-1] * first[:, None]
+    d = [-_simpson(u, steep[:, k]) / (s[0] * s[1 + k]) for k in range(2)]
+    v = [-_simpson(u, steep[:, k] * z[:, k]) / (2.0 * s[0] * s[1 + k] ** 2) for k in range(2)]
+    if s[0] < min(s[1:]):  # the same without a difference of what is nearly equal
+        d0 = -sum(d)
+        bend = norm.pdf(z)
+        curve = 2.0 * bend.prod(axis=1) / s[1:].prod() - (bend * z * others[:, ::-1] / s[1:] ** 2).sum(axis=1)
+        v0 = 0.5 * _simpson(u, first * curve) / s[0]
+    return np.log(total), np.array([d0, *d]) / total, np.array([v0, *v]) / total
+
+
+def _simpson(u, values):
+    return simpson(values, x=u)
+
+
 def test_the_start_of_a_search_for_a_mode_does_not_matter():
     mean, variance = some(30, 4)
     labels = RNG.integers(4, size=30)
@@ -130,3 +183,52 @@ def test_labels_may_be_noise():
     share = 0.94 * np.exp(value - expected)[:, None]
     assert_allclose(found[1], share * in_mean)
     assert_allclose(found[2], share * in_variance)
+
+
+def expected_log(log_response, mean, variance):
+    """E of a log response of a normal number, by adaptive quadrature."""
+    deviation = np.sqrt(variance)
+    found, _ = quad(lambda x: log_response(mean + deviation * x) * norm.pdf(x), -12.0, 12.0, limit=500, points=[0.0])
+    return found
+
+
+def log_expit(f):
+    return -np.logaddexp(0.0, -f)
+
+
+@pytest.mark.parametrize(("compute", "log_response"), [(expected_probit, log_ndtr), (expected_logit, log_expit)])
+def test_expected_logarithms_of_one_function(compute, log_response):
+    mean, variance = some(12, 1)
+    labels = np.arange(12) % 2
+    value, _, in_variance = terms(compute, mean, variance, labels)
+    signed = (2 * labels - 1) * mean[:, 0]
+    expected = [expected_log(log_response, m, v) for m, v in zip(signed, variance[:, 0], strict=True)]
+    assert_allclose(value, expected, rtol=1e-6, atol=1e-8)
+    assert_derivatives(compute, mean, variance, labels, atol=1e-6)
+    assert (in_variance <= 0.0).all()
+    far = terms(compute, np.array([[800.0], [-800.0]]), np.ones((2, 1)), np.array([0, 0]))
+    assert all(np.isfinite(each).all() for each in far)
+
+
+def test_expected_logarithms_of_pairs():
+    mean, variance = some(12, 4)
+    value, _, in_variance = terms(expected_pairs, mean, variance, 2.0)
+    differences, spread = mean[:, :2] - mean[:, 2:], variance[:, :2] + variance[:, 2:]
+    expected = [
+        sum(expected_log(log_ndtr, m / np.sqrt(2.0), v / 2.0) for m, v in zip(*each, strict=True))
+        for each in zip(differences, spread, strict=True)
+    ]
+    assert_allclose(value, expected, rtol=1e-6, atol=1e-8)
+    assert_derivatives(expected_pairs, mean, variance, 2.0, atol=1e-6)
+    assert (in_variance <= 0.0).all()
+
+
+def test_expected_logarithms_with_label_noise():
+    value, in_mean, in_variance = np.log([0.3, 1e-30]), RNG.normal(size=(2, 3)), RNG.normal(size=(2, 3))
+    found = value.copy(), in_mean.copy(), in_variance.copy()
+    average_labels(np.full(2, 0.06), 3, *found)
+    p = np.exp(value)
+    assert_allclose(found[0], p * np.log(0.96) + (1.0 - p) * np.log(0.02))
+    gain = (p * np.log(0.96 / 0.02))[:, None]
+    assert_allclose(found[1], gain * in_mean)
+    assert_allclose(found[2], gain * in_variance)

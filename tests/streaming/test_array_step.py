@@ -1,5 +1,9 @@
 """Steps on arrays against the graph of the same steps, and what they are for."""
 
+import os
+import signal
+from contextlib import nullcontext
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -7,6 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.solvers.step_algebra import average_sites
 from pymc_gpep.streaming.array_step import array_step
 from pymc_gpep.streaming.memories.stateless import Stateless
 from pymc_gpep.streaming.memories.stochastic import Stochastic
@@ -33,7 +38,7 @@ def classes(covariance, **options):
     return build
 
 
-def own_covariances(*kinds, shared=0, level=False):
+def own_covariances(*kinds, shared=0, level=False, **options):
     """A model whose classes have covariances of their own, after some that share the first one, with a level."""
 
     def build():
@@ -47,7 +52,7 @@ def own_covariances(*kinds, shared=0, level=False):
                 gps.append(pm.gp.Latent(mean_func=mean, cov_func=eta[k] ** 2 * covariance(2, ls[k])))
                 f = gps[-1].prior(f"f_{k}", X=X, **({"n_outputs": shared} if shared and not k else {}))
                 rows.append(pt.atleast_2d(f))
-            gpep.MultinomialProbit("y", pt.concatenate(rows).T, observed=y)
+            gpep.MultinomialProbit("y", pt.concatenate(rows).T, observed=y, **options)
         return model, gps
 
     return build
@@ -92,6 +97,24 @@ STEPS = {
         False,
     ),
     "own covariances with noise": (own_covariances(noisy, matern, noisy), Stateless(), "pairwise", 1e-9, False),
+    "a bound of pairs": (classes(matern), Variational(), "pairwise", 1e-7, True),
+    "a bound of pairs, own covariances": (
+        own_covariances(matern, exponential, noisy),
+        Variational(),
+        "pairwise",
+        1e-7,
+        False,
+    ),
+    "a bound of one probit": (models.bernoulli_probit, Variational(), None, 1e-7, True),
+    "a bound of one logit": (models.bernoulli_logit, Variational(), None, 1e-9, True),
+    "a bound with label noise": (classes(matern, epsilon=0.05), Variational(), None, 1e-4, True),
+    "a bound with label noise, own covariances": (
+        own_covariances(noisy, matern, noisy, epsilon=0.05),
+        Variational(),
+        None,
+        1e-3,  # integrals have four digits
+        False,
+    ),
     "own inducing inputs": (classes(matern), Stochastic(), "pairwise", 1e-9, False),
     "two that share a covariance": (
         own_covariances(matern, exponential, shared=2),
@@ -142,6 +165,23 @@ def test_a_step_that_cannot_be_taken_changes_nothing():
     assert not np.array_equal(problem.state.values()["theta"], before["theta"])
 
 
+def test_an_interrupt_waits_for_the_end_of_a_step(monkeypatch):
+    states = []
+    for interrupts in (False, True):
+        problem = small(models.fixed, Stateless(), "pairwise", 30, together=True, arrays=True)
+        step = array_step(problem.problem, problem.state, pm.adam(learning_rate=0.02))
+        if interrupts:
+            monkeypatch.setattr(
+                "pymc_gpep.streaming.array_step.average_sites",
+                lambda *given: (os.kill(os.getpid(), signal.SIGINT), average_sites(*given)),
+            )
+        with pytest.raises(KeyboardInterrupt) if interrupts else nullcontext():
+            step(*problem.all_rows(), 0.5, True)
+        states.append(problem.state.values())
+    whole, interrupted = states
+    assert all(np.array_equal(whole[name], interrupted[name]) for name in whole)
+
+
 @pytest.mark.parametrize("build", [models.shared, own_covariances(matern, matern, matern)], ids=["shared", "own"])
 def test_numbers_of_32_bits_lead_to_the_same(build):
     found = []
@@ -157,9 +197,19 @@ def test_numbers_of_32_bits_lead_to_the_same(build):
         assert_allclose(narrow[name], expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max(), err_msg=name)
 
 
-@pytest.mark.parametrize("memory", [StoredMemory(), Variational()], ids=["sites kept", "a bound"])
-def test_other_steps_are_graphs(memory):
-    problem = small(models.shared, memory, "pairwise", 30, together=True, arrays=True)
+def test_steps_of_a_bound_have_64_bits(monkeypatch):
+    """Their rounding grows from step to step where magnitudes are large."""
+    monkeypatch.setattr("pymc_gpep.streaming.array_step._MANY", 1)
+    bits = []
+    for memory in (Stateless(), Variational()):
+        problem = small(models.fixed, memory, "pairwise", 30, together=True, arrays=True)
+        step = array_step(problem.problem, problem.state, pm.adam(learning_rate=0.02))
+        bits.append(step._single)
+    assert bits == [True, False]
+
+
+def test_steps_that_keep_sites_are_graphs():
+    problem = small(models.shared, StoredMemory(), "pairwise", 30, together=True, arrays=True)
     assert array_step(problem.problem, problem.state, pm.adam(learning_rate=0.02)) is None
 
 

@@ -124,3 +124,9 @@ def test_a_model_is_fitted_by_the_method_chosen_and_the_reason_is_said(caplog):
     assert found.log_evidence == same.log_evidence
     assert "method='auto' takes nested_ep: " in caplog.text
     assert "few enough" in caplog.text
+
+
+def test_steps_that_the_user_gives_are_said_in_place_of_those_of_the_choice(caplog):
+    with caplog.at_level("INFO", logger="pymc"), models.fixed()[0]:
+        pm.fit(3, method="auto", batch_size=7, progressbar=False)
+    assert ", 3 steps of 7 rows: " in caplog.text

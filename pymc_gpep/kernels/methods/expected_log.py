@@ -8,42 +8,21 @@ Without label noise that has no bound from below. Girolami and Rogers (2006) lea
 own. As log ∫ p(u) exp(mᵀu − ½ uᵀu) du is convex in m, log p(y | f) averages to log p(y | m) − ½ Σ v or more.
 """
 
-import math
-
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.likelihoods.multinomial_probit import log_probability_and_gradient
-from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
+from pymc_gpep.kernels.sparse_step.point_terms import FINE, average_labels, whole_points
 
 __all__ = ["noisy_probit_average", "noisy_step_average", "utility_average"]
 
 _LEAST = 1e-12  # variance of latent values that have none
-_NODES, _WEIGHTS = LEGENDRE
 
 
 @kernel
 def _step_average(noise, mean, variance, y, parameters, value, of_mean, of_variance):
-    n, c = mean.shape
-    room, spread, rho, gamma = np.empty((10, c)), np.empty(c), np.empty(c), np.empty(c)
-    for i in range(n):
-        epsilon = parameters[0, i]
-        valid = 0.0 < epsilon < 1.0
-        for k in range(c):
-            spread[k] = variance[i, k] + noise
-            valid &= spread[k] > 0.0 and math.isfinite(spread[k]) and math.isfinite(mean[i, k])
-        if not valid:
-            value[i] = np.nan
-            of_mean[i] = np.nan
-            of_variance[i] = np.nan
-            continue
-        lowest = math.log(epsilon / c)
-        p = math.exp(log_largest_and_derivatives(mean[i], spread, y[i], _NODES, _WEIGHTS, rho, gamma, room))
-        gain = (math.log1p(-epsilon * (1.0 - 1.0 / c)) - lowest) * p
-        value[i] = lowest + gain
-        for k in range(c):
-            of_mean[i, k] = gain * rho[k]
-            of_variance[i, k] = 0.5 * gain * (rho[k] * rho[k] - gamma[k])
+    whole_points(mean, variance, y, noise, 0.0, FINE, np.zeros(mean.shape[0]), value, of_mean, of_variance)
+    average_labels(parameters[0], mean.shape[1], value, of_mean, of_variance)
 
 
 @kernel

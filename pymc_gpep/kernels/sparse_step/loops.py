@@ -143,10 +143,11 @@ def feature_slopes(w, covariances, of_variance, of_rest, inducing, slopes):
 
 
 @kernel
-def scaled_rows(w, weights, k, scaled):
-    """Rows of w times roots of weights (B, c) of function k, into `scaled`."""
+def scaled_rows(w, weights, k, sign, scaled):
+    """Rows of w times roots of the weights (B, c) of function k that have this sign, into `scaled`; else zeros."""
     for b in range(w.shape[0]):
-        root = math.sqrt(weights[b, k])
+        weight = sign * weights[b, k]
+        root = 0.0 if weight < 0.0 else math.sqrt(weight)  # NaN stays
         for m in range(w.shape[1]):
             scaled[b, m] = root * w[b, m]
 

@@ -1,7 +1,7 @@
-"""Log normalisers of the factors of many points, and their derivatives, to the digits that a step needs.
+"""Log normalisers and expected logarithms of the factors of many points, to the digits that a step needs.
 
 Normal latent values of B points come in, with means and variances (B, d) as the factor of each site sees them.
-`value` (B,), `in_mean` and `in_variance` (B, d) are overwritten: the log normaliser of each point and its derivatives.
+`value` (B,), `in_mean` and `in_variance` (B, d) are overwritten: that number of each point and its derivatives.
 """
 
 import math
@@ -9,22 +9,41 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
 from pymc_gpep.kernels.special.logistic_average import ROOM, log_logistic_normal
 from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 
-__all__ = ["FLAT", "mix_labels", "one_logit", "one_probit", "pairs", "tabulated_derivatives", "whole_points"]
+__all__ = [
+    "FINE",
+    "FLAT",
+    "average_labels",
+    "expected_logit",
+    "expected_pairs",
+    "expected_probit",
+    "mix_labels",
+    "one_logit",
+    "one_probit",
+    "pairs",
+    "tabulated_derivatives",
+    "whole_points",
+]
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _NEWTON_STEPS = 30
-_MOST_NODES = 5000  # dozens are wanted
+_MOST_NODES = 5000  # at most hundreds are wanted
+_STEEP = 1000.0  # κ from which on pieces take less time than the trapezoid rule
+_PIECES, _OF_PIECES = LEGENDRE
 _CLOSE = 0.02  # of the width of the integrand: how far the last step may lead
 
 
 FLAT = 15.0
 """κ of an integral for a Gauss-Hermite rule."""
-_FINE = math.log(1e-12)
+FINE = math.log(1e-12)
+"""`log_error` of an integral for EP or a bound that is to converge."""
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
 _RULE = np.stack([_NODES, np.log(_WEIGHTS) + 0.5 * _NODES**2])  # for functions without the rule's own factor
+_AT, _SHARES = np.polynomial.hermite_e.hermegauss(64)
+_SHARES /= _SHARES.sum()
 
 
 @kernel
@@ -87,23 +106,31 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
     is less than `flat` a Gauss-Hermite rule of 16 nodes has it. With `FLAT` errors are 5e-5 at most and 1e-8 as a
     rule. Else the trapezoid rule does with the step that has errors of exp(`log_error`): see
     `pymc_gpep.kernels.special.probit_product`. Newton's method begins at `modes` (B,), which it overwrites by where it
-    ends.
+    ends. From κ = 1000 on it is an integral of pieces: see `pymc_gpep.kernels.special.largest_of_independent`.
     """
     rows, c = mean.shape
     slopes, offsets, scales = np.empty(c), np.empty(c), np.empty(c)
     rates, first_of, second_of = np.empty(c), np.empty(c), np.empty(c)
+    spread, room = np.empty(c), np.empty((10, c))
     for b in range(rows):
         y = labels[b]
         own = math.sqrt(noise + variance[b, y])
         steepest = 1.0
         for k in range(c):
-            scales[k] = 1.0 / math.sqrt(noise + variance[b, k])
+            spread[k] = noise + variance[b, k]
+            scales[k] = 1.0 / math.sqrt(spread[k])
             slopes[k] = own * scales[k]
             offsets[k] = (mean[b, y] - mean[b, k]) * scales[k]
             first_of[k] = 0.0
             second_of[k] = 0.0
             if k != y:
                 steepest += slopes[k] * slopes[k]
+        if steepest > _STEEP and math.isfinite(steepest) and math.isfinite(offsets.sum()):
+            value[b] = log_largest_and_derivatives(mean[b], spread, y, _PIECES, _OF_PIECES, rates, second_of, room)
+            for k in range(c):
+                in_mean[b, k] = rates[k]
+                in_variance[b, k] = 0.5 * (rates[k] * rates[k] - second_of[k])
+            continue
         mode = modes[b] if math.isfinite(modes[b]) else 0.0
         curvature = 1.0
         for _ in range(_NEWTON_STEPS):
@@ -135,6 +162,7 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
         total = 0.0
         first = 0.0
         second = 0.0
+        bend = 0.0
         x = mode
         side = step
         for node in range(most):
@@ -161,20 +189,33 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
             total += weight
             first += weight * x
             second += weight * x * x
+            pull = 0.0
+            curve = 0.0
             for k in range(c):
                 if k != y:
                     of_rate = weight * rates[k]
                     first_of[k] += of_rate
                     second_of[k] += of_rate * x
+                    own_rate = scales[k] * rates[k]
+                    pull += own_rate
+                    curve += own_rate * (own_rate + scales[k] * (slopes[k] * x + offsets[k]))
+            bend += weight * (pull * pull - curve)
             x += side
         value[b] = peak + math.log(total * step) - _HALF_LOG_2PI
+        narrow = steepest < 2.0  # the label's utility: its moments are nearly those without the others
+        in_mean[b, y] = 0.0
         for k in range(c):
             if k == y:
-                in_mean[b, k] = first / total / own
-                in_variance[b, k] = 0.5 * (second / total - 1.0) / (own * own)
+                if narrow:
+                    in_variance[b, k] = 0.5 * bend / total
+                else:
+                    in_mean[b, k] += first / total / own
+                    in_variance[b, k] = 0.5 * (second / total - 1.0) / (own * own)
             else:
                 of_argument = slopes[k] * second_of[k] + offsets[k] * first_of[k]
                 in_mean[b, k] = -first_of[k] / total * scales[k]
+                if narrow:
+                    in_mean[b, y] -= in_mean[b, k]
                 in_variance[b, k] = -0.5 * of_argument / total * scales[k] * scales[k]
 
 
@@ -184,7 +225,7 @@ def tabulated_derivatives(mean, variance, labels, log_z, rho, gamma):
 
     `rho` and `gamma` (B, d) are the first derivatives and minus the second ones in the means.
     """
-    whole_points(mean, variance, labels, 1.0, 0.0, _FINE, np.zeros(mean.shape[0]), log_z, rho, gamma)
+    whole_points(mean, variance, labels, 1.0, 0.0, FINE, np.zeros(mean.shape[0]), log_z, rho, gamma)
     for b in range(mean.shape[0]):
         for k in range(mean.shape[1]):
             gamma[b, k] = rho[b, k] * rho[b, k] - 2.0 * gamma[b, k]
@@ -202,3 +243,79 @@ def mix_labels(epsilon, classes, value, in_mean, in_variance):
         for k in range(in_mean.shape[1]):
             in_mean[b, k] *= share
             in_variance[b, k] *= share
+
+
+@kernel
+def average_labels(epsilons, classes, value, in_mean, in_variance):
+    """p log(1 − ε + ε / c) + (1 − p) log(ε / c), from log p and its derivatives, in place; NaN without noise ε (B,)."""
+    for b in range(value.shape[0]):
+        epsilon = epsilons[b] if 0.0 < epsilons[b] < 1.0 else math.nan
+        lowest = math.log(epsilon / classes)
+        gain = (math.log1p(-epsilon * (1.0 - 1.0 / classes)) - lowest) * math.exp(value[b])
+        value[b] = lowest + gain
+        for k in range(in_mean.shape[1]):
+            in_mean[b, k] *= gain
+            in_variance[b, k] *= gain
+
+
+@kernel
+def _expected_log_cdf(mean, deviation):
+    """E log Φ(z), and its derivatives in the mean and in the variance, by a fixed rule of 64 nodes."""
+    value = 0.0
+    slope = 0.0
+    along = 0.0
+    for node in range(_AT.size):
+        log_cdf, rate = log_cdf_and_hazard(mean + deviation * _AT[node])
+        value += _SHARES[node] * log_cdf
+        slope += _SHARES[node] * rate
+        along += _SHARES[node] * rate * _AT[node]
+    return value, slope, min(0.5 * along / deviation, 0.0)
+
+
+@kernel
+def expected_pairs(mean, variance, noise, value, in_mean, in_variance):
+    """Σ_k E log Φ((f_y − f_k) / √noise), with sites as in `pairs`."""
+    rows, d = mean.shape
+    half = d // 2
+    scale = 1.0 / math.sqrt(noise)
+    for b in range(rows):
+        total = 0.0
+        for i in range(half):
+            deviation = scale * math.sqrt(variance[b, i] + variance[b, half + i])
+            found, slope, bend = _expected_log_cdf(scale * (mean[b, i] - mean[b, half + i]), deviation)
+            total += found
+            in_mean[b, i] = scale * slope
+            in_mean[b, half + i] = -scale * slope
+            in_variance[b, i] = scale * scale * bend
+            in_variance[b, half + i] = scale * scale * bend
+        value[b] = total
+
+
+@kernel
+def expected_probit(mean, variance, labels, value, in_mean, in_variance):
+    """E log Φ(±f) of one function, + for label 1 and − for label 0."""
+    for b in range(mean.shape[0]):
+        sign = 1.0 if labels[b] else -1.0
+        value[b], slope, in_variance[b, 0] = _expected_log_cdf(sign * mean[b, 0], math.sqrt(variance[b, 0]))
+        in_mean[b, 0] = sign * slope
+
+
+@kernel
+def expected_logit(mean, variance, labels, value, in_mean, in_variance):
+    """E log σ(±f) of one function, + for label 1 and − for label 0, by the same rule."""
+    for b in range(mean.shape[0]):
+        sign = 1.0 if labels[b] else -1.0
+        centre, deviation = sign * mean[b, 0], math.sqrt(variance[b, 0])
+        total = 0.0
+        slope = 0.0
+        along = 0.0
+        for node in range(_AT.size):
+            f = centre + deviation * _AT[node]
+            small = math.exp(-abs(f))
+            miss = (1.0 if f < 0.0 else small) / (1.0 + small)
+            total += _SHARES[node] * (min(f, 0.0) - math.log1p(small))
+            slope += _SHARES[node] * miss
+            along += _SHARES[node] * miss * _AT[node]
+        value[b] = total
+        in_mean[b, 0] = sign * slope
+        in_variance[b, 0] = min(0.5 * along / deviation, 0.0)

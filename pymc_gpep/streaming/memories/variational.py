@@ -6,6 +6,7 @@ from typing import ClassVar
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.solvers.batch_sites import VariationalSites
 from pymc_gpep.streaming.gaussian import Gaussian
 from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites
 from pymc_gpep.streaming.memories.memory import BatchGraph, Marginals
@@ -54,6 +55,9 @@ class Variational(AveragesMemory):
             location=sites.location - less * marginals.mean,
             floored=pt.lt(less, 0.0).any(axis=1),
         )
+
+    def in_arrays(self) -> VariationalSites:
+        return VariationalSites(_MOST)
 
     def constant(
         self, seen: Gaussian, precision: TensorVariable, location: TensorVariable, counts: TensorVariable

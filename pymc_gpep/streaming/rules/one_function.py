@@ -12,7 +12,13 @@ from pymc_gpep.approximations.site_rules.whole_point import OneFunctionSite
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import LogisticResponse, NormalResponse
 from pymc_gpep.likelihoods.normal_tails import log_ndtr
-from pymc_gpep.solvers.batch_sites import PointKernel, logit_kernel, probit_kernel
+from pymc_gpep.solvers.batch_sites import (
+    PointKernel,
+    expected_logit_kernel,
+    expected_probit_kernel,
+    logit_kernel,
+    probit_kernel,
+)
 from pymc_gpep.streaming.graph_functions import hazard, window
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
@@ -119,6 +125,9 @@ class ExpectedLogProbit(_ExpectedLog):
     def log_response(self, f: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
         return log_ndtr(f), hazard(f)
 
+    def kernel(self) -> PointKernel:
+        return expected_probit_kernel()
+
 
 class ExpectedLogLogit(_ExpectedLog):
     """r = 1 / (1 + exp(−f))."""
@@ -129,6 +138,9 @@ class ExpectedLogLogit(_ExpectedLog):
 
     def log_response(self, f: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
         return -pt.softplus(-f), pt.sigmoid(-f)
+
+    def kernel(self) -> PointKernel:
+        return expected_logit_kernel()
 
 
 def _sign(labels: TensorVariable) -> TensorVariable:

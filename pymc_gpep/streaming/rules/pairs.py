@@ -13,7 +13,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import LargestUtility
 from pymc_gpep.likelihoods.normal_tails import log_ndtr
-from pymc_gpep.solvers.batch_sites import PointKernel, pair_kernel
+from pymc_gpep.solvers.batch_sites import PointKernel, expected_pair_kernel, pair_kernel
 from pymc_gpep.streaming.graph_functions import hazard
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
@@ -91,6 +91,9 @@ class ExpectedLogPairs(_OfPairs):
         rate = np.sqrt(0.5) * weights * hazard(z)
         value = (log_ndtr(z) * weights).sum(axis=(1, 2))
         return PointTerms(value, *_of_both(rate.sum(axis=-1), 0.5 * (rate * nodes).sum(axis=-1) / deviation))
+
+    def kernel(self) -> PointKernel:
+        return expected_pair_kernel(self.noise)
 
 
 _NODES = 64

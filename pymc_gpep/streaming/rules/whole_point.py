@@ -18,7 +18,7 @@ from pymc_gpep.approximations.site_rules.whole_point import WholePoint
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import LargestUtility
 from pymc_gpep.likelihoods.normal_tails import log_ndtr
-from pymc_gpep.solvers.batch_sites import PointKernel, whole_point_kernel
+from pymc_gpep.solvers.batch_sites import PointKernel, expected_labels_kernel, whole_point_kernel
 from pymc_gpep.streaming.graph_functions import hazard, window
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
@@ -105,6 +105,9 @@ class ExpectedLogLabelNoise(_OfWholePoint):
         lowest = np.log(self.epsilon / c)
         gain = (np.log1p(-self.epsilon * (1.0 - 1.0 / c)) - lowest) * pt.exp(found.value)
         return PointTerms(lowest + gain, gain[:, None] * found.in_mean, gain[:, None] * found.in_variance)
+
+    def kernel(self) -> PointKernel:
+        return expected_labels_kernel(self.noise, self.epsilon)
 
 
 def _log_largest(mean: TensorVariable, variance: TensorVariable, labels: TensorVariable) -> PointTerms:
