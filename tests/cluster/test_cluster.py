@@ -2,13 +2,16 @@
 
 import os
 import signal
+import sys
 from contextlib import contextmanager
 
 import arviz as az
+import dask
 import numpy as np
 import pymc as pm
 import pytest
 from distributed import Client, LocalCluster
+from distributed.utils import get_mp_context
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
@@ -139,7 +142,19 @@ def test_a_worker_that_goes_changes_nothing(sweep, sites):
         check_same(posterior(theta, found.start), expected)
 
 
+@pytest.fixture
+def forked():
+    """Processes are forked from one that has imported PyMC and the package, which takes seconds for each process."""
+    if sys.platform != "linux":
+        yield
+        return
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        get_mp_context().set_forkserver_preload(["distributed", "pymc_gpep.cluster.cluster_log_posterior"])
+        yield
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_process_that_is_killed_changes_nothing():
     args = given(models.shared, True, sites="quadrature")
     theta, expected = alone(*args)
