@@ -59,10 +59,7 @@ calibrate: $(VENV)/.with-test ## hold every sampler against long runs; an hour o
 paper: $(VENV)/.with-test ## run the experiments of the papers in their quick forms, with DATA=FOLDER
 	@test -d "$(DATA)" || { echo "There is no folder '$(DATA)' of data sets; name one: make paper DATA=FOLDER (see docs/paper.md)." >&2; exit 1; }
 	rm -rf output/paper/quick output/binary_paper/quick output/active_sets/quick output/scalable_paper/quick
-	$(TWO) $(BIN)/python -m benchmarks.paper all --quick --data "$(DATA)" --jobs $(or $(JOBS),2)
-	$(TWO) $(BIN)/python -m benchmarks.binary_paper all --quick --data "$(DATA)" --jobs $(or $(JOBS),2)
-	$(TWO) $(BIN)/python -m benchmarks.active_sets all --quick --data "$(DATA)" --jobs $(or $(JOBS),2)
-	$(TWO) $(BIN)/python -m benchmarks.scalable_paper all --quick --data "$(DATA)" --jobs 1
+	$(TWO) $(BIN)/python -m benchmarks.quick --data "$(DATA)" --jobs $(or $(JOBS),2)
 
 lint: $(VENV)/.with-lint ## check style and format
 	$(BIN)/ruff check .
