@@ -31,7 +31,7 @@ export PYTENSOR_FLAGS := base_compiledir=$(CACHE)/pytensor$(PYTENSOR_FLAGS:%=$(c
 .DELETE_ON_ERROR:
 # Targets share one environment, and two installers at once would spoil it.
 .NOTPARALLEL:
-.PHONY: help demo test test-extra test-slow calibrate paper lint format types package docs python clean
+.PHONY: help demo test test-extra test-slow test-rest calibrate paper lint format types package docs python clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,9 @@ test-extra: $(VENV)/.with-test ## run the tests of clusters, benchmark commands 
 test-slow: $(VENV)/.with-test ## run the slow tests
 	$(TWO) $(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(PYTEST)
 
+test-rest: $(VENV)/.with-test ## run what test-extra and test-slow run, in one go
+	$(TWO) $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or (extra and not calibration)" $(PYTEST)
+
 calibrate: $(VENV)/.with-test ## hold every sampler against long runs; an hour or more
 	$(TWO) $(BIN)/python -m pytest -n 2 -m calibration $(PYTEST)
 
@@ -56,10 +59,7 @@ calibrate: $(VENV)/.with-test ## hold every sampler against long runs; an hour o
 paper: $(VENV)/.with-test ## run the experiments of the papers in their quick forms, with DATA=FOLDER
 	@test -d "$(DATA)" || { echo "There is no folder '$(DATA)' of data sets; name one: make paper DATA=FOLDER (see docs/paper.md)." >&2; exit 1; }
 	rm -rf output/paper/quick output/binary_paper/quick output/active_sets/quick output/scalable_paper/quick
-	$(TWO) $(BIN)/python -m benchmarks.paper all --quick --data "$(DATA)" --jobs $(or $(JOBS),2)
-	$(TWO) $(BIN)/python -m benchmarks.binary_paper all --quick --data "$(DATA)" --jobs $(or $(JOBS),2)
-	$(TWO) $(BIN)/python -m benchmarks.active_sets all --quick --data "$(DATA)" --jobs $(or $(JOBS),2)
-	$(TWO) $(BIN)/python -m benchmarks.scalable_paper all --quick --data "$(DATA)" --jobs 1
+	$(TWO) $(BIN)/python -m benchmarks.quick --data "$(DATA)" --jobs $(or $(JOBS),2)
 
 lint: $(VENV)/.with-lint ## check style and format
 	$(BIN)/ruff check .
@@ -113,8 +113,10 @@ $(VENV)/.made: .python-version
 	@$(find-python); echo "making $(VENV) with $$python"; "$$python" -m venv --clear $(VENV)
 	@touch $@
 
-# Extras add up in the one environment; each is installed again when pyproject.toml changes.
+# Extras add up in the one environment; each is installed again when pyproject.toml changes. A name may have several,
+# `.with-lint,docs,test`, which takes less time than one after the other. Python compiles a module when it first imports
+# it: most are never imported, and the installer would compile them all on one core.
 $(VENV)/.with-%: pyproject.toml $(VENV)/.made
 	@echo "installing pymc-gpep[$*] into $(VENV); the first time takes minutes"
-	@$(BIN)/python -m pip install --quiet --editable '.[$*]'
-	@touch $@
+	@$(BIN)/python -m pip install --quiet --no-compile --editable '.[$*]'
+	@touch $@ $(patsubst %,$(VENV)/.with-%,$(subst $(comma), ,$*))

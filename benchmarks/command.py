@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.experiment import Experiment, InThisProcess, compute, workers
 from benchmarks.stored import FOLDER, store
+from tests.compile_once import compile_once
 
 _NAMED = 8  # pieces that a message names
 
@@ -68,6 +69,7 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
         arguments.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"--output: {error}.")
+    compile_once()
     try:
         with _shared_pool(arguments.quick, arguments.jobs) as pool:
             folder = paper if arguments.store else None

@@ -56,6 +56,9 @@ def serve() -> None:
     os.environ |= {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
     for name in ("arviz", "ipykernel.kernelapp", "matplotlib.pyplot", "sklearn.datasets"):
         import_module(name)
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    import_module("tests.compile_once").compile_once()
+    sys.path.pop(0)
     with catch_warnings(action="ignore"):
         fit_and_draw()
     gc.collect()

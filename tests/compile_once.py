@@ -1,4 +1,4 @@
-"""Kernels are compiled by one of the processes that run tests beside each other.
+"""Kernels are compiled by one of the processes that run tests, experiments and pages beside each other.
 
 Without this each of two processes compiles most kernels in a first run, since both need them at the same time.
 """

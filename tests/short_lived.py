@@ -20,6 +20,7 @@ __all__ = ["ShortLived"]
 
 _MOST = 1.05e9  # bytes of a process, after which it takes no other file
 _OBJECTS = 1_000_000  # that may be made between collections
+_SHORT = 0.005  # seconds, below which `--durations` shows no phase
 
 
 class ShortLived:
@@ -45,7 +46,6 @@ class ShortLived:
             return None
         if self._process is None:
             self._fork(item.session)
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         ends = nextitem is None or nextitem.path != item.path
         self._connection.send((item.nodeid, nextitem and nextitem.nodeid, ends))
         try:
@@ -97,13 +97,26 @@ class ShortLived:
 
 
 class _Reports:
-    """A plugin that keeps reports, in place of the one that sends them to the process that prints."""
+    """A plugin that keeps reports, in place of the one that sends them to the process that prints.
+
+    A short setup or teardown that says nothing has no report. Each report goes through three processes, and tests are
+    thousands. A file of results in XML has a test from its teardown.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.kept = list[Any]()
+        self._left_out = {"setup"} if config.getoption("xmlpath", None) else {"setup", "teardown"}
+        self._seconds = 0.0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        says = report.sections or report.duration >= _SHORT or not report.passed
+        if report.when in self._left_out and not says:
+            self._seconds += getattr(report, "processor_seconds", 0.0)
+            return
+        if self._seconds:
+            report.processor_seconds += self._seconds
+            self._seconds = 0.0
         self.kept.append(self.config.hook.pytest_report_to_serializable(config=self.config, report=report))
 
 

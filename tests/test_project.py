@@ -365,6 +365,10 @@ def test_import_brings_no_optional_or_heavy_library():
     assert not {"arviz", "jax", "matplotlib", "numba", "nutpie", "sklearn"} & set(added)
 
 
+def test_the_process_that_hands_out_tests_imports_no_pymc():
+    assert run_python("import sys, tests.conftest; print({'pymc', 'pytensor'} & set(sys.modules))") == "set()\n"
+
+
 def test_files_name_no_package_index():
     assert matches(r"index[-_]url|--find[-]links|python[h]osted|https?://[^\s/]+(:\d+)?/(pypi|simple)\b") == []
 

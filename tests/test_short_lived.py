@@ -46,6 +46,62 @@ def test_that_ends_its_process():
 """
 
 
+AROUND = """
+import time
+import pytest
+
+@pytest.fixture
+def fails_before():
+    raise ValueError("in a setup")
+
+@pytest.fixture
+def fails_after():
+    yield
+    raise ValueError("in a teardown")
+
+@pytest.fixture
+def says():
+    print("said in a setup")
+
+@pytest.fixture
+def takes_long():
+    time.sleep(0.1)
+
+def test_setup(fails_before):
+    pass
+
+def test_teardown(fails_after):
+    pass
+
+def test_skipped():
+    pytest.skip("for a reason")
+
+def test_said(says):
+    pass
+
+def test_long(takes_long):
+    pass
+
+def test_short():
+    pass
+"""
+
+
+def run(folder: Path, options: str) -> str:
+    """Standard output of a run of the tests in a folder by one worker."""
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    command = "-m pytest -n 1 --dist loadfile -W error -p no:cacheprovider --no-loadscope-reorder --rootdir . ."
+    result = subprocess.run(
+        [sys.executable, *command.split(), *options.split()],
+        cwd=folder,
+        env=outer | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    return result.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems fork no process for tests")
 @pytest.mark.parametrize(("most", "processes"), [(0, 3), (1e12, 2)], ids=["one for each file", "one for all"])
@@ -54,17 +110,19 @@ def test_files_have_processes_of_their_own_once_memory_is_taken(tmp_path, most, 
     (tmp_path / "conftest.py").write_text(CONFTEST.format(most=most))
     for name, last in ("test_a", True), ("test_b", False), ("test_c", True):
         (tmp_path / f"{name}.py").write_text(TESTS.format(last=last))
-    outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    command = "-m pytest -n 1 --dist loadfile -W error -p no:cacheprovider --no-loadscope-reorder --junitxml"
-    result = subprocess.run(
-        [sys.executable, *command.split(), "found.xml", "--rootdir", ".", "."],
-        cwd=tmp_path,
-        env=outer | {"PYTHONPATH": str(Path(__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    shown = run(tmp_path, "--junitxml found.xml")
     found = (tmp_path / "found.xml").read_text()
-    assert len(set(re.findall(r'name="process" value="(\d+)"', found))) == processes, result.stdout
-    assert "4 failed, 3 passed, 2 skipped, 3 xfailed" in result.stdout
-    assert "The process of this test ended with code 3" in result.stdout
+    assert len(set(re.findall(r'name="process" value="(\d+)"', found))) == processes, shown
+    assert "4 failed, 3 passed, 2 skipped, 3 xfailed" in shown
+    assert "The process of this test ended with code 3" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems fork no process for tests")
+def test_setups_and_teardowns_that_say_something_are_shown(tmp_path):
+    (tmp_path / "conftest.py").write_text(CONFTEST.format(most=1e12))
+    (tmp_path / "test_around.py").write_text(AROUND)
+    shown = run(tmp_path, "-rA --durations 0")
+    assert "4 passed, 1 skipped, 2 errors" in shown
+    assert all(text in shown for text in ("in a setup", "in a teardown", "for a reason", "said in a setup"))
+    assert {"test_long"} == set(re.findall(r"setup +test_around.py::(\w+)", shown)) - {"test_setup"}

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import benchmarks.quick
 from benchmarks.command import run_paper
 from benchmarks.experiment import Cell, InThisProcess, compute, workers
 
@@ -178,3 +179,16 @@ def test_a_pattern_that_no_piece_fits_is_refused(tmp_path, monkeypatch, capsys):
         run_paper("scalable_paper", ["figure1"], "a paper")
     assert "no piece fits 'nonesuch'. They are inner." in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_quick_forms_are_of_every_paper():
+    folders = {path.parent.name for path in Path(benchmarks.quick.__file__).parent.glob("*/__main__.py")}
+    assert set(benchmarks.quick.PAPERS) == folders
+
+
+def test_the_quick_forms_end_with_the_paper_that_fails(tmp_path):
+    """Its message is that of the paper, and no other paper is run after it."""
+    command = [sys.executable, "-m", "benchmarks.quick", "--data", str(tmp_path / "nowhere"), "--jobs", "1"]
+    result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.count("--data: there is no folder") == 1

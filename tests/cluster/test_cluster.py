@@ -2,13 +2,16 @@
 
 import os
 import signal
+import sys
 from contextlib import contextmanager
 
 import arviz as az
+import dask
 import numpy as np
 import pymc as pm
 import pytest
 from distributed import Client, LocalCluster
+from distributed.utils import get_mp_context
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
@@ -94,7 +97,6 @@ def check_same(found, expected):
         (1, models.shared, True, "quadrature"),
         (2, models.per_class, False, "quadrature"),
         (4, models.shared, True, "pairwise"),
-        (1, models.per_class, False, "nested"),
         (2, models.shared, True, "nested"),
         (4, models.per_class, False, "nested"),
     ],
@@ -121,7 +123,7 @@ def test_sums_of_many_parts_are_added_in_a_tree():
         check_same(ClusterLogPosterior(*args, client, parts=10)(theta), expected)
 
 
-@pytest.mark.parametrize(("sweep", "sites"), [(1, "quadrature"), (9, "quadrature"), (1, "nested"), (9, "nested")])
+@pytest.mark.parametrize(("sweep", "sites"), [(9, "quadrature"), (1, "nested")])
 def test_a_worker_that_goes_changes_nothing(sweep, sites):
     args = given(models.shared, True, sites=sites)
     theta, expected = alone(*args)
@@ -139,7 +141,19 @@ def test_a_worker_that_goes_changes_nothing(sweep, sites):
         check_same(posterior(theta, found.start), expected)
 
 
+@pytest.fixture
+def forked():
+    """Processes are forked from one that has imported PyMC and the package, which takes seconds for each process."""
+    if sys.platform != "linux":
+        yield
+        return
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        get_mp_context().set_forkserver_preload(["distributed", "pymc_gpep.cluster.cluster_log_posterior"])
+        yield
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_process_that_is_killed_changes_nothing():
     args = given(models.shared, True, sites="quadrature")
     theta, expected = alone(*args)

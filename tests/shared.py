@@ -1,0 +1,221 @@
+"""Settings and fixtures of all tests, and fits that several files of them look at, made once."""
+
+import gc
+import os
+import signal
+import sys
+from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
+
+import psutil
+import pymc as pm
+import pytensor
+import pytest
+
+from pymc_gpep.structure.interpreted import INTERPRETED
+from tests import graphs, models
+from tests.compile_once import compile_once
+from tests.short_lived import ShortLived
+
+# Machine code takes ten seconds to make for a graph that a test evaluates a few times. Tests of compiled graphs ask for
+# `machine_code`, or name their mode.
+pytensor.config.mode = INTERPRETED
+# Nor does PyTensor link graphs within such graphs by C, which takes a second for each operation; see `c_compiler`.
+_CXX = pytensor.config.cxx
+pytensor.config.cxx = ""
+# Nor does a variable keep the lines that made it, which takes a seventh of the time of a graph.
+pytensor.config.traceback__limit = 0
+
+_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+_FORKS = _WORKER and sys.platform == "linux"
+if _WORKER:
+    compile_once()
+
+# A shell starts what it sends to the background with interrupts ignored, and tests interrupt fits.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Folders and files whose graphs are rewritten as they are for users: some of each kind of graph, and those that are
+# evaluated often. Elsewhere numbers are compared that do not depend on it, and rewriting would take most of the time.
+_REWRITTEN = {
+    "approximations/test_negative_sites.py",
+    "checks/test_other_mode.py",
+    "graph/test_evidence.py",
+    "samplers",
+    "golden",
+    "streaming/test_step.py",
+    "structure/test_interpreted.py",
+    "structure/test_pymc_differences.py",
+    "structure/test_recipes.py",
+    "structure/test_rewrites.py",
+    "structure/test_support.py",
+    "hyper/test_active_log_posterior.py",
+    "hyper/test_log_posterior.py",
+    "hyper/test_sparse_log_posterior.py",
+}
+_NOT_REWRITTEN = {"samplers/test_inducing_model.py", "samplers/test_sum_values.py"}
+"""Files of these folders that evaluate each graph a few times."""
+_EXTRA = {"cluster", "benchmarks", "test_docstring_examples.py", "test_examples.py"}
+_GARBAGE = 150e6  # bytes
+_process = psutil.Process()
+_kept = _process.memory_info().rss
+
+
+def pytest_collection_finish(session):
+    """Modules stay to the end, so that collections of garbage need not go over them again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
+    if _FORKS:
+        session.config.pluginmanager.register(ShortLived(_make_shared))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Tests of clusters, of commands and of examples, those of docstrings too, have a target of their own.
+
+    Parameters that the mark of a `variation` names run with the others, and all else of it with the slow tests.
+    """
+    here = Path(__file__).parent
+    named, found = set(), set()
+    for item in items:
+        if item.path.relative_to(here).parts[0] in _EXTRA:
+            item.add_marker("extra")
+        for mark in list(item.iter_markers("variation")):
+            of, kept = item.nodeid.partition("[")[0], mark.kwargs.get("but", [])
+            named |= {(of, each) for each in kept}
+            if kept and item.callspec.id in kept:
+                found.add((of, item.callspec.id))
+            else:
+                item.add_marker(pytest.mark.slow("a variation"))
+    if (missing := named - found) and not any("::" in each for each in config.args):
+        raise pytest.UsageError(f"Marks `variation` name parameters that do not exist: {sorted(missing)}.")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_given_back():
+    """Graphs that a file of tests leaves behind are freed before the next one begins, once they have become many.
+
+    They are full of circles, and a collection goes over all that is alive, which takes longer with every file. Where
+    tests have short-lived processes, the end of a process frees them.
+    """
+    global _kept
+    yield
+    if not _FORKS and _process.memory_info().rss > _kept + _GARBAGE:
+        gc.collect()
+        _kept = _process.memory_info().rss
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rewriting(request):
+    """Graphs are rewritten as for users where that is among what is tested, and hardly elsewhere."""
+    file = request.path.relative_to(Path(__file__).parent)
+    names = {file.parts[0], file.as_posix()}
+    as_for_users = names & _REWRITTEN and not names & _NOT_REWRITTEN
+    with nullcontext() if as_for_users else graphs.hardly_rewritten():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def rewriting_of_slow_tests(request):
+    """Slow tests mostly evaluate graphs, and rewritten graphs are faster to evaluate.
+
+    A variation has its graphs like the test that it varies.
+    """
+    long = any(not mark.args for mark in request.node.iter_markers("slow"))
+    with graphs.rewritten() if long else nullcontext():
+        yield
+
+
+@pytest.fixture
+def machine_code():
+    """Graphs are compiled as PyMC compiles them for its users."""
+    with pytensor.config.change_flags(mode="NUMBA"):
+        yield
+
+
+@pytest.fixture
+def c_compiler():
+    """PyTensor finds a C compiler, if there is one."""
+    if not _CXX:
+        pytest.skip("there is no C compiler")
+    with pytensor.config.change_flags(cxx=_CXX):
+        yield
+
+
+@cache
+def _fit(build, **kwargs):
+    model, gp = build()
+    with model, graphs.hardly_rewritten():
+        fit = pm.fit(method="nested_ep", progressbar=False, random_seed=1, **kwargs)
+    return models.Fitted(model, gp, *models.data(), fit)
+
+
+def _centred():
+    return models.shared(rotated=False)
+
+
+@cache
+def _fit_again(**kwargs):
+    with _fit(models.shared).model, graphs.hardly_rewritten():
+        return pm.fit(progressbar=False, random_seed=1, **kwargs)
+
+
+def _make_shared():
+    """Make the fits that tests share, once, before the processes are forked that run these tests."""
+    _fit(models.shared)
+    _fit(_centred)
+    _fit(models.per_class, hyperparameters=models.MEANS)
+    _fit(models.fixed)
+    _fit_again(method="iep")
+    _fit_again(method="nested_ep", hyper="ccd")
+
+
+@pytest.fixture(scope="session")
+def shared():
+    return _fit(models.shared)
+
+
+@pytest.fixture(scope="session")
+def centred():
+    return _fit(_centred)
+
+
+@pytest.fixture(scope="session")
+def per_class():
+    return _fit(models.per_class, hyperparameters=models.MEANS)
+
+
+@pytest.fixture(scope="session")
+def fixed():
+    return _fit(models.fixed)
+
+
+@pytest.fixture(scope="session")
+def shared_iep():
+    """A second fit of the same model."""
+    return _fit_again(method="iep")
+
+
+@pytest.fixture(scope="session")
+def shared_ccd():
+    """The same model with the hyperparameters integrated out."""
+    return _fit_again(method="nested_ep", hyper="ccd")
+
+
+@pytest.fixture(scope="session")
+def shared_mcmc(shared):
+    """A few draws by PyMC's own NUTS of the same model, of short trajectories, since they are looked at and no more."""
+    with shared.model:
+        return pm.sample(
+            50,
+            tune=20,
+            chains=2,
+            cores=1,
+            nuts_sampler="pymc",
+            progressbar=False,
+            random_seed=1,
+            compute_convergence_checks=False,
+            nuts={"max_treedepth": 3, "early_max_treedepth": 3},
+        )
