@@ -34,7 +34,7 @@ N, LEVELS = 40, 4
 )
 def test_the_fixed_point_is_that_of_all_rows(memory, whole):
     """Its gradient as well, where the objective is the number that all rows give."""
-    problem = small(models.effects_beside, memory, None, N, together=True)
+    problem = small(models.effects_beside, memory, None, N, together=True, arrays=True)
     step = array_step(problem.problem, problem.state, pm.adam(learning_rate=0.02)) or problem.step(mode=INTERPRETED)
     state, batch = problem.state, problem.all_rows()
     for each in (state.precision, state.location):

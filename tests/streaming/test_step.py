@@ -63,7 +63,7 @@ def keep_sites(problem):
         )
 
 
-@pytest.mark.variation(but=["effects_beside"])
+@pytest.mark.variation(but=["bernoulli_probit"])
 @pytest.mark.parametrize("build", [models.bernoulli_probit, models.effects_beside])
 def test_steps_take_inputs_that_are_held(build):
     """Their places are all that they are given then."""

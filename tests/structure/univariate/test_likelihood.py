@@ -339,7 +339,7 @@ def test_fits_of_a_sum_predict_and_are_read_from_files():
     assert_allclose(again.predict(data=new)["y_mean"], predicted["y_mean"])
 
 
-@pytest.mark.variation(but=["above"])
+@pytest.mark.variation
 @pytest.mark.parametrize(("lower", "upper"), [(0.0, None), (None, 0.5)], ids=["below", "above"])
 @rewritten()
 def test_derivatives_of_truncated_densities_are_finite(lower, upper):
