@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import arviz as az
 import dask
@@ -17,6 +18,8 @@ from numpy.testing import assert_allclose
 import pymc_gpep as gpep
 from pymc_gpep.approximations import SparseEP
 from pymc_gpep.cluster.cluster_log_posterior import ClusterLogPosterior, part_ends
+from pymc_gpep.cluster.part import Part
+from pymc_gpep.cluster.sites import SitesOnCluster
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
@@ -139,6 +142,36 @@ def test_a_worker_that_goes_changes_nothing(sweep, sites):
         assert len(client.scheduler_info()["workers"]) == 2
         check_same(found, expected)
         check_same(posterior(theta, found.start), expected)
+
+
+class RoundsThatLose:
+    """Rounds of two parts, in which the second part is lost when sums are asked for, once."""
+
+    def __init__(self):
+        self.number, self.count, self.begun, self.losses = 0, 2, [], 1
+
+    def until_done(self, work, mend):
+        if self.losses and mend.__name__ == "_mend":
+            self.losses -= 1
+            mend((1,))
+        return work()
+
+    def tell(self, parts, task):
+        self.begun.append(tuple(parts))
+        return SimpleNamespace(added=f"sums at {len(self.begun)}")
+
+    def ask(self, task):
+        return SimpleNamespace(added=f"sums at {len(self.begun)}" if task is Part.natural else "others")
+
+
+def test_sums_are_added_again_when_a_part_is_made_anew():
+    """The fixed point is the same without that, and comes later."""
+    rounds = RoundsThatLose()
+    sites = SitesOnCluster(rounds, None, None)
+    assert sites._natural == "sums at 1"
+    sites._ask("something")
+    assert rounds.begun == [(0, 1), (1,)]
+    assert sites._natural == "sums at 2"
 
 
 @pytest.fixture
