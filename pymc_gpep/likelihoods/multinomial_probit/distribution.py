@@ -12,6 +12,7 @@ from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.likelihoods.keywords import refuse_others
 from pymc_gpep.likelihoods.label_noise.epsilon import as_epsilon
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import multinomial_probit_log_probability
 from pymc_gpep.likelihoods.multinomial_probit.noisy_distribution import NoisyMultinomialProbit, largest_label
@@ -115,6 +116,7 @@ class MultinomialProbit(Discrete):
     @classmethod
     def dist(cls, f: Any, *, epsilon: Any = 0.0, **kwargs: Any) -> TensorVariable:
         """A random variable outside any model; arguments as for the class."""
+        refuse_others(kwargs, "gpep.MultinomialProbit", "Label noise is epsilon.")
         f, epsilon = as_latent(f, "MultinomialProbit"), as_epsilon(epsilon, "MultinomialProbit")
         noisy = _may_be_noise(epsilon)
         return NoisyMultinomialProbit.dist(f, epsilon, **kwargs) if noisy else super().dist([f], **kwargs)

@@ -13,6 +13,7 @@ from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.likelihoods.keywords import refuse_others
 from pymc_gpep.likelihoods.label_noise.epsilon import with_label_noise, with_random_labels
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import multinomial_probit_log_probability
 
@@ -70,6 +71,7 @@ class NoisyMultinomialProbit(Discrete):
     @classmethod
     def dist(cls, f: TensorVariable, epsilon: float | TensorVariable, **kwargs: Any) -> TensorVariable:
         """A random variable outside any model."""
+        refuse_others(kwargs, "gpep.MultinomialProbit", "Label noise is epsilon.")
         return super().dist([f, epsilon], **kwargs)
 
     support_point = largest_label

@@ -13,6 +13,7 @@ from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.likelihoods.keywords import refuse_others
 from pymc_gpep.likelihoods.normal_tails import log_ndtr
 from pymc_gpep.likelihoods.observed_classes import known_shape, observed_classes
 
@@ -61,6 +62,8 @@ class Probit(Discrete):
 
     Raises
     ------
+    TypeError
+        If there is an argument that neither this distribution nor PyMC has, such as `epsilon`.
     ValueError
         If `observed` labels are all missing, not 0 or 1 (or bool), or of a shape that does not fit `f`. Labels in
         ``pm.Data`` are checked by their present values, those in other symbolic expressions (``pm.Minibatch``) by their
@@ -100,6 +103,8 @@ class Probit(Discrete):
     @classmethod
     def dist(cls, f: Any, **kwargs: Any) -> TensorVariable:
         """A random variable outside any model; arguments as for the class."""
+        noisy = 'Label noise is for two functions: gpep.MultinomialProbit("y", f.T, epsilon=...), f of shape (2, n).'
+        refuse_others(kwargs, "gpep.Probit", noisy if "epsilon" in kwargs else "")
         return super().dist([pt.as_tensor_variable(f).astype("float64")], **kwargs)
 
     def support_point(rv: TensorVariable, size: Variable | None, f: TensorVariable) -> TensorVariable:

@@ -12,6 +12,7 @@ from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.likelihoods.keywords import refuse_others
 from pymc_gpep.likelihoods.label_noise.epsilon import as_epsilon, with_random_labels
 from pymc_gpep.likelihoods.multinomial_probit.distribution import as_labels, as_latent
 from pymc_gpep.likelihoods.multinomial_probit.noisy_distribution import largest_label
@@ -113,6 +114,7 @@ class RobustMax(Discrete):
     @classmethod
     def dist(cls, f: Any, epsilon: Any, **kwargs: Any) -> TensorVariable:
         """A random variable outside any model; arguments as for the class."""
+        refuse_others(kwargs, "gpep.RobustMax", "Label noise is epsilon.")
         return super().dist([as_latent(f, "RobustMax"), as_epsilon(epsilon, "RobustMax")], **kwargs)
 
     support_point = largest_label
