@@ -324,10 +324,10 @@ class BatchLogPosterior(BlockLogPosterior):
         number = f"{self.approximator.objective} {solution.objective:.4f}" if steps else "nothing done yet"
         held_back = float(self.steps.floored[-per_epoch:].mean()) if steps else 0.0
         floored = f", {100 * held_back:.2g} % of points with a site held back" if held_back else ""
-        evidence = "; fit.log_evidence computes that" if self.has_evidence else ""
+        evidence = ", which fit.log_evidence computes" if self.has_evidence else ""
         averaged = "the last whole epoch" if steps >= per_epoch else "all steps"
         chosen = f"sites={self.rule.expresses.name!r}, {self.count(self.anchors(trace.best.theta))}"
-        return f"{self.name} ({chosen}): {number}, averaged over {averaged} (no evidence{evidence}{floored})."
+        return f"{self.name} ({chosen}): {number}, averaged over {averaged} (not the evidence{evidence}{floored})."
 
     def ending(self, trace: Trace, solution: Callable[[], "BatchSolution"]) -> str:
         """See `LogPosterior`."""

@@ -143,7 +143,7 @@ def test_no_posterior_where_precisions_are_negative(learned):
 def test_a_number_of_batches_is_never_called_an_evidence(learned):
     text = str(learned)
     assert text.startswith("sparse_ep (sites='pairwise', 6 inducing inputs for each function): log normaliser of EP")
-    assert "averaged over the last whole epoch (no evidence" in text
+    assert "averaged over the last whole epoch (not the evidence" in text
     assert "Ended after 40 steps of 10 rows, 13.3 epochs." in text
     assert "log evidence" not in text
     prior = learned.log_posterior.space.log_prior(learned.theta)
