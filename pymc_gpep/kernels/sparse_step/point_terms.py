@@ -159,6 +159,7 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
             step = math.pi * math.sqrt(-2.0 / (steepest * log_error))
             most = _MOST_NODES
             peak = 0.0
+        narrow = steepest < 2.0  # the label's utility: its moments are nearly those without the others
         total = 0.0
         first = 0.0
         second = 0.0
@@ -196,13 +197,13 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
                     of_rate = weight * rates[k]
                     first_of[k] += of_rate
                     second_of[k] += of_rate * x
-                    own_rate = scales[k] * rates[k]
-                    pull += own_rate
-                    curve += own_rate * (own_rate + scales[k] * (slopes[k] * x + offsets[k]))
+                    if narrow:
+                        own_rate = scales[k] * rates[k]
+                        pull += own_rate
+                        curve += own_rate * (own_rate + scales[k] * (slopes[k] * x + offsets[k]))
             bend += weight * (pull * pull - curve)
             x += side
         value[b] = peak + math.log(total * step) - _HALF_LOG_2PI
-        narrow = steepest < 2.0  # the label's utility: its moments are nearly those without the others
         in_mean[b, y] = 0.0
         for k in range(c):
             if k == y:
