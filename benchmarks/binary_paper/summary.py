@@ -11,7 +11,16 @@ from benchmarks.binary_paper.covariances import COVARIANCES
 from benchmarks.binary_paper.data import DRAWN, NOTE, TITLES, USPS
 from benchmarks.binary_paper.methods import AUTHORS, EVERY, LINKS, METHODS
 from benchmarks.binary_paper.paths import STEPPED
-from benchmarks.binary_paper.sweep import gathered, nested, peak, sweep
+from benchmarks.binary_paper.sweep import (
+    COORDINATES,
+    LOG_LENGTHSCALES,
+    LOG_MAGNITUDES,
+    beyond,
+    gathered,
+    nested,
+    peak,
+    sweep,
+)
 from benchmarks.experiment import Arrays, Cell, Experiment
 from pymc_gpep.plots.style import MARKERS, colours
 
@@ -25,6 +34,16 @@ SWEPT = (*EVERY, *STEPPED)
 TRIALS = 96
 SPLITS = 3
 """Draws of the splits that are not published; the paper's table is of one."""
+Ends = tuple[tuple[float, float], tuple[float, float]]
+GRID: Ends = LOG_LENGTHSCALES, LOG_MAGNITUDES
+AROUND = "around"
+MORE = 3
+"""Lines and columns of the coarse grid that are computed at each of its sides, to see what other ends would change."""
+OTHER_ENDS: list[Ends] = [
+    (lengthscales, magnitudes)
+    for lengthscales in ((0.0, 5.0), (-2.0, 7.0))
+    for magnitudes in ((-1.0, 2.5), (-1.0, 4.0), (-1.0, 5.0), (-4.0, 7.5))
+]
 ALIKE = 1e-3
 """Bits by which a method must be below the mean or the median to be clearly so."""
 WHOSE: dict[str, dict[str, str]] = {
@@ -95,7 +114,7 @@ class Summary(Experiment):
                     "rough": True,
                 },
             )
-            for part, points, which in _order(chosen, parts)
+            for part, points, which in _order(chosen, parts, 1 if quick else MORE)
             for trial in which
         ]  # fmt: skip
 
@@ -124,7 +143,9 @@ class Summary(Experiment):
         failed = _failed(found)
         shown = ", ".join(f"{method} {count} of {of}" for method, (count, of) in failed.items())
         record |= {"chosen": chosen, "not converged": failed}
-        return record, "\n".join([*lines, *_averages(best), "", *table, "", f"Not converged: {shown}."])
+        return record, "\n".join(
+            [*lines, *_averages(best), "", *_other_ends(found), *table, "", f"Not converged: {shown}."]
+        )
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         """Best information of each trial less EP's."""
@@ -148,25 +169,30 @@ class Summary(Experiment):
         return figure
 
 
-def _order(chosen: list[Trial], parts: Sequence[Any]) -> list[tuple[str, Any, list[Trial]]]:
-    """What is computed in which order: the coarse grid of all splits, then its rest for the first."""
+def _order(chosen: list[Trial], parts: Sequence[Any], more: int) -> list[tuple[str, Any, list[Trial]]]:
+    """What is computed in which order: the coarse grid of all splits, and for the first its rest and points around."""
     coarse, rest = parts
-    return [("coarse", coarse, chosen), ("rest", rest, [trial for trial in chosen if trial.split == 0])]
+    first = [trial for trial in chosen if trial.split == 0]
+    return [("coarse", coarse, chosen), ("rest", rest, first), (AROUND, beyond(coarse, more), first)]
 
 
-def grids_of(found: Mapping[str, Arrays]) -> dict[Trial, dict[str, xr.Dataset]]:
-    """Grids by trial and method, of all parts that there are."""
+def grids_of(found: Mapping[str, Arrays], ends: Ends = GRID) -> dict[Trial, dict[str, xr.Dataset]]:
+    """Grids by trial and method, of all parts that there are, between ends of log ℓ and of log σ_f."""
     by_name: dict[str, list[Arrays]] = {}
     for name, part in found.items():
         by_name.setdefault(name.rpartition(".")[0], []).append(part)
     known = {trial.name: trial for trial in trials()}
-    return {known[name]: gathered(parts) for name, parts in by_name.items()}
+    within = {name: slice(*axis) for name, axis in zip(COORDINATES, ends, strict=True)}
+    return {
+        known[name]: {method: grid.sel(within) for method, grid in gathered(parts).items()}
+        for name, parts in by_name.items()
+    }
 
 
-def best_information(found: Mapping[str, Arrays]) -> dict[Trial, tuple[dict[str, float], int]]:
+def best_information(found: Mapping[str, Arrays], ends: Ends = GRID) -> dict[Trial, tuple[dict[str, float], int]]:
     """The most information of each method over the grid, and at how many points it was computed."""
     best = {}
-    for trial, by_method in grids_of(found).items():
+    for trial, by_method in grids_of(found, ends).items():
         values = {
             method: float(grid["information"].where(grid["converged"]).max().fillna(0.0))
             for method, grid in by_method.items()
@@ -209,6 +235,25 @@ def _averages(best: Mapping[Trial, tuple[dict[str, float], int]]) -> list[str]:
                 means = " | ".join(f"{np.mean([values[method] for values in own]):.3f}" for method in SWEPT)
                 lines.append(f"| {TITLES[data]} | {likelihood} | {means} |")
     return lines
+
+
+def _other_ends(found: Mapping[str, Arrays]) -> list[str]:
+    """Counts between other ends of the grid, of trials that are computed around it, by its coarse points."""
+    names = {name.rpartition(".")[0] for name in found if name.endswith(AROUND)}
+    coarse = {
+        name: part for name, part in found.items() if name.rpartition(".")[0] in names and not name.endswith(".rest")
+    }
+    lines = [
+        f"## Other ends of the grid: {len(names)} trials of the first split", "",
+        f"| log ℓ | log σ_f | below | whose | {' | '.join(METHODS)} |", "| --- " * (4 + len(METHODS)) + "|",
+    ]  # fmt: skip
+    for ends in OTHER_ENDS if names else []:
+        own = [values for values, _ in best_information(coarse, ends).values()]
+        for measure in PAPER:
+            for whose in WHOSE:
+                shown = " | ".join(f"{all_} ({clear})" for all_, clear in below(own, measure, whose).values())
+                lines.append(f"| {ends[0]} | {ends[1]} | {measure} | {whose} | {shown} |")
+    return [*lines, ""]
 
 
 def _chosen(found: Mapping[str, Arrays]) -> tuple[dict[str, Any], list[str]]:

@@ -40,6 +40,18 @@ def nested(lengthscales: int, magnitudes: int) -> tuple[list[list[float]], list[
     return first, [point for point in points if point not in first]
 
 
+def beyond(coarse: Sequence[Sequence[float]], more: int) -> list[list[float]]:
+    """Points around a grid, with its steps: so many more lines and columns at each of its sides."""
+    axes = [_longer(sorted({point[axis] for point in coarse}), more) for axis in range(2)]
+    points = [[axis[i] for axis, i in zip(axes, at, strict=True)] for at in serpentine((len(axes[0]), len(axes[1])))]
+    return [point for point in points if point not in coarse]
+
+
+def _longer(axis: list[float], more: int) -> list[float]:
+    steps = (axis[1] - axis[0]) * np.arange(1, more + 1)
+    return [*(axis[0] - steps[::-1]).tolist(), *axis, *(axis[-1] + steps).tolist()]
+
+
 def sweep(
     data: str, name: str, number: int, likelihood: str, covariance: str, points: Sequence[Sequence[float]],
     methods: Sequence[str], size: list[int] | None = None, rough: bool = False,

@@ -136,7 +136,7 @@ class Figures5And6(Experiment):
     def cells(self, data: str, quick: bool) -> list[Cell]:
         size = [60, 40] if quick else None
         draws, tune, chains, thin = (30, 20, 2, 1) if quick else (1500, 250, 2, 2)
-        corrected, step = (8, 8) if quick else (100, 25)
+        corrected, step = (8, 8) if quick else (None, 25)
         common = {"data": data, "size": size}
         cells = [Cell(method, fit, common | {"method": method}) for method in METHODS]
         counts = dict(zip(PARTS, size or (1157, 1175), strict=True))
@@ -144,7 +144,7 @@ class Figures5And6(Experiment):
             chosen = np.random.default_rng(1).permutation(count)[:corrected].tolist()
             cells += [
                 Cell(f"{CORRECTED}-{part}-{i}", correct, common | {"part": part, "chosen": chosen[i : i + step]})
-                for i in range(0, corrected, step)
+                for i in range(0, len(chosen), step)
             ]
         chain = {"draws": draws, "tune": tune, "thin": thin} | common
         cells += [
