@@ -66,12 +66,16 @@ class Ufunc(Op):
         function, dtype = _called(self.elemwise, len(node.inputs)), np.dtype(node.outputs[0].dtype)
         cells, out = [storage_map[each] for each in node.inputs], storage_map[node.outputs[0]]
         done = [False] if compute_map is None else compute_map[node.outputs[0]]
-        known = len(cells) == 1 or not any(None in each.type.shape for each in node.inputs)
+        # PyTensor broadcasts no axis that has length 1 without saying so, and only an unknown length can be 1.
+        unknown = [cell for cell, each in zip(cells, node.inputs, strict=True) if None in each.type.shape]
+        unknown = unknown if len(cells) > 1 else []
 
         def thunk() -> None:
             values = [cell[0] for cell in cells]
-            if not known:
-                check_broadcast(node, values)
+            for cell in unknown:
+                if 1 in cell[0].shape:
+                    check_broadcast(node, values)
+                    break
             with np.errstate(all="ignore"):
                 out[0] = np.asarray(function(*values), dtype)
             done[0] = True
