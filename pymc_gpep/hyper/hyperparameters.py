@@ -111,7 +111,7 @@ class Hyperparameters:
         values = {
             name: value.values if isinstance(value, xr.DataArray) else value for name, value in (start or {}).items()
         }
-        point = initial_point(model, values, random_seed)
+        point = initial_point(model, values, random_seed, list(self.classifier.hyperparameters))
         if outside := [model.values_to_rvs[v].name for v in self.value_vars if not np.isfinite(point[v.name]).all()]:
             which = f": start is {values}" if values else ". Give it one inside: initval=..., where it is declared"
             raise ValueError(

@@ -138,13 +138,13 @@ class GPInference(Inference):
         if kind.sums and approximator.inverts_prior and not classifier.singular:
             classifier = read()
         space = Hyperparameters(self._plan.read(classifier))
-        hyper = hyper or (Maximum.name if kind.by_steps else _default_hyper(space))
-        self._hyper = hyper_method(hyper, hyper_options)
-        self._hyper.check(approximator, method)
         gps, rows = as_gps(gp), None if data is None else open_rows(data)
         left_off, values, self._plan = _begun(start, self._plan, kind.by_steps)
         seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
         first = space.initial_point(values, seed)
+        hyper = hyper or (Maximum.name if kind.by_steps else _default_hyper(space))
+        self._hyper = hyper_method(hyper, hyper_options)
+        self._hyper.check(approximator, method)
         units = start.trace.units if isinstance(start, Fit) and _same_parameters(start, space) else None
         self._given = FitTask(method, space, approximator, gps, rows, seed, first, left_off, starts, units)
         self._plan.check(self._given)
