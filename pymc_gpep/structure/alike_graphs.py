@@ -15,6 +15,7 @@ from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import HasInnerGraph, Op
+from pytensor.graph.rewriting.basic import SequentialGraphRewriter
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.random.type import RandomType
 from scipy.sparse import issparse
@@ -22,6 +23,7 @@ from scipy.sparse import issparse
 __all__ = ["rewritten_once"]
 
 _MOST_GRAPHS, _MOST_BYTES = 128, 200_000  # that are kept, and of the constants of each
+_NO_REWRITES = SequentialGraphRewriter()  # a mode of PyTensor's that names none has those that its linker needs
 
 
 class _Structure(NamedTuple):
@@ -81,7 +83,7 @@ def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs:
         return pytensor.function(
             list(inputs),
             moved[0] if one else moved,
-            mode=Mode(mode.linker, None),
+            mode=Mode(mode.linker, _NO_REWRITES),
             on_unused_input="ignore",
             allow_input_downcast=True,
             accept_inplace=True,
