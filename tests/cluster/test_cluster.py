@@ -19,6 +19,7 @@ import pymc_gpep as gpep
 from pymc_gpep.approximations import SparseEP
 from pymc_gpep.cluster.cluster_log_posterior import ClusterLogPosterior, part_ends
 from pymc_gpep.cluster.part import Part
+from pymc_gpep.cluster.rounds import Rounds
 from pymc_gpep.cluster.sites import SitesOnCluster
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
@@ -119,6 +120,12 @@ def test_it_is_one_process(count, build, shared, sites):
         assert_allclose(posterior.solve(theta + 1e-3, again.start).evidence, near.evidence, rtol=1e-9)
 
 
+def test_no_worker_is_missed_while_the_client_looks_for_them_too():
+    with dask.config.set({"distributed.client.scheduler-info-interval": "1ms"}), workers(2) as (_, client):
+        rounds = Rounds(client, [])
+        assert {len(rounds._workers()) for _ in range(300)} == {2}
+
+
 def test_sums_of_many_parts_are_added_in_a_tree():
     args = given(models.fixed, True)
     theta, expected = alone(*args)
@@ -134,12 +141,12 @@ def test_a_worker_that_goes_changes_nothing(sweep, sites):
         posterior = ClusterLogPosterior(*args, client)
 
         def strike(iteration, evidence, residual):
-            if iteration == sweep and len(client.scheduler_info()["workers"]) == 3:
+            if iteration == sweep and len(client.nthreads()) == 3:
                 cluster.sync(cluster.workers[1].close)
 
         with watching(strike):
             found = posterior(theta)
-        assert len(client.scheduler_info()["workers"]) == 2
+        assert len(client.nthreads()) == 2
         check_same(found, expected)
         check_same(posterior(theta, found.start), expected)
 
