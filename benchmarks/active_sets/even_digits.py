@@ -35,11 +35,12 @@ SMALL = ((1, 2), (1, 5), (5, 2), (5, 5))
 """Settings of much smaller w, of which the paper has an error of about 0.10."""
 WAYS: dict[str, dict[str, Any]] = {
     "paper's": {"sites": "coupled", "liquid": 25, "passes": 3, "polish": False},
+    "weighed": {"sites": "coupled", "liquid": 25, "passes": 3, "polish": False, "weights": (0.5, 0.05, 10)},
     "iterated": {"sites": "coupled", "liquid": 1, "passes": 2, "polish": True},
     "independent": {"sites": "independent", "liquid": 1, "passes": 2, "polish": False},
     "separate": {"sites": "separate", "liquid": 1, "passes": 2, "polish": False},
 }
-"""Ways to choose rows and sites; the last two are the paper's section 6."""
+"""Ways to choose rows and sites; "weighed" is that of appendix D.5, and the last two are the paper's section 6."""
 COLUMNS = ("error", "probability", "lowest entropy", "highest entropy")
 
 
@@ -100,7 +101,7 @@ class EvenDigits(Experiment):
         size = {"each": 200, "held_out": 200, "active": ACTIVE, "counts": COUNTS}
         if quick:
             size = {"each": 20, "held_out": 50, "active": 16, "counts": (8, 16)}
-        others = ("independent", "separate")
+        others = ("weighed", "independent", "separate")
         asked = [("paper's", setting) for pair in PAIRS for setting in pair]
         asked += [(way, setting) for way in others for setting in PAIRS[0]]
         asked += [("paper's", setting) for setting in (*SMALL, *EVEN_DIGITS)]

@@ -11,6 +11,7 @@ from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.approximations.selection.bound import ActiveBound
 from pymc_gpep.approximations.selection.greedy import Candidates, choose_rows
+from pymc_gpep.approximations.selection.liquid import EVEN, Reweighting
 from pymc_gpep.approximations.selection.scores import OF_FUNCTIONS, RANDOM, SCORE_NAMES
 from pymc_gpep.approximations.selection.selection import Places, RowPrior, Selection
 from pymc_gpep.approximations.selection.separate import iterate_separately
@@ -133,6 +134,11 @@ class IVM:
         each site stays as it was when its row was included.
     passes : int
         Times that they move after each inclusion.
+    weights : tuple of float, float and int, optional
+        γ₀, α₀ and L₀ of Seeger and Jordan (2004, appendix D.5): labels of rows whose sites move say less at first. A
+        weight multiplies the latent values of a row in its likelihood. The weight of the latest of d rows is
+        1 − (1 − γ₀) exp(−α₀ (d − 1)), and weights of the L₀ rows before it rise to 1. All weights are 1 in the end, and
+        throughout if this is not given.
     polish : bool
         Whether sites are iterated to the fixed point after the choice.
     rows : int, optional
@@ -147,6 +153,7 @@ class IVM:
     retained: float = field(default=0.5, metadata=fraction())
     liquid: int = field(default=1, metadata=at_least(1))
     passes: int = field(default=2, metadata=at_least(1))
+    weights: tuple[float, float, int] | None = None
     polish: bool = True
     rows: int | None = field(default=None, metadata=at_least(1))
 
@@ -159,11 +166,28 @@ class IVM:
                 f"sites={SEPARATE!r} goes with criterion={' or '.join(map(repr, OF_FUNCTIONS))} and liquid=1, but "
                 f"criterion is {self.criterion!r} and liquid is {self.liquid}: take sites='independent' for these."
             )
+        if self.weights is not None:
+            object.__setattr__(self, "weights", tuple(self.weights))  # a file has it as a list
+            _ = self._reweighting
         if self.rows is not None and self.rows <= self.active:
             raise ValueError(
                 f"rows must be more than active, by as many as are to stand for all other rows, but is {self.rows} "
                 f"with active={self.active}."
             )
+
+    @property
+    def _reweighting(self) -> Reweighting:
+        if self.weights is None:
+            return EVEN
+        match self.weights:
+            case float() | int() as first, float() as rate, int() as rows if (
+                0.0 < first <= 1.0 and 0.0 < rate < 1.0 and 1 <= rows < self.liquid
+            ):
+                return Reweighting(first, rate, rows)
+        raise ValueError(
+            "weights must be (γ₀, α₀, L₀), two numbers in (0, 1) and a whole number from 1 to below liquid. It is "
+            f"{self.weights!r}, with liquid={self.liquid}. An example is weights=(0.5, 0.05, 10) with liquid=25."
+        )
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
@@ -189,11 +213,11 @@ class IVM:
         rule, rng = self.rule(likelihood), np.random.default_rng(random_seed)
         n, c = prior.n_points, prior.n_functions
         active = min(self.active, n)
-        liquid = min(self.liquid, active)
+        liquid, weights = min(self.liquid, active), self._reweighting
         if self.criterion == RANDOM or active == n:  # there is nothing to choose
             rows = rng.permutation(n)[:active]
-            candidates = Candidates(prior, labels, likelihood, rule, active, rows, liquid, self.passes)
-            return candidates.include_first(active).selection
+            candidates = Candidates(prior, labels, likelihood, rule, active, rows, liquid, self.passes, weights)
+            return candidates.include_first(active).finish().selection
         coupled = rule.form is SiteForm.COUPLED
         numbers = active * (2 * c if coupled else 1 if rule.shares and prior.n_covariances == 1 else c)
         numbers += c * c * liquid if liquid > 1 else 0
@@ -201,7 +225,7 @@ class IVM:
         pool = self.pool or max(1, min(_ROOM // numbers, _POOL if slow else n))
         return choose_rows(
             prior, labels, likelihood, rule, active=active, criterion=self.criterion, pool=pool, retained=self.retained,
-            rng=rng, liquid=liquid, passes=self.passes,
+            rng=rng, liquid=liquid, passes=self.passes, weights=weights,
         )  # fmt: skip
 
     @one_blas_thread()

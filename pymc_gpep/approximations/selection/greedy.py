@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.selection.growth import CoupledGrowth, Growth, IndependentGrowth
-from pymc_gpep.approximations.selection.liquid import LiquidGrowth
+from pymc_gpep.approximations.selection.liquid import EVEN, LiquidGrowth, Reweighting
 from pymc_gpep.approximations.selection.scores import SCORES
 from pymc_gpep.approximations.selection.selection import DenseRows, Places, RowPrior, Selection
 from pymc_gpep.approximations.selection.site_rules.row_site_rule import Matched, RowSiteRule, SeenRows
@@ -44,6 +44,8 @@ class Candidates:
         Active rows, the latest ones, whose sites move until later ones take their turn.
     passes : int
         Times that they move after each inclusion.
+    weights : Reweighting
+        Weights of their likelihood meanwhile.
 
     Attributes
     ----------
@@ -59,6 +61,7 @@ class Candidates:
     rows: Places
     liquid: int = 1
     passes: int = 0
+    weights: Reweighting = EVEN
 
     def __post_init__(self) -> None:
         c, p = self.prior.n_functions, len(self.rows)
@@ -80,7 +83,7 @@ class Candidates:
         if self.liquid == 1:
             return growth
         q = self.prior.n_covariances
-        return LiquidGrowth(growth, self._match, self.rule.from_cavity, q, self.liquid, self.passes)
+        return LiquidGrowth(growth, self._match, self.rule.from_cavity, q, self.liquid, self.passes, self.weights)
 
     @property
     def taken(self) -> Places:
@@ -141,9 +144,10 @@ class Candidates:
         moments = np.ascontiguousarray(mean), np.ascontiguousarray(cov)
         return SeenRows(self.likelihood.at(rows), self.labels[rows], *moments)
 
-    def _match(self, places: Places, mean: Array, cov: Array) -> Matched:
-        """Sites of some candidates."""
-        return self.rule.match(self._seen(places, mean, cov))
+    def _match(self, places: Places, mean: Array, cov: Array, weights: Array) -> Matched:
+        """Sites of some candidates, whose likelihood has their latent values times a weight."""
+        found = self.rule.match(self._seen(places, weights * mean, weights[:, None, None] ** 2 * cov))
+        return Matched(weights**2 * found.precision, weights * found.location)
 
     def scores(self, name: str) -> tuple[Places, Array]:
         """Places where some group may have a site, and the highest of the scores of these sites.
@@ -163,7 +167,7 @@ class Candidates:
     def include(self, place: int, score: float = np.nan) -> None:
         """Give a candidate its site for the group that scored best, or for all where there was no score."""
         row, own = int(self.rows[place]), np.array([place])
-        site = self._match(own, *self.moments(own))
+        site = self._match(own, *self.moments(own), self.weights(1, len(self._position) + 1))
         column = self.prior.block(self.rows[own], self.rows).cross[:, 0]
         at = self._position.setdefault(row, len(self._position))
         if at == len(self._scores):
@@ -174,6 +178,12 @@ class Candidates:
             self.growths[k].include(place, column[self._covariances(group)], *told)
             self._chosen[k].append(at)
             self.waiting[k, place] = False
+
+    def finish(self) -> Self:
+        """Let all active rows say what they say, once there are no more to choose."""
+        for growth in self.growths:
+            growth.finish()
+        return self
 
     @property
     def selection(self) -> Selection:
@@ -197,12 +207,13 @@ def choose_rows(
     rng: np.random.Generator,
     liquid: int = 1,
     passes: int = 0,
+    weights: Reweighting = EVEN,
 ) -> Selection:
     """Choose rows by their scores.
 
     Parameters
     ----------
-    prior, labels, likelihood, rule, liquid, passes
+    prior, labels, likelihood, rule, liquid, passes, weights
         See `Candidates`.
     active : int
         Number of active rows, d ≤ n; of each function where the rule is `separate`.
@@ -223,7 +234,7 @@ def choose_rows(
     if size == n and prior.n_covariances * n * n <= _DENSE:
         prior = DenseRows.of(prior)
     rows = np.concatenate([first, others])[:size]
-    candidates = Candidates(prior, labels, likelihood, rule, active, rows, liquid, passes)
+    candidates = Candidates(prior, labels, likelihood, rule, active, rows, liquid, passes, weights)
     candidates.include_first(len(first))
     keep = int(retained * (size - moving))
     while not candidates.full:
@@ -235,7 +246,7 @@ def choose_rows(
         candidates.include(int(places[best]), float(scores[best]))
         if size < n:
             _refresh(candidates, places[np.argsort(-scores, kind="stable")][1 : 1 + keep], n, rng)
-    return candidates.selection
+    return candidates.finish().selection
 
 
 def _refresh(candidates: Candidates, kept: Places, n: int, rng: np.random.Generator) -> None:

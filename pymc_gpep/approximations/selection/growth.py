@@ -61,6 +61,9 @@ class Growth(ABC):
         precision, location = self._sites[:, :, : self.size]
         return precision, location
 
+    def finish(self) -> None:  # noqa: B027  # there is nothing to do
+        """Let all active rows say what they say, as they do here from the first."""
+
     @abstractmethod
     def covariance(self, places: Places | slice = slice(None)) -> Array:
         """Return the covariance of the functions of some candidates, (·, c, c)."""

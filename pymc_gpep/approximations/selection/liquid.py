@@ -7,9 +7,12 @@ G = Cov(f_L) and h = E f_L. With Π = R Rᵀ and S = I + RᵀG R, a candidate wi
 
 So all that is kept of a candidate are its covariances with them given the frozen rows. A newly frozen row changes these
 by conditioning on its site.
+
+Labels of these rows may say less at first, by a weight γ that multiplies the latent values of a row in its likelihood.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -19,12 +22,34 @@ from pymc_gpep.approximations.selection.selection import Places
 from pymc_gpep.approximations.selection.site_rules.row_site_rule import Matched
 from pymc_gpep.array_types import Array
 
-__all__ = ["LiquidGrowth"]
+__all__ = ["EVEN", "LiquidGrowth", "Reweighting"]
 
 _STEP = 0.8  # part of the way to the matched sites, which all move at once
 _ROUNDING = 1e-10  # of eigenvalues, in units of the largest
 
-type Match = Callable[[Places, Array, Array], Matched]
+_LAST, _STILL = 100, 1e-4  # times at most that sites move once all weights are 1, and how far they then go at most
+
+type Match = Callable[[Places, Array, Array, Array], Matched]
+
+
+class Reweighting(NamedTuple):
+    """How the weights of rows whose sites move grow to 1 (Seeger and Jordan 2004, appendix D.5)."""
+
+    first: float
+    """γ₀, in (0, 1]: weight of the first active row when it is included."""
+    rate: float
+    """α₀, in (0, 1): the weight of the latest of d rows is 1 − (1 − γ₀) exp(−α₀ (d − 1))."""
+    rows: int
+    """L₀, below the number of rows that move: how many of them have a weight below 1."""
+
+    def __call__(self, moving: int, active: int) -> Array:
+        """Weights of so many rows, oldest first, where so many are active."""
+        latest = 1.0 - (1.0 - self.first) * np.exp(-self.rate * (active - 1))
+        return np.minimum(1.0, latest + (1.0 - latest) / self.rows * np.arange(moving)[::-1])
+
+
+EVEN = Reweighting(1.0, 0.5, 1)
+"""All labels say what they say."""
 
 
 class LiquidGrowth:
@@ -35,7 +60,7 @@ class LiquidGrowth:
     frozen : Growth
         Growth by the rows whose sites no longer move.
     match : callable
-        Sites of candidates (their places) from means (c, ·) and covariances (·, c, c).
+        Sites of candidates (their places) from means (c, ·) and covariances (·, c, c), with weights (·,).
     from_cavity : bool
         Whether these are to be without the site that a row has.
     n_covariances : int
@@ -44,6 +69,8 @@ class LiquidGrowth:
         Most rows whose sites move.
     passes : int
         Times that they all move after each inclusion.
+    weights : Reweighting
+        Weights of these rows.
 
     Attributes
     ----------
@@ -52,13 +79,21 @@ class LiquidGrowth:
     """
 
     def __init__(
-        self, frozen: Growth, match: Match, from_cavity: bool, n_covariances: int, liquid: int, passes: int
+        self,
+        frozen: Growth,
+        match: Match,
+        from_cavity: bool,
+        n_covariances: int,
+        liquid: int,
+        passes: int,
+        weights: Reweighting = EVEN,
     ) -> None:
         c, p = frozen.mean.shape
         self._frozen = frozen
         self._match = match
         self._from_cavity = from_cavity
         self._passes = passes
+        self._reweighting = weights
         self.held: Places = np.empty(0, np.int64)
         self._columns = np.empty((liquid, n_covariances, p))
         self._cross = np.empty((liquid, c, p, c))  # covariances with candidates given the frozen rows
@@ -120,6 +155,14 @@ class LiquidGrowth:
             self._update()
         return moved
 
+    def finish(self) -> None:
+        """Give all rows a weight of 1, see `Growth`."""
+        if self._reweighting != EVEN:
+            self._reweighting = EVEN
+            for _ in range(_LAST):
+                if self.settle(1) < _STILL:
+                    break
+
     def _update(self) -> None:
         """Compute the gain and the weights that the sites imply."""
         k, c = len(self.held), self._frozen.n_functions
@@ -157,7 +200,8 @@ class LiquidGrowth:
         places = np.flatnonzero(good)
         if not len(places):
             return 0.0
-        target = np.stack(self._match(self.held[places], without[:, places], spread[places]))
+        weights = self._reweighting(k, self._frozen.size + k)[places]
+        target = np.stack(self._match(self.held[places], without[:, places], spread[places], weights))
         target = np.where(np.isfinite(target).all(axis=(0, 1)), target, self._own[:, :, places])
         step = _STEP * (target - self._own[:, :, places])
         self._own[:, :, places] += step

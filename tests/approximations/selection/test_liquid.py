@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from pymc_gpep.approximations import IVM, approximator
 from pymc_gpep.approximations.ivm import sites_of
 from pymc_gpep.approximations.selection.greedy import Candidates
+from pymc_gpep.approximations.selection.liquid import Reweighting
 from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.gaussians.posteriors import posterior_of
 from tests.approximations.selection.cases import CASES
@@ -28,6 +29,54 @@ def test_with_all_rows_moving_they_come_to_the_fixed_point_of_all_rows(case):
     assert dense.convergence.converged
     assert_allclose(grown.growths[0].mean, dense.mean, atol=1e-6)
     assert_allclose(grown.growths[0].covariance(), dense.cov, atol=1e-6)
+
+
+def test_weights_grow_with_the_active_rows_and_fall_towards_the_latest():
+    weights = Reweighting(0.4, 0.1, 4)
+    assert_allclose(weights(1, 1), [0.4])
+    latest = 1.0 - 0.6 * np.exp(-0.1 * 11)
+    between = [latest + k * (1.0 - latest) / 4 for k in (3, 2, 1, 0)]
+    assert_allclose(weights(6, 12), [1.0, 1.0, *between])
+
+
+@pytest.mark.variation(
+    but=["complementary_log_log-independent", "multinomial_probit-coupled", "multinomial_probit-utility"]
+)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_weight_multiplies_the_latent_values_of_a_row(case):
+    problem = case.problem()
+    weights = Reweighting(0.3, 0.02, 7)
+    grown = Candidates(case.rows(problem), problem.y, case.likelihood, case.rule, 12, np.arange(12), 12, 2, weights)
+    grown.include_first(12)
+    assert grown.growths[0].settle(300) < 1e-8
+    each = weights(12, 12)
+    assert each[0] == 1.0
+    assert each[-1] < 0.5
+    k = problem.K if problem.K.ndim == 3 else problem.K[None]
+    method = approximator(case.rule.method, case.likelihood, {"tolerance": 1e-9})
+    dense = method.solve(k * np.outer(each, each), each * problem.m, problem.y, likelihood=case.likelihood)
+    assert dense.convergence.converged
+    assert_allclose(grown.growths[0].mean, dense.mean / each, atol=1e-6)
+    assert_allclose(grown.growths[0].covariance(), dense.cov / each[:, None, None] ** 2, atol=1e-6)
+
+
+@pytest.mark.parametrize("sites", ["coupled", "utility"])
+def test_all_weights_are_1_in_the_end(sites):
+    problem = random_problem(5, 30, 3, variance=9.0)
+    rows = DenseRows(problem.K, problem.m)
+    options = {"active": 20, "liquid": 20, "sites": sites, "polish": False, "criterion": "information"}
+    found = IVM(weights=(0.2, 0.01, 15), **options).solve(rows, problem.y, random_seed=1)
+    polished = IVM(weights=(0.2, 0.01, 15), **options | {"polish": True}).solve(rows, problem.y, random_seed=1)
+    assert_allclose(found.selection.rows, polished.selection.rows)
+    assert_allclose(found.posterior.mean, polished.posterior.mean, atol=5e-3)
+    plain = IVM(**options).solve(rows, problem.y, random_seed=1)
+    assert list(plain.selection.rows) != list(found.selection.rows)
+
+
+@pytest.mark.parametrize("weights", [(0.0, 0.1, 2), (0.5, 1.0, 2), (0.5, 0.1, 5), (0.5, 0.1), (0.5, 0.1, 0.5)])
+def test_refuses_weights_that_do_not_grow_to_1(weights):
+    with pytest.raises(ValueError, match=r"weights must be .*, with liquid=5"):
+        IVM(liquid=5, weights=weights)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.c == 3], ids=str)
