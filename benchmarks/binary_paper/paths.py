@@ -91,7 +91,11 @@ class Steps:
 
     def at(self, place: tuple[float, float], prior: Prior) -> Point:
         k, n = prior.k, len(prior.k)
-        inverse = np.linalg.inv(k) if self._factorial else np.empty((0, 0))
+        nothing = np.full(len(prior.cross), np.nan)
+        try:
+            inverse = np.linalg.inv(k) if self._factorial else np.empty((0, 0))
+        except np.linalg.LinAlgError:  # of low rank, with a ridge that rounding takes away
+            return Point(False, 0, np.nan, np.nan, np.nan, nothing, nothing)
         width = 1.0 / np.maximum(inverse.diagonal(), _POSITIVE) if self._factorial else k.diagonal().copy()
         h, b, good, step = np.empty((5, n)), np.zeros(n), np.zeros(n), np.zeros(n)
         eta, last, weight = 1.0, np.inf, np.ones(n)
@@ -108,7 +112,6 @@ class Steps:
                     eta *= 0.5
                 b = good + eta * step
             if not np.isfinite(h).all():
-                nothing = np.full(len(prior.cross), np.nan)
                 return Point(False, taken, np.nan, np.nan, np.nan, nothing, nothing)
             kept = np.maximum(1.0 + width * h[2], _POSITIVE)
             variance = np.maximum(self._spread(prior, inverse, width * kept, -h[2] / kept), _POSITIVE)
