@@ -43,6 +43,12 @@ class Point(NamedTuple):
     variance: Array
 
 
+def nothing(prior: Prior, iterations: int) -> Point:
+    """The answer of a method that does not converge."""
+    unknown = np.full(len(prior.cross), np.nan)
+    return Point(False, iterations, np.nan, np.nan, np.nan, unknown, unknown)
+
+
 class Path(Protocol):
     """A method on its way."""
 
@@ -67,8 +73,7 @@ class Solves:
         convergence = solution.convergence
         if not convergence.converged:
             self._near = Neighbours((), ())
-            nothing = np.full(len(prior.cross), np.nan)
-            return Point(False, convergence.iterations, np.nan, np.nan, np.nan, nothing, nothing)
+            return nothing(prior, convergence.iterations)
         self._near = self._near.joined(where, solution.start, _KEPT)
         printed = printed_bound(solution, self._link) if self._factorial else np.nan
         bound = solution.lower_bound
@@ -91,11 +96,10 @@ class Steps:
 
     def at(self, place: tuple[float, float], prior: Prior) -> Point:
         k, n = prior.k, len(prior.k)
-        nothing = np.full(len(prior.cross), np.nan)
         try:
             inverse = np.linalg.inv(k) if self._factorial else np.empty((0, 0))
         except np.linalg.LinAlgError:  # of low rank, with a ridge that rounding takes away
-            return Point(False, 0, np.nan, np.nan, np.nan, nothing, nothing)
+            return nothing(prior, 0)
         width = 1.0 / np.maximum(inverse.diagonal(), _POSITIVE) if self._factorial else k.diagonal().copy()
         h, b, good, step = np.empty((5, n)), np.zeros(n), np.zeros(n), np.zeros(n)
         eta, last, weight = 1.0, np.inf, np.ones(n)
@@ -112,7 +116,7 @@ class Steps:
                     eta *= 0.5
                 b = good + eta * step
             if not np.isfinite(h).all():
-                return Point(False, taken, np.nan, np.nan, np.nan, nothing, nothing)
+                return nothing(prior, taken)
             kept = np.maximum(1.0 + width * h[2], _POSITIVE)
             variance = np.maximum(self._spread(prior, inverse, width * kept, -h[2] / kept), _POSITIVE)
         return Point(True, taken, np.nan, np.nan, np.nan, prior.cross @ b, variance)

@@ -88,6 +88,9 @@ def trials(splits: int = SPLITS) -> list[Trial]:
     ]
 
 
+Grids = dict[Trial, dict[str, xr.Dataset]]
+
+
 class Summary(Experiment):
     """Every other point of the 16 × 16 grid comes first, so that a run that is broken off has a whole, coarser grid."""
 
@@ -119,7 +122,7 @@ class Summary(Experiment):
         ]  # fmt: skip
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
-        best = best_information(found)
+        best = best_information(grids_of(found))
         lines = [READING, "", NOTE, ""]
         record: dict[str, Any] = {"best": {}, "counts": {}}
         for trial, (values, points) in best.items():
@@ -149,7 +152,7 @@ class Summary(Experiment):
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         """Best information of each trial less EP's."""
-        best = {trial: values for trial, (values, _) in best_information(found).items() if trial.split == 0}
+        best = {trial: values for trial, (values, _) in best_information(grids_of(found)).items() if trial.split == 0}
         if not best:
             return None
         figure = Figure(figsize=(14, 9), layout="constrained")
@@ -170,29 +173,31 @@ class Summary(Experiment):
 
 
 def _order(chosen: list[Trial], parts: Sequence[Any], more: int) -> list[tuple[str, Any, list[Trial]]]:
-    """What is computed in which order: the coarse grid of all splits, and for the first its rest and points around."""
+    """Parts in their order: the coarse grid of all splits, then its rest and the points around it for the first."""
     coarse, rest = parts
     first = [trial for trial in chosen if trial.split == 0]
     return [("coarse", coarse, chosen), ("rest", rest, first), (AROUND, beyond(coarse, more), first)]
 
 
-def grids_of(found: Mapping[str, Arrays], ends: Ends = GRID) -> dict[Trial, dict[str, xr.Dataset]]:
+def grids_of(found: Mapping[str, Arrays], ends: Ends = GRID) -> Grids:
     """Grids by trial and method, of all parts that there are, between ends of log ℓ and of log σ_f."""
     by_name: dict[str, list[Arrays]] = {}
     for name, part in found.items():
         by_name.setdefault(name.rpartition(".")[0], []).append(part)
     known = {trial.name: trial for trial in trials()}
+    return between({known[name]: gathered(parts) for name, parts in by_name.items()}, ends)
+
+
+def between(grids: Grids, ends: Ends) -> Grids:
+    """Parts of grids between ends of log ℓ and of log σ_f."""
     within = {name: slice(*axis) for name, axis in zip(COORDINATES, ends, strict=True)}
-    return {
-        known[name]: {method: grid.sel(within) for method, grid in gathered(parts).items()}
-        for name, parts in by_name.items()
-    }
+    return {trial: {method: grid.sel(within) for method, grid in each.items()} for trial, each in grids.items()}
 
 
-def best_information(found: Mapping[str, Arrays], ends: Ends = GRID) -> dict[Trial, tuple[dict[str, float], int]]:
+def best_information(grids: Grids) -> dict[Trial, tuple[dict[str, float], int]]:
     """The most information of each method over the grid, and at how many points it was computed."""
     best = {}
-    for trial, by_method in grids_of(found, ends).items():
+    for trial, by_method in grids.items():
         values = {
             method: float(grid["information"].where(grid["converged"]).max().fillna(0.0))
             for method, grid in by_method.items()
@@ -247,8 +252,9 @@ def _other_ends(found: Mapping[str, Arrays]) -> list[str]:
         f"## Other ends of the grid: {len(names)} trials of the first split", "",
         f"| log ℓ | log σ_f | below | whose | {' | '.join(METHODS)} |", "| --- " * (4 + len(METHODS)) + "|",
     ]  # fmt: skip
+    grids = grids_of(coarse, OTHER_ENDS[-1])  # the widest
     for ends in OTHER_ENDS if names else []:
-        own = [values for values, _ in best_information(coarse, ends).values()]
+        own = [values for values, _ in best_information(between(grids, ends)).values()]
         for measure in PAPER:
             for whose in WHOSE:
                 shown = " | ".join(f"{all_} ({clear})" for all_, clear in below(own, measure, whose).values())

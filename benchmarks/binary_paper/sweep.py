@@ -29,7 +29,11 @@ COORDINATES = ("log_lengthscale", "log_magnitude")
 def grid(lengthscales: int, magnitudes: int) -> list[list[float]]:
     """Points (log ℓ, log σ_f) of a grid, each a neighbour of the last."""
     axes = np.linspace(*LOG_LENGTHSCALES, lengthscales), np.linspace(*LOG_MAGNITUDES, magnitudes)
-    return [[float(axis[i]) for axis, i in zip(axes, at, strict=True)] for at in serpentine((lengthscales, magnitudes))]
+    return _points([axis.tolist() for axis in axes])
+
+
+def _points(axes: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [[axis[i] for axis, i in zip(axes, at, strict=True)] for at in serpentine([len(axis) for axis in axes])]
 
 
 def nested(lengthscales: int, magnitudes: int) -> tuple[list[list[float]], list[list[float]]]:
@@ -43,8 +47,7 @@ def nested(lengthscales: int, magnitudes: int) -> tuple[list[list[float]], list[
 def beyond(coarse: Sequence[Sequence[float]], more: int) -> list[list[float]]:
     """Points around a grid, with its steps: so many more lines and columns at each of its sides."""
     axes = [_longer(sorted({point[axis] for point in coarse}), more) for axis in range(2)]
-    points = [[axis[i] for axis, i in zip(axes, at, strict=True)] for at in serpentine((len(axes[0]), len(axes[1])))]
-    return [point for point in points if point not in coarse]
+    return [point for point in _points(axes) if point not in coarse]
 
 
 def _longer(axis: list[float], more: int) -> list[float]:
