@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
 from types import FrameType
@@ -67,12 +67,19 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return all nodes of the code of a module."""
+    return list(ast.walk(parsed(path)))
+
+
 def run_python(code: str) -> str:
     """Standard output of a new interpreter that runs `code` in the root of the project."""
     command = [sys.executable, "-W", "error", "-c", code]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
+@cache
 def sources() -> dict[str, str]:
     """Text of the project's own files, by path."""
     paths = [path for path in ROOT.iterdir() if path.is_file()]
@@ -107,10 +114,10 @@ def room(module: str) -> str:
     return inside[0] if inside else "__init__"
 
 
-def imports(tree: ast.AST) -> list[tuple[str, int]]:
-    """Modules that are imported, as dotted names, and the lines where."""
+def imports_among(nodes: Iterable[ast.AST]) -> list[tuple[str, int]]:
+    """Modules that these nodes import, as dotted names, and the lines where."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module == "pymc_gpep":
@@ -120,13 +127,19 @@ def imports(tree: ast.AST) -> list[tuple[str, int]]:
     return found
 
 
+@cache
+def imports(path: Path) -> list[tuple[str, int]]:
+    """Modules that a module imports, as dotted names, and the lines where."""
+    return imports_among(nodes(path))
+
+
 def test_imports_go_one_way():
     upwards = []
     for path in MODULES:
         own = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
         upwards += [
             f"{path.relative_to(ROOT)}:{line} imports {name}"
-            for name, line in imports(parsed(path))
+            for name, line in imports(path)
             if name.split(".")[0] == "pymc_gpep" and ROOMS.index(room(name)) > ROOMS.index(own)
         ]
     assert upwards == []
@@ -140,10 +153,9 @@ def test_modules_import_each_other_in_no_circle():
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in MODULES}
     needs = {}
     for name, path in modules.items():
-        module = parsed(path)
-        froms = [node for node in ast.walk(module) if isinstance(node, ast.ImportFrom)]
+        froms = [node for node in nodes(path) if isinstance(node, ast.ImportFrom)]
         named = [f"{node.module}.{alias.name}" for node in froms for alias in node.names]
-        needs[name] = {other for other, _ in imports(module)}.union(named) & modules.keys() - {name}
+        needs[name] = {other for other, _ in imports(path)}.union(named) & modules.keys() - {name}
     while free := [name for name, others in needs.items() if not others & needs.keys()]:
         needs = {name: others for name, others in needs.items() if name not in free}
     while idle := needs.keys() - set().union(*needs.values()):
@@ -156,7 +168,7 @@ def test_rooms_stand_on_at_most_ten_floors():
     below = {name: set() for name in ROOMS}
     for path in MODULES:
         own = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
-        names = [name for name, _ in imports(parsed(path)) if name.split(".")[0] == "pymc_gpep"]
+        names = [name for name, _ in imports(path) if name.split(".")[0] == "pymc_gpep"]
         below[own] |= {room(name) for name in names} - {own, "__init__"}
     floors = {}
     for name in ROOMS[:-1]:  # the package itself names what all rooms offer
@@ -172,7 +184,7 @@ def test_kernels_are_called_where_arrays_are_worked_on():
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in MODULES
         if room(".".join(path.relative_to(ROOT).with_suffix("").parts)) in upper
-        for name, line in imports(parsed(path))
+        for name, line in imports(path)
         if name.startswith("pymc_gpep.kernels.") and name != "pymc_gpep.kernels.status"
         if ".".join(name.split(".")[1:3]) not in own.get(str(path.relative_to(ROOT / "pymc_gpep")), ())
     ]
@@ -186,7 +198,7 @@ def test_forms_of_priors_are_known_where_they_are_made_alone():
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in MODULES
         if room(".".join(path.relative_to(ROOT).with_suffix("").parts)) not in {"solvers", "gaussians", "structure"}
-        for name, line in imports(parsed(path))
+        for name, line in imports(path)
         if name.startswith("pymc_gpep.") and name.split(".")[-1] in forms
     ]
     assert found == []
@@ -229,27 +241,27 @@ def test_probit_ep_is_read_in_few_files():
 def brings(name: str) -> set[str]:
     """Libraries that importing a module brings: itself, or what a module of ours imports in turn."""
     path = (ROOT / name.replace(".", "/")).with_suffix(".py")
-    return {each.split(".")[0] for each, _ in imports(parsed(path))} if path.exists() else {name.split(".")[0]}
+    return {each.split(".")[0] for each, _ in imports(path)} if path.exists() else {name.split(".")[0]}
 
 
 def test_only_what_is_slow_to_import_is_imported_late():
     late = []
     # `registration` is what `import pymc_gpep` runs; all else is imported when it is wanted.
     for path in (path for path in MODULES if path.stem != "registration"):
-        functions = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)]
+        functions = [node for node in nodes(path) if isinstance(node, ast.FunctionDef)]
         late += [
             f"{path.relative_to(ROOT)}:{line} imports {name}"
             for function in functions
-            for name, line in imports(function)
+            for name, line in imports_among(ast.walk(function))
             if not brings(name) & SLOW_TO_IMPORT
         ]
     assert late == []
 
 
-def named_types(module: ast.AST) -> dict[ast.expr, int]:
-    """Types that `isinstance`, `issubclass` and comparisons with `type(...)` of a module name, and the lines where."""
+def named_types(nodes: Iterable[ast.AST]) -> dict[ast.expr, int]:
+    """Types that `isinstance`, `issubclass` and comparisons with `type(...)` name, and the lines where."""
     found = {}
-    for node in ast.walk(module):
+    for node in nodes:
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"isinstance", "issubclass"}:
             found[node.args[1]] = node.lineno
         if isinstance(node, ast.Compare):
@@ -267,9 +279,9 @@ def classes_of(kind: type) -> set[str]:
     return {kind.__name__}.union(*map(classes_of, below)) if below else {kind.__name__}
 
 
-def asks_which(module: ast.AST, classes: set[str]) -> list[int]:
-    """Lines of a module that ask whether something is of one of these classes."""
-    asked = named_types(module)
+def asks_which(nodes: Iterable[ast.AST], classes: set[str]) -> list[int]:
+    """Lines of nodes that ask whether something is of one of these classes."""
+    asked = named_types(nodes)
     return [line for types, line in asked.items() if {getattr(n, "id", "") for n in ast.walk(types)} & classes]
 
 
@@ -278,14 +290,13 @@ def test_likelihoods_are_told_apart_by_their_contract_only():
     assert {"ProbitLikelihood", "RobustMaxLikelihood", "LabelNoise"} <= classes
     room, found = ROOT / "pymc_gpep" / "likelihoods", []
     for path in (path for path in MODULES if room not in path.parents):
-        module = parsed(path)
-        compared = [node for node in ast.walk(module) if isinstance(node, ast.Compare | ast.MatchValue)]
+        compared = [node for node in nodes(path) if isinstance(node, ast.Compare | ast.MatchValue)]
         lines = [
             each.lineno
             for each in compared
             if any(isinstance(node, ast.Constant) and node.value in names for node in ast.walk(each))
         ]
-        found += [f"{path.relative_to(ROOT)}:{line}" for line in lines + asks_which(module, classes)]
+        found += [f"{path.relative_to(ROOT)}:{line}" for line in lines + asks_which(nodes(path), classes)]
     assert found == []
 
 
@@ -294,8 +305,8 @@ def test_likelihoods_are_told_apart_by_their_contract_only():
     ["isinstance(one, ProbitLikelihood)", "type(one) is ProbitLikelihood", "issubclass(kind, A | ProbitLikelihood)"],
 )
 def test_questions_which_class_something_is_are_seen(code):
-    assert asks_which(ast.parse(code), {"ProbitLikelihood"}) == [1]
-    assert asks_which(ast.parse(code), {"LogitLikelihood"}) == []
+    assert asks_which(ast.walk(ast.parse(code)), {"ProbitLikelihood"}) == [1]
+    assert asks_which(ast.walk(ast.parse(code)), {"LogitLikelihood"}) == []
 
 
 def test_priors_are_told_apart_where_they_are_made_alone():
@@ -305,17 +316,17 @@ def test_priors_are_told_apart_where_they_are_made_alone():
         f"{path.relative_to(ROOT)}:{line}"
         for path in MODULES
         if room(".".join(path.relative_to(ROOT).with_suffix("").parts)) != "gaussians"
-        for line in asks_which(parsed(path), classes)
+        for line in asks_which(nodes(path), classes)
     ]
     assert found == []
 
 
 def test_private_names_of_libraries_are_in_three_files():
     """A private attribute that no module of the package sets or defines is one of a library."""
-    modules = {str(path.relative_to(ROOT / "pymc_gpep")): parsed(path) for path in MODULES}
+    modules = {str(path.relative_to(ROOT / "pymc_gpep")): nodes(path) for path in MODULES}
     own, used, imported = {"_replace", "_asdict", "_fields", "_make"}, [], []
-    for path, module in modules.items():
-        for node in ast.walk(module):
+    for path, inside in modules.items():
+        for node in inside:
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 own.add(node.name)
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

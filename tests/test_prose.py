@@ -25,25 +25,24 @@ RULES = {
 
 
 @cache
-def trees() -> list[ast.Module]:
-    return [ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))]
+def nodes() -> list[ast.AST]:
+    """Return all nodes of the code of the package."""
+    return [node for path in sorted(PACKAGE.rglob("*.py")) for node in ast.walk(ast.parse(path.read_text()))]
 
 
 def docstrings() -> Iterator[str]:
     kinds = ast.Module, ast.ClassDef, ast.FunctionDef
-    for tree in trees():
-        yield from (ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, kinds))
+    yield from (ast.get_docstring(node) or "" for node in nodes() if isinstance(node, kinds))
 
 
 def messages() -> Iterator[str]:
     """Texts of errors that are raised and of warnings, with X in place of what is put in."""
-    for tree in trees():
-        for node in ast.walk(tree):
-            called = node.exc if isinstance(node, ast.Raise) else node
-            if not isinstance(called, ast.Call) or not called.args:
-                continue
-            if isinstance(node, ast.Raise) or getattr(node.func, "id", "") == "warn":
-                yield text(called.args[0])
+    for node in nodes():
+        called = node.exc if isinstance(node, ast.Raise) else node
+        if not isinstance(called, ast.Call) or not called.args:
+            continue
+        if isinstance(node, ast.Raise) or getattr(node.func, "id", "") == "warn":
+            yield text(called.args[0])
 
 
 def text(node: ast.expr) -> str:
