@@ -26,7 +26,7 @@ _CXX = pytensor.config.cxx
 pytensor.config.cxx = ""
 # Nor does a variable keep the lines that made it, which takes a seventh of the time of a graph.
 pytensor.config.traceback__limit = 0
-graphs.one_rewriter_of_a_mode()
+graphs.make_functions_quickly()
 
 _WORKER = "PYTEST_XDIST_WORKER" in os.environ
 _FORKS = _WORKER and sys.platform == "linux"
