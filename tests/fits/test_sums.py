@@ -486,7 +486,7 @@ def test_integrated_variables_come_back():
     marginal = gpep.marginalize(model)
     assert [rv.name for rv in marginal.free_RVs] == ["sigma"]
     fit = fitted(model)
-    sigma = np.full((1, 300), fit.hyperparameters["sigma"].item())
+    sigma = np.full((1, 150), fit.hyperparameters["sigma"].item())
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"sigma": (("chain", "draw"), sigma)})})
     draws = gpep.recover_latent(idata, marginal, random_seed=2)["posterior"]
     assert_allclose(draws["alpha"].values[0].mean(axis=0), fit.mean_data["alpha"], atol=0.2)

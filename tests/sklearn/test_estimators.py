@@ -207,6 +207,7 @@ def test_rows_that_do_not_fit_are_refused_by_name(two_classes):
             estimator_of_rows.fit(X.iloc[:1], [4])
 
 
+@pytest.mark.variation(but=["0.1"])
 @pytest.mark.parametrize("value", [3.0, 0.1])
 def test_numbers_that_are_all_the_same_have_no_unit_of_rounding(value):
     X = frame()[0][["age"]].iloc[:7]

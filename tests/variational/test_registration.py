@@ -70,7 +70,7 @@ def test_unknown_names_get_pymcs_error_with_ours_added(shared):
 def test_pymcs_own_methods_still_work():
     with pm.Model():
         pm.Normal("x", 1.0, 0.5)
-        fit = pm.fit(2000, method="advi", progressbar=False, random_seed=1)
+        fit = pm.fit(200, method="advi", progressbar=False, random_seed=1)
     assert fit.mean.eval() == pytest.approx(1.0, abs=0.1)
 
 
