@@ -25,8 +25,8 @@ ITERATIONS = 10
 """Of L-BFGS from there, a solve or more each."""
 LEARNED = {"magnitude": 503.0, "length_scale": 21.6}
 """Where nested EP of all points has come to in these iterations."""
-OTHERS = "IEP", "VB", "LA"
-"""Methods of figure 11 that have the hyperparameters of EP."""
+COMPARED = "EP", "IEP", "VB", "LA"
+"""Methods of figure 11, all of which have these hyperparameters."""
 
 
 def fit_digits(
@@ -74,16 +74,18 @@ class Digits(Experiment):
     def cells(self, folder: str, quick: bool) -> Sequence[Cell]:
         shared = {"folder": folder, "size": [60, 20] if quick else [POINTS, POINTS]}
         given = {"inducing": None, "centres": False, "iterations": 0, "hyperparameters": LEARNED}
-        others = [Cell(f"all points, {method}", fit_digits, shared | given | {"method": method}) for method in OTHERS]
+        compared = [
+            Cell(f"all points, {method}", fit_digits, shared | given | {"method": method}) for method in COMPARED
+        ]
         if quick:
-            return [_cell(5, True, 2, shared), others[-1]]
+            return [_cell(5, True, 2, shared), compared[-1]]
         cells = [
             _cell(inducing, centres, iterations, shared)
             for iterations in (0, ITERATIONS)
             for inducing in (*INDUCING, None)
             for centres in ((False, True) if inducing else (False,))
         ]
-        return cells + others
+        return cells + compared
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         lines = [
