@@ -194,9 +194,9 @@ class Figures5And6(Experiment):
             for short, q in record["chains"].items()
         ] or ["There are no chains."]
         notes = (
-            f"{PAPER}\n\n{NOTES['usps357']} Inputs are the pixels as they are, from −1 to 1 (see figure 7). LA-TKP is "
-            "computed at a random part of the points, because each takes as long as three fits. In figure 6 the point "
-            "is the one of digit 5 whose label MCMC finds least probable."
+            f"{PAPER}\n\n{NOTES['usps357']} Inputs are the pixels as they are, from −1 to 1 (see figure 7). For LA-TKP "
+            "each point takes as long as three fits. In figure 6 the point is the one of digit 5 whose label MCMC "
+            "finds least probable."
         )
         return record, "\n".join([*lines, "", *(f"{line}\n" for line in chains), notes])
 
@@ -210,12 +210,13 @@ class Figures5And6(Experiment):
             for part, key in zip(PARTS, ("y", "ynew"), strict=True):
                 points, p, _ = method_probabilities(found, method, part)
                 exact = averaged(references[short], part)[points]
-                chosen[f"{method}, {part}"] = {"exact": exact, "p": p, "label": found["EP"][key][points]}
+                labels = found["EP"][key][points]
+                chosen[f"{method}, {part}"] = {"exact": exact.round(4), "p": p.round(4), "label": labels}
         candidates = np.flatnonzero(found["EP"]["y"] == CLASS)
         hardest = int(averaged(references["probit"], "training")[candidates].argmin())
         for short, chains in references.items():
             f = np.concatenate([chain["latent"][:, :, hardest] for chain in chains]).astype(float)
-            chosen[short] = {"f": f[np.linspace(0, len(f) - 1, min(SHOWN, len(f))).astype(int)]}
+            chosen[short] = {"f": f[np.linspace(0, len(f) - 1, min(SHOWN, len(f))).astype(int)].round(2)}
         for method in METHODS:
             point = candidates[hardest]
             chosen[method] = {"mean": found[method]["mean"][:, point], "cov": found[method]["cov"][point]}
