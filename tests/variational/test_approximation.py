@@ -188,7 +188,7 @@ def test_sample_node(shared):
 def test_posterior_prediction_by_pymc(shared):
     """gp.conditional and the likelihood at new inputs, by PyMC's own means, against our own predictions."""
     x = np.array([[-1.2, -1.0], [0.3, 0.2], [1.0, 1.1]])
-    data = shared.fit.sample(100, chains=4, random_seed=5)
+    data = shared.fit.sample(500, chains=4, random_seed=5)
     with pm.Model(coords=dict(shared.model.coords) | {"new": np.arange(3)}) as model:
         ls = pm.InverseGamma("ls", 3, 3, dims="petal")
         eta = pm.HalfNormal("eta", 3)
@@ -201,10 +201,10 @@ def test_posterior_prediction_by_pymc(shared):
     ).predictions
     own = shared.fit.predict(shared.gp, x)
     frequency = np.stack([(predicted["y_new"] == k).mean(("chain", "draw")) for k in range(3)], axis=1)
-    assert_allclose(frequency, own["p"], atol=5 * np.sqrt(0.25 / 400))
+    assert_allclose(frequency, own["p"], atol=5 * np.sqrt(0.25 / 2000))
     spread = np.sqrt(np.einsum("maa->ma", own["cov"].values))
     difference = predicted["f_new"].mean(("chain", "draw")).transpose("new", "species") - own["mean"].values
-    assert_allclose(difference / spread, 0, atol=5 / np.sqrt(400))
+    assert_allclose(difference / spread, 0, atol=5 / np.sqrt(2000))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in scalar divide")
