@@ -9,7 +9,7 @@ from rich.console import Console
 
 __all__ = ["RowProgress", "progress_bar"]
 
-_PATIENCE = 1.0  # seconds before anything is shown
+_PATIENCE = 1.0  # seconds after the first piece before anything is shown
 _QUIET = 5.0  # seconds between lines of text
 
 
@@ -19,30 +19,30 @@ def progress_bar(shown: bool) -> CustomProgress:
 
 
 class RowProgress:
-    """How many of so many rows are done, and the time that is left; a context.
+    """How much of the work on rows is done, and the time that is left; a context.
 
-    An interrupt (Ctrl-C) within it is raised again with how many rows were done.
+    The first piece of the work also compiles, and counts neither for what is left nor for how long nothing is shown.
+    An interrupt (Ctrl-C) within it is raised again with how much was done.
 
     Parameters
     ----------
     what : str
         What is done, such as "Predicting".
     total : int
+        Number of rows, once for each node of hyperparameters.
     shown : bool
-    unit : str
-        What is counted.
     """
 
-    def __init__(self, what: str, total: int, shown: bool, unit: str = "rows") -> None:
-        self._what, self._total, self._unit = what, total, unit
+    def __init__(self, what: str, total: int, shown: bool) -> None:
+        self._what, self._total = what, total
         console = Console(theme=default_progress_theme)
         moves = console.is_terminal or console.is_jupyter
         self._console = console if shown and not moves else None
         self._bar = CustomProgress(console=console, disable=not (shown and moves))
         self._task = self._bar.add_task(what, total=total)
         self._done = 0
-        self._began = time.monotonic()
-        self._next = self._began + _PATIENCE
+        self._first: tuple[int, float] | None = None  # rows of the first piece, and when they were done
+        self._next = 0.0
 
     def __enter__(self) -> "RowProgress":
         return self
@@ -50,21 +50,25 @@ class RowProgress:
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self._bar.stop()
         if kind is KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"{self._what} was interrupted: {self._done} of {self._total} {self._unit} were done."
-            ) from None
+            raise KeyboardInterrupt(f"{self._what} was interrupted: {self._percent()} was done.") from None
 
     def advance(self, rows: int) -> None:
         """So many more rows are done."""
         self._done += rows
         self._bar.update(self._task, completed=self._done)
         now = time.monotonic()
+        if self._first is None:
+            self._first, self._next = (self._done, now), now + _PATIENCE
+            return
         if now < self._next or self._done >= self._total:
             return
         self._next = now + _QUIET
         if self._console is None:
             self._bar.start()  # nothing happens where it has begun, or is not to be shown
         else:
-            left = timedelta(seconds=round((now - self._began) * (self._total - self._done) / self._done))
-            text = f"{self._what}: {self._done} of {self._total} {self._unit}, {left} left"
-            self._console.print(text, highlight=False, soft_wrap=True)
+            before, began = self._first
+            left = timedelta(seconds=round((now - began) * (self._total - self._done) / (self._done - before)))
+            self._console.print(f"{self._what}: {self._percent()}, {left} left", highlight=False, soft_wrap=True)
+
+    def _percent(self) -> str:
+        return f"{self._done / max(self._total, 1):.0%}"

@@ -6,6 +6,7 @@ Examples are written for users: draws are cut short here, and files go to a temp
 import doctest
 import inspect
 import io
+import math
 import re
 from contextlib import redirect_stdout
 from dataclasses import fields
@@ -19,6 +20,7 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
+from pymc_gpep import progress
 from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.methods import APPROXIMATIONS, METHODS, SPARSE_APPROXIMATIONS
 from pymc_gpep.streaming.methods import STREAMING_METHODS
@@ -98,6 +100,7 @@ def few_draws(sample):
 def test_example_runs(module, name, names, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pm, "sample", few_draws(pm.sample))
+    monkeypatch.setattr(progress, "_PATIENCE", math.inf)  # a slow machine prints no more than a quick one
     text = inspect.getdoc(getattr(module, name)) or ""
     examples = doctest.DocTestParser().get_examples(text.partition("Examples\n--------\n")[2])
     assert examples
