@@ -1,5 +1,6 @@
 """The paper's data sets (RJV table 3), standardised, from CSV files: a header row, the label in the last column."""
 
+import gzip
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -107,8 +108,10 @@ def subset(data: Split, n: int, m: int, seed: int = 1) -> Split:
 
 def read_table(file: Path) -> tuple[Array, Array]:
     """Inputs (n, d) and labels (n,), as they are written, of a CSV file with a header row."""
-    table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=str)
-    return table[:, :-1].astype(float), table[:, -1]
+    with gzip.open(file, "rt") if file.suffix == ".gz" else file.open() as lines:
+        inputs = next(lines).count(",")
+        table = np.loadtxt(lines, delimiter=",", dtype=[("X", float, (inputs,)), ("label", object)], ndmin=1)
+    return table["X"].copy(), table["label"].astype(str)
 
 
 def standardised(X: Array, *others: Array) -> tuple[Array, ...]:
