@@ -59,7 +59,7 @@ class Figure4(Experiment):
         record: dict[str, Any] = {"runs": []}
         for inducing in INDUCING:
             for method in SHOWN:
-                runs = folds_of(found, f"{method}, M {inducing}")
+                runs = folds_of(found, _piece(method, inducing))
                 if not runs:
                     continue
                 at, score, error = average(runs)
@@ -76,6 +76,11 @@ class Figure4(Experiment):
                   "graphs are made, without that of predictions."]  # fmt: skip
         return record, "\n".join(lines)
 
+    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
+        runs = {piece: own for piece in _CURVES if (own := folds_of(found, piece))}
+        averages = {piece: average(own) for piece, own in runs.items()}
+        return {piece: {"seconds": at, "score": score} for piece, (at, score, _) in averages.items()}
+
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         if not found:
             return None
@@ -83,10 +88,10 @@ class Figure4(Experiment):
         ax = figure.subplots()
         for method, colour in zip(SHOWN, colours(len(SHOWN)), strict=True):
             for inducing, style in zip(INDUCING, LINE_STYLES, strict=False):
-                if runs := folds_of(found, f"{method}, M {inducing}"):
-                    at, score, _ = average(runs)
+                if curve := found.get(_piece(method, inducing)):
                     label = f"{METHODS[method].title}, M = {inducing}"
-                    ax.plot(at, score, color=colour, linestyle=style, marker=".", markersize=4, label=label)
+                    ax.plot(curve["seconds"], curve["score"], color=colour, linestyle=style, marker=".", markersize=4,
+                            label=label)  # fmt: skip
         ax.set(xscale="log", xlabel="processor time in seconds", ylabel="negative test log likelihood")
         ax.set_ylim(0, 1.8)
         ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -96,9 +101,16 @@ class Figure4(Experiment):
         return figure
 
 
+def _piece(method: str, inducing: int) -> str:
+    return f"{method}, M {inducing}"
+
+
+_CURVES = [_piece(method, inducing) for method in SHOWN for inducing in INDUCING]
+
+
 def _cell(data: str, method: str, inducing: int, number: int, **settings: Any) -> Cell:
     arguments = {"data": data, "method": method, "inducing": inducing, "number": number, **settings}
-    return Cell(f"{method}, M {inducing}, fold {number}", follow, arguments)
+    return Cell(f"{_piece(method, inducing)}, fold {number}", follow, arguments)
 
 
 def average(runs: Sequence[Arrays]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -206,9 +206,10 @@ def test_report_of_figure_4():
     (run,) = record["runs"]
     assert run["score"] == pytest.approx([1.25, 0.65])
     assert run["reached"] == [3.0, 3.0, None, None]
-    figure = figure4.EXPERIMENT.draw(runs)
+    figure = figure4.EXPERIMENT.draw(figure4.EXPERIMENT.pictured(runs))
     assert figure is not None
     assert figure.axes[0].get_legend_handles_labels()[1] == ["SEP, M = 4"]
+    assert figure.axes[0].lines[0].get_ydata() == pytest.approx([1.25, 0.65])
 
 
 def test_report_of_overfitting():
