@@ -216,16 +216,20 @@ def test_report_of_overfitting():
     curve = {"loss": np.array([9.0, 8.0, 7.0, 6.0, 5.0]), "iterations": np.array([1, 2, 5]),
              "scores": np.array([[0.1, 0.9, 0.4], [0.2, 0.7, 0.3], [0.5, 0.8, 0.3]])}  # fmt: skip
     shorter = curve | {"loss": curve["loss"][:2] - 1.0, "scores": curve["scores"][:2] + 0.2}
-    runs = {"glass, ep, fold 0": curve, "glass, ep, fold 3": shorter, "waveform, vi, fold 0": curve}
+    runs = {
+        "glass, M 10 %, ep, fold 0": curve,
+        "glass, M 10 %, ep, fold 3": shorter,
+        "waveform, M 10 %, vi, fold 0": curve,
+    }
     record, text = overfitting.EXPERIMENT.report(runs)
-    assert record["glass, ep"]["iterations"] == [1, 2]
-    assert record["glass, ep"]["objective"] == [-8.5, -7.5]
-    assert record["glass, ep"]["score"] == pytest.approx([1.0, 0.8])
-    assert record["waveform, vi"]["objective"] == [-9.0, -8.0, -5.0]
+    assert record["glass, M 10 %, ep"]["iterations"] == [1, 2]
+    assert record["glass, M 10 %, ep"]["objective"] == [-8.5, -7.5]
+    assert record["glass, M 10 %, ep"]["score"] == pytest.approx([1.0, 0.8])
+    assert record["waveform, M 10 %, vi"]["objective"] == [-9.0, -8.0, -5.0]
     assert "| EP, objective | 2 | -8.5 | -7.5 |" in text
     figure = overfitting.EXPERIMENT.draw(runs)
     assert figure is not None
-    assert [ax.get_title() for ax in figure.axes] == ["Glass", "Waveform"]
+    assert [ax.get_title() for ax in figure.axes] == ["Glass, M 10 %", "Waveform, M 10 %"]
 
 
 def test_rows_are_kept_back_from_learning():
