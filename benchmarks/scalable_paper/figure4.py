@@ -79,7 +79,7 @@ class Figure4(Experiment):
     def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
         runs = {piece: own for piece in _CURVES if (own := folds_of(found, piece))}
         averages = {piece: average(own) for piece, own in runs.items()}
-        return {piece: {"seconds": at, "score": score} for piece, (at, score, _) in averages.items()}
+        return {piece: {"at": at, "score": score} for piece, (at, score, _) in averages.items()}
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         if not found:
@@ -90,7 +90,7 @@ class Figure4(Experiment):
             for inducing, style in zip(INDUCING, LINE_STYLES, strict=False):
                 if curve := found.get(_piece(method, inducing)):
                     label = f"{METHODS[method].title}, M = {inducing}"
-                    ax.plot(curve["seconds"], curve["score"], color=colour, linestyle=style, marker=".", markersize=4,
+                    ax.plot(curve["at"], curve["score"], color=colour, linestyle=style, marker=".", markersize=4,
                             label=label)  # fmt: skip
         ax.set(xscale="log", xlabel="processor time in seconds", ylabel="negative test log likelihood")
         ax.set_ylim(0, 1.8)
