@@ -77,8 +77,8 @@ class Figure4(Experiment):
         return record, "\n".join(lines)
 
     def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
-        runs = {piece: own for piece in _CURVES if (own := folds_of(found, piece))}
-        averages = {piece: average(own) for piece, own in runs.items()}
+        pieces = (_piece(method, inducing) for method in SHOWN for inducing in INDUCING)
+        averages = {piece: average(runs) for piece in pieces if (runs := folds_of(found, piece))}
         return {piece: {"at": at, "score": score} for piece, (at, score, _) in averages.items()}
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
@@ -103,9 +103,6 @@ class Figure4(Experiment):
 
 def _piece(method: str, inducing: int) -> str:
     return f"{method}, M {inducing}"
-
-
-_CURVES = [_piece(method, inducing) for method in SHOWN for inducing in INDUCING]
 
 
 def _cell(data: str, method: str, inducing: int, number: int, **settings: Any) -> Cell:
