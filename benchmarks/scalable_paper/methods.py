@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
 from benchmarks.paper.data import Split
+from benchmarks.scalable_paper.joint_bound import joint_fit
 from benchmarks.scalable_paper.models import WEAK, probit_model, step_model
 from benchmarks.scalable_paper.signed_steps import signed_steps
 from pymc_gpep.structure.interpreted import INTERPRETED
@@ -19,17 +20,29 @@ from pymc_gpep.structure.interpreted import INTERPRETED
 Array = np.ndarray
 
 
+def by_pymc(model: pm.Model, n: int, **options: Any) -> Any:
+    """Fit a model."""
+    with model:
+        return pm.fit(n, progressbar=False, **options)
+
+
+def as_they_are(X: Array, y: Array) -> tuple[Array, Array]:
+    """Inputs and labels, for what needs no model of PyMC."""
+    return X, y
+
+
 class Method(NamedTuple):
-    """One of them, as `pm.fit` is asked for it."""
+    """One of them: a model of inputs and labels, and what fits it with some options."""
 
     title: str
-    build: Callable[[Array, Array], pm.Model]
+    build: Callable[[Array, Array], Any]
     options: dict[str, Any]
     sparse: bool = True
     kept_back: float = 0.0
     """Part of the rows that is not learned from, but says which iteration is kept."""
     every: int = 1
     """Iterations from one to the next that may be."""
+    fit: Callable[..., Any] = by_pymc
 
 
 _LEARNED = {"learn_inducing": True}
@@ -52,14 +65,16 @@ BEYOND = {
         "EP, nested", probit_model, {"method": "sparse_ep", "sites": "nested", "update": "inner", **_LEARNED}
     ),
     "vi-probit": Method("VI, probit", probit_model, {"method": "sparse_vi", "update": "inner", **_LEARNED}),
+    "vi-joint": Method("VI, L-BFGS of all from the prior", as_they_are, {}, fit=joint_fit),
+    "vi-whitened": Method("VI, the same, whitened", as_they_are, {"whitened": True}, fit=joint_fit),
     "ep-kept-back": PAPERS["ep"]._replace(title="EP, the best for a fifth of the rows", kept_back=0.2, every=5),
     "vi-kept-back": PAPERS["vi"]._replace(title="VI, the best for a fifth of the rows", kept_back=0.2, every=10),
     "full": Method("nested EP, all rows", probit_model, _FULL, sparse=False),
     "full-priors": Method("nested EP, all rows, weak priors", partial(probit_model, spread=WEAK), _FULL, sparse=False),
 }
-"""What it lacks: the likelihood of a point as it is, not as the product (6); sites that couple classes; VI of a
-likelihood with noise; rows that say when to stop; no inducing inputs at all; and priors, without which amplitudes can
-grow without limit."""
+"""Others: the likelihood of a point as it is, not as the product (6); sites that couple classes; VI of a likelihood
+with noise; VI by the paper's optimiser; rows that say when to stop; no inducing inputs at all; and priors, without
+which amplitudes can grow without limit."""
 
 METHODS = PAPERS | BEYOND
 
@@ -119,9 +134,9 @@ def run(
     model = method.build(learned.X, learned.y)
     options = method.options | ({"inducing": inducing} if method.sparse else {}) | more
     began = time.process_time()
-    with model, threadpool_limits(1), warnings.catch_warnings(record=True) as caught:
+    with threadpool_limits(1), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fit = pm.fit(iterations, progressbar=False, callbacks=[*callbacks, *held], **options)
+        fit = method.fit(model, iterations, callbacks=[*callbacks, *held], **options)
     for each in held:
         fit = each.best
     seconds = time.process_time() - began

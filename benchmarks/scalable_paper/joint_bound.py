@@ -1,0 +1,200 @@
+"""VI as the paper has it: q, hyperparameters and inducing inputs at once, by L-BFGS, from the prior.
+
+The bound of equation (14) is written out, and PyTensor derives it. Inducing values are those of the process without its
+noise. Their Gaussian has its mean and its Cholesky factor among the parameters, in their own coordinates or in whitened
+ones.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from benchmarks.scalable_paper.models import AMPLITUDE, NOISE, typical_distance
+from benchmarks.scalable_paper.scoring import EPSILON, with_label_noise
+from pymc_gpep.structure.interpreted import INTERPRETED
+
+Array = np.ndarray
+
+JITTER = 1e-6
+"""Of the covariance of the inducing values, relative to its diagonal, as in `pm.fit`."""
+_NODES = 40
+_HOPELESS = 1e10  # the objective where a matrix has no Cholesky factor: the line search takes a shorter step
+
+FIRST = "log_ls", "log_amplitude", "log_noise", "inducing", "mean", "log_diagonal", "below"
+
+
+class JointBound:
+    """The bound of some data, and its derivatives, as functions of one vector.
+
+    Parameters
+    ----------
+    X : array (n, d)
+    y : array of int (n,)
+    inducing : array (c, M, d)
+        Where inducing inputs begin.
+    whitened : bool
+        Whether `mean` and the factor of q are those of whitened inducing values.
+
+    Attributes
+    ----------
+    first : array
+        Parameters to begin with, as `pm.fit` begins, and q the prior.
+    shapes : dict
+        Shapes of the parts of this vector, in their order.
+    """
+
+    def __init__(self, X: Array, y: NDArray[np.int64], inducing: Array, whitened: bool = False) -> None:
+        self._whitened = whitened
+        c, m, d = inducing.shape
+        self._lower = np.tril_indices(m, -1)
+        first = {
+            "log_ls": np.full((c, d), np.log(typical_distance(X))),
+            "log_amplitude": np.full(c, np.log(AMPLITUDE)),
+            "log_noise": np.full(c, np.log(NOISE)),
+            "inducing": inducing,
+            "mean": np.zeros((c, m)),
+        }
+        factor = np.broadcast_to(np.eye(m), (c, m, m))
+        if not whitened:
+            squared = (((inducing[:, :, None] - inducing[:, None]) / typical_distance(X)) ** 2).sum(axis=-1)
+            factor = np.linalg.cholesky(AMPLITUDE * (np.exp(-0.5 * squared) + JITTER * np.eye(m)))
+        first["log_diagonal"] = np.log(factor.diagonal(axis1=1, axis2=2))
+        first["below"] = factor[:, *self._lower]
+        self.shapes = {name: value.shape for name, value in first.items()}
+        self.first = np.concatenate([first[name].ravel() for name in FIRST])
+        vector, others = pt.dvector("parameters"), pt.dmatrix("Xnew")
+        value = self._graph(vector, X, y)
+        slopes = pytensor.grad(value, vector)
+        self._value = pytensor.function([vector], [value, slopes], mode=INTERPRETED)
+        moments = self._moments(self._parts(vector), others)[:2]
+        self._predict = pytensor.function([vector, others], list(moments), mode=INTERPRETED)
+
+    def __call__(self, at: Array) -> tuple[float, Array]:
+        """The bound and its derivatives; −1e10 and no slope where a matrix has no Cholesky factor."""
+        try:
+            with np.errstate(all="ignore"):
+                value, slopes = self._value(at)
+        except np.linalg.LinAlgError:
+            value, slopes = np.nan, np.empty(0)
+        if not (np.isfinite(value) and np.isfinite(slopes).all()):
+            return -_HOPELESS, np.zeros_like(at)
+        return float(value), slopes
+
+    def probabilities(self, at: Array, Xnew: Array) -> Array:
+        """Probabilities (m, c) of the classes, without label noise."""
+        mean, variance = (pt.as_tensor(each) for each in self._predict(at, Xnew))
+        of_classes = [_largest(mean, variance, np.full(len(Xnew), k)) for k in range(self.shapes["mean"][0])]
+        p = pt.stack(of_classes, axis=1).eval(mode=INTERPRETED)
+        return np.asarray(p / p.sum(axis=1, keepdims=True))
+
+    def _parts(self, vector: Any) -> dict[str, Any]:
+        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in self.shapes.values())])
+        return {
+            name: vector[start:end].reshape(self.shapes[name])
+            for name, start, end in zip(FIRST, ends[:-1], ends[1:], strict=True)
+        }
+
+    def _graph(self, vector: Any, X: Array, y: NDArray[np.int64]) -> Any:
+        mean, variance, q_mean, q_factor, q_log_diagonal = self._moments(self._parts(vector), pt.as_tensor(X))
+        right, c = _largest(mean, variance, y), self.shapes["mean"][0]
+        average = pt.sum(right * np.log(1.0 - EPSILON + EPSILON / c) + (1.0 - right) * np.log(EPSILON / c))
+        squares = pt.sum(q_mean**2) + pt.sum(q_factor**2) - np.prod(self.shapes["mean"])
+        divergence = 0.5 * squares - pt.sum(q_log_diagonal)
+        return average - divergence
+
+    def _moments(self, parts: Mapping[str, Any], X: Any) -> tuple[Any, ...]:
+        """Means and variances (c, n) of latent values with noise; mean, factor and its diagonal of q, whitened."""
+        ls, amplitude = pt.exp(parts["log_ls"])[:, None], pt.exp(parts["log_amplitude"])
+        z, x = parts["inducing"] / ls, X[None] / ls
+        m = self.shapes["mean"][1]
+
+        def covariance(a: Any, b: Any) -> Any:
+            squared = (a**2).sum(axis=-1)[:, :, None] + (b**2).sum(axis=-1)[:, None] - 2.0 * pt.matmul(a, b.mT)
+            return amplitude[:, None, None] * pt.exp(-0.5 * pt.maximum(squared, 0.0))
+
+        prior = pt.linalg.cholesky(covariance(z, z) + JITTER * amplitude[:, None, None] * np.eye(m))
+        factor = pt.zeros((*self.shapes["mean"], m))
+        factor = factor[:, *self._lower].set(parts["below"])
+        on = np.arange(m)
+        factor = factor[:, on, on].set(pt.exp(parts["log_diagonal"]))
+        mean, log_diagonal = parts["mean"], parts["log_diagonal"]
+        if not self._whitened:
+            both = pt.linalg.solve_triangular(
+                prior, pt.concatenate([factor, mean[:, :, None]], axis=2), lower=True, b_ndim=2
+            )
+            factor, mean = both[:, :, :m], both[:, :, m]
+            log_diagonal -= pt.log(pt.diagonal(prior, axis1=1, axis2=2))
+        features = pt.linalg.solve_triangular(prior, covariance(z, x), lower=True, b_ndim=2)
+        of_q = pt.matmul(factor.mT, features)
+        total = (amplitude + pt.exp(parts["log_noise"]))[:, None]
+        variance = total - (features**2).sum(axis=1) + (of_q**2).sum(axis=1)
+        return (features * mean[:, :, None]).sum(axis=1), variance, mean, factor, log_diagonal
+
+
+def _largest(mean: Any, variance: Any, y: NDArray[np.int64]) -> Any:
+    """Probabilities (n,) that latent values of these classes are the largest, from means and variances (c, n)."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    rows = np.arange(len(y))
+    at = mean[y, rows][:, None] + pt.sqrt(variance[y, rows])[:, None] * nodes
+    log_below = _log_normal_cdf((at[None] - mean[:, :, None]) / pt.sqrt(variance)[:, :, None])
+    others = log_below.sum(axis=0) - log_below[y, rows]
+    return pt.exp(others) @ (weights / weights.sum())
+
+
+def _log_normal_cdf(x: Any) -> Any:
+    """Both branches are finite everywhere, and so are their derivatives."""
+    low, high = pt.minimum(x, -1.0), pt.maximum(x, -1.0)
+    tail = pt.log(0.5 * pt.erfcx(-low / np.sqrt(2.0))) - 0.5 * low**2
+    return pt.switch(x < -1.0, tail, pt.log1p(-0.5 * pt.erfc(high / np.sqrt(2.0))))
+
+
+def joint_fit(
+    data: tuple[Array, NDArray[np.int64]],
+    n: int,
+    *,
+    inducing: Array,
+    whitened: bool = False,
+    callbacks: Sequence[Callable[..., None]] = (),
+) -> "JointFit":
+    """Raise the bound of `data`, (n, d) and (n,), by at most `n` iterations; callbacks are those of `pm.fit`."""
+    bound = JointBound(*data, inducing, whitened)
+    losses: list[float] = []
+
+    def loss(at: Array) -> tuple[float, Array]:
+        value, slopes = bound(at)
+        return -value, -slopes
+
+    def after(intermediate_result: Any) -> None:
+        losses.append(float(intermediate_result.fun))
+        for each in callbacks:
+            each(JointFit(bound, intermediate_result.x, np.array(losses), "going on"), np.array(losses), len(losses))
+
+    options = {"maxiter": n, "maxfun": 20 * n}
+    found = minimize(loss, bound.first, jac=True, method="L-BFGS-B", callback=after, options=options)
+    if not found.success and found.nit < n:
+        warnings.warn(f"L-BFGS ended after {found.nit} iterations: {found.message}", stacklevel=2)
+    return JointFit(bound, found.x, np.array(losses), str(found.message))
+
+
+class JointFit(NamedTuple):
+    """What L-BFGS comes to, as `pm.fit` returns a fit."""
+
+    bound: JointBound
+    at: Array
+    hist: Array
+    message: str
+
+    def predict(self, Xnew: Array, covariances: bool = False) -> xr.Dataset:
+        """Probabilities of the classes with label noise, as `Fit.predict` returns them."""
+        p = with_label_noise(self.bound.probabilities(self.at, Xnew))
+        return xr.Dataset({"p": (("point", "class"), p)})
+
+    def __str__(self) -> str:
+        return f"L-BFGS of all parameters: {self.message}"

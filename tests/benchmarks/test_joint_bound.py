@@ -1,0 +1,68 @@
+"""The paper's variational bound of all parameters: its derivatives, and its maximum beside that of `SparseVI`."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy.optimize import check_grad, minimize
+
+from benchmarks.scalable_paper.joint_bound import FIRST, JointBound, joint_fit
+from benchmarks.scalable_paper.models import AMPLITUDE, NOISE, typical_distance
+from pymc_gpep.likelihoods.robust_max.distribution import RobustMax
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(15, 2))
+Y = np.arange(15) % 3
+INDUCING = np.stack([X[RNG.choice(15, 4, replace=False)] for _ in range(3)])
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["own coordinates", "whitened"])
+def bound(request: pytest.FixtureRequest) -> JointBound:
+    return JointBound(X, Y, INDUCING, request.param)
+
+
+def test_derivatives_of_the_bound(bound: JointBound) -> None:
+    rng = np.random.default_rng(0)
+    at = bound.first + 0.2 * rng.normal(size=bound.first.size)
+    along = rng.normal(size=at.size)
+    off = check_grad(lambda t: bound(at + t[0] * along)[0], lambda t: bound(at + t[0] * along)[1] @ along, [0.0])
+    assert off < 1e-4 * abs(bound(at)[1] @ along)
+
+
+def test_steps_begin_at_the_prior(bound: JointBound) -> None:
+    """Nothing is known of the class there, and the divergence is zero."""
+    right = 1.0 / 3.0
+    expected = right * np.log(1.0 - 1e-3 + 1e-3 / 3) + (1.0 - right) * np.log(1e-3 / 3)
+    assert bound(bound.first)[0] == pytest.approx(15 * expected, rel=1e-6)
+
+
+def test_the_best_q_is_that_of_sparse_vi(bound: JointBound) -> None:
+    held = sum(np.prod(bound.shapes[name], dtype=int) for name in FIRST[:4])
+
+    def loss(q: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slopes = bound(np.concatenate([bound.first[:held], q]))
+        return -value, -slopes[held:]
+
+    best = -minimize(loss, bound.first[held:], jac=True, method="L-BFGS-B", options={"maxiter": 2000}).fun
+    with pm.Model():
+        cov = AMPLITUDE * pm.gp.cov.ExpQuad(2, ls=typical_distance(X)) + pm.gp.cov.WhiteNoise(np.sqrt(NOISE))
+        RobustMax("y", pm.gp.Latent(cov_func=cov).prior("f", X=X, n_outputs=3).T, epsilon=1e-3, observed=Y)
+        fit = pm.fit(method="sparse_vi", inducing=INDUCING, progressbar=False)
+    assert best == pytest.approx(fit.objective, abs=1e-3)
+
+
+def test_all_parameters_raise_the_bound_and_predict() -> None:
+    called: list[int] = []
+    fit = joint_fit((X, Y), 30, inducing=INDUCING, callbacks=[lambda fit, losses, i: called.append(i)])
+    assert called == list(range(1, 31))
+    assert (np.diff(fit.hist) < 0.0).all()
+    p = fit.predict(X)["p"].values
+    np.testing.assert_allclose(p.sum(axis=1), 1.0)
+    assert (p.argmax(axis=1) == Y).mean() > 0.5
+
+
+def test_a_matrix_without_a_factor_is_no_place_to_go(bound: JointBound) -> None:
+    at = bound.first.copy()
+    at[:6] = 800.0
+    value, slopes = bound(at)
+    assert value == -1e10
+    assert not slopes.any()
