@@ -29,7 +29,8 @@ PROBLEMS = {
     "three classes, ten inputs": (3, INPUTS),
 }
 COLUMNS = (GIBBS, *METHODS)
-FINE, COARSE = np.linspace(-1.0, 5.0, 7), np.linspace(-1.0, 5.0, 4)
+GRID = np.linspace(-1.0, 5.0, 7)
+"""Values of log s, and of log φ."""
 QUICK = 0.0, 3.0
 TRAIN, TEST = 240, 1000
 
@@ -69,8 +70,8 @@ class Surfaces(Experiment):
             Cell(name_of(problem, log_s, log_phi), at,
                  {"problem": problem, "log_s": log_s, "log_phi": log_phi, **size})
             for problem in (list(PROBLEMS)[1:2] if quick else PROBLEMS)
-            for log_s in (QUICK if quick else grid_of(problem).tolist())
-            for log_phi in (QUICK if quick else grid_of(problem).tolist())
+            for log_s in (QUICK if quick else GRID.tolist())
+            for log_phi in (QUICK if quick else GRID.tolist())
         ]  # fmt: skip
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
@@ -126,14 +127,9 @@ class Surfaces(Experiment):
         return figure
 
 
-def grid_of(problem: str) -> Array:
-    """Values of log s, and of log φ."""
-    return COARSE if PROBLEMS[problem][1] == INPUTS else FINE
-
-
 def surface(problem: str, found: Mapping[str, Arrays]) -> tuple[Array, Array, Array] | None:
     """Grid of what there is, and errors and mean log densities (methods, log s, log φ), NaN where there is none."""
-    pairs = [pair for pair in product(grid_of(problem), repeat=2) if name_of(problem, *pair) in found]
+    pairs = [pair for pair in product(GRID, repeat=2) if name_of(problem, *pair) in found]
     if not pairs:
         return None
     grid = np.unique(pairs)

@@ -56,8 +56,11 @@ class TenDigits(Experiment):
         )
         return scores.report(found, ORDER, STATEMENTS, {name.split(".")[0]: note for name in found})
 
+    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
+        return scores.pictured(found, ORDER)
+
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
-        return scores.draw(found, ORDER)
+        return scores.draw(found)
 
 
 EXPERIMENT = TenDigits()

@@ -206,12 +206,14 @@ class Figures5And6(Experiment):
         if not all(references.values()) or any(each not in found for each in (*METHODS, *corrected)):
             return {}
         chosen: dict[str, Arrays] = {}
-        for method, short in comparisons()[:COLUMNS]:
-            for part, key in zip(PARTS, ("y", "ynew"), strict=True):
+        for part, key in zip(PARTS, ("y", "ynew"), strict=True):
+            chosen[part] = {"label": found["EP"][key]}
+            for short, chains in references.items():
+                chosen[part][short] = averaged(chains, part).round(4)
+            for method, _ in comparisons()[:COLUMNS]:
                 points, p, _ = method_probabilities(found, method, part)
-                exact = averaged(references[short], part)[points]
-                labels = found["EP"][key][points]
-                chosen[f"{method}, {part}"] = {"exact": exact.round(4), "p": p.round(4), "label": labels}
+                chosen[part][method] = np.full(chosen[part]["label"].shape, np.nan)
+                chosen[part][method][points] = p.round(4)
         candidates = np.flatnonzero(found["EP"]["y"] == CLASS)
         hardest = int(averaged(references["probit"], "training")[candidates].argmin())
         for short, chains in references.items():
@@ -283,12 +285,12 @@ def method_probabilities(found: Mapping[str, Arrays], method: str, part: str) ->
 def draw_probabilities(axes: Array, found: Mapping[str, Arrays]) -> None:
     for row, part in zip(axes, PARTS, strict=True):
         for ax, (method, short) in zip(row, comparisons(), strict=False):
-            own = found[f"{method}, {part}"]
+            own = found[part]
             ax.axline((0, 0), slope=1, color=NEUTRAL, linewidth=0.8, zorder=0)
             for k, colour in enumerate(colours(len(DIGITS))):
                 of = own["label"] == k
                 ax.scatter(
-                    own["exact"][of], own["p"][of], s=16, marker=MARKERS[k], facecolor="none", edgecolor=colour,
+                    own[short][of], own[method][of], s=16, marker=MARKERS[k], facecolor="none", edgecolor=colour,
                     linewidth=0.8, label=str(DIGITS[k]),
                 )  # fmt: skip
             ax.set(aspect="equal", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), title=f"{method}, {part}")

@@ -84,8 +84,11 @@ class Prediction(Experiment):
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         return scores.report(found, ORDER, STATEMENTS, data.NOTES)
 
+    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
+        return scores.pictured(found, ORDER)
+
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
-        return scores.draw(found, ORDER)
+        return scores.draw(found)
 
 
 EXPERIMENT = Prediction()

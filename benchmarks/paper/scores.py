@@ -176,20 +176,26 @@ def report(
     return record, "\n".join(lines)
 
 
-def draw(found: Mapping[str, Arrays], order: Sequence[str]) -> Figure | None:
-    """Figures 9 and 10 in one: a row for each data set with densities, accuracies, and their differences to EP.
+def pictured(found: Mapping[str, Arrays], order: Sequence[str]) -> dict[str, Arrays]:
+    """Tables of the data sets whose points EP predicted; a † is for bad chains."""
+    shown = {}
+    for label, methods in _ordered(collect(found), order).items():
+        if "EP" in methods:
+            figures = table(methods).drop(columns=["log_evidence", "points"])
+            names = np.array([f"{name}{'†' * scored.bad}" for name, scored in methods.items()])
+            shown[label] = {"method": names} | {str(column): figures[column].to_numpy() for column in figures}
+    return shown
 
-    A † is for bad chains.
-    """
-    scored = {label: x for label, x in _ordered(collect(found), order).items() if "EP" in x}
-    if not scored:
+
+def draw(shown: Mapping[str, Arrays]) -> Figure | None:
+    """Figures 9 and 10 in one: a row for each data set with densities, accuracies, and their differences to EP."""
+    if not shown:
         return None
-    heights = [1.1 + 0.28 * len(methods) for methods in scored.values()]
+    heights = [1.1 + 0.28 * len(figures["method"]) for figures in shown.values()]
     figure = Figure(figsize=(14, sum(heights)), layout="constrained")
-    rows = figure.subplots(len(scored), 4, squeeze=False, sharey="row", height_ratios=heights)
-    for axes, (label, methods) in zip(rows, scored.items(), strict=True):
-        names = {name: f"{name}{'†' * x.bad}" for name, x in methods.items()}
-        gpep.plots.plot_scores(table(methods).rename(index=names), axes=axes)
+    rows = figure.subplots(len(shown), 4, squeeze=False, sharey="row", height_ratios=heights)
+    for axes, (label, figures) in zip(rows, shown.items(), strict=True):
+        gpep.plots.plot_scores(pd.DataFrame(figures).set_index("method").rename_axis(None), axes=axes)
         for ax in axes:
             ax.set_xlabel(ax.get_xlabel().replace("the reference", "EP"))
         axes[0].set_title(title_of(label), loc="left", fontweight="bold")

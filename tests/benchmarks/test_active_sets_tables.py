@@ -9,7 +9,7 @@ from benchmarks.active_sets.known import GIBBS, approximated, prior_of, sampled,
 from benchmarks.active_sets.printed import TABLE_1, TABLE_2
 from benchmarks.active_sets.relevances import RELEVANCES, ended
 from benchmarks.active_sets.surfaces import COLUMNS as METHODS
-from benchmarks.active_sets.surfaces import PROBLEMS, Surfaces, grid_of, load, name_of
+from benchmarks.active_sets.surfaces import GRID, PROBLEMS, Surfaces, load, name_of
 from benchmarks.active_sets.table1 import COLUMNS, NAMES, SPLITS, Table1
 from benchmarks.active_sets.table2 import HOW, KINDS, SVM, Table2, waveform
 from benchmarks.active_sets.table2 import name_of as name_of_cell
@@ -88,7 +88,7 @@ def test_report_of_table_1() -> None:
 
 def test_report_of_the_surfaces() -> None:
     problem = next(iter(PROBLEMS))
-    grid = grid_of(problem)
+    grid = GRID
     assert grid.tolist() == [-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
     def cell(log_s: float, log_phi: float) -> dict[str, np.ndarray]:

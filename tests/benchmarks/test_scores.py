@@ -135,12 +135,12 @@ def test_data_sets_have_the_names_that_a_reader_knows() -> None:
 
 def test_nothing_found() -> None:
     assert scores.report({}, ORDER, [], {}) == ({}, "There are no results.")
-    assert scores.draw({}, ORDER) is None
+    assert scores.draw(scores.pictured({}, ORDER)) is None
 
 
 def test_picture_has_a_row_for_each_data_set(y: np.ndarray) -> None:
     found = {f"{label}.0.{method}.0": fitted(y, 0.5) for label in "ab" for method in ("EP", "LA")}
-    figure = scores.draw(found, ORDER)
+    figure = scores.draw(scores.pictured(found, ORDER))
     assert figure is not None
     assert len(figure.axes) == 8
     assert figure.axes[1].get_xlabel().endswith("difference to EP")
@@ -148,7 +148,7 @@ def test_picture_has_a_row_for_each_data_set(y: np.ndarray) -> None:
 
 def test_picture_marks_bad_chains(y: np.ndarray) -> None:
     found = {"a.0.EP.0": fitted(y, 0.5), "a.0.MCMC.0": sampled(y, 0.6, 0)}
-    figure = scores.draw(found, ORDER)
+    figure = scores.draw(scores.pictured(found, ORDER))
     assert figure is not None
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["EP", "MCMC†"]
     assert figure.axes[2].get_xlim()[1] == 1.0

@@ -46,14 +46,14 @@ def text_of(page: str) -> str:
     return (FOLDER.parent / f"{page}.md").read_text()
 
 
-def test_results_are_read_as_they_were_stored_to_six_digits(tmp_path: Path):
+def test_results_are_read_as_they_were_stored_to_four_digits(tmp_path: Path):
     file = store("active_sets", "sparse_toy", SparseToy(), of_commit("0" * 12), ("*",), tmp_path)
     assert file.stat().st_size < 200 * len(VARIANTS)
     found = read("active_sets", "sparse_toy", tmp_path)["found"]
     assert found.keys() == of_commit("").keys()
     for run in found.values():
         assert run.keys() == {"error"}
-        np.testing.assert_allclose(run["error"], RUN["error"], rtol=5e-6)
+        np.testing.assert_allclose(run["error"], RUN["error"], rtol=5e-4)
     assert import_module("benchmarks.active_sets.sparse_toy").EXPERIMENT.draw(found) is not None
 
 
