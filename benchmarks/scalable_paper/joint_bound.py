@@ -23,11 +23,9 @@ from pymc_gpep.structure.interpreted import INTERPRETED
 Array = np.ndarray
 
 JITTER = 1e-6
-"""Of the covariance of the inducing values, relative to its diagonal, as in `pm.fit`."""
+"""Added to the covariance of the inducing values, relative to its diagonal, as in `pm.fit`."""
 _NODES = 40
 _HOPELESS = 1e10  # the objective where a matrix has no Cholesky factor: the line search takes a shorter step
-
-FIRST = "log_ls", "log_amplitude", "log_noise", "inducing", "mean", "log_diagonal", "below"
 
 
 class JointBound:
@@ -68,7 +66,7 @@ class JointBound:
         first["log_diagonal"] = np.log(factor.diagonal(axis1=1, axis2=2))
         first["below"] = factor[:, *self._lower]
         self.shapes = {name: value.shape for name, value in first.items()}
-        self.first = np.concatenate([first[name].ravel() for name in FIRST])
+        self.first = np.concatenate([value.ravel() for value in first.values()])
         vector, others = pt.dvector("parameters"), pt.dmatrix("Xnew")
         value = self._graph(vector, X, y)
         slopes = pytensor.grad(value, vector)
@@ -98,7 +96,7 @@ class JointBound:
         ends = np.cumsum([0, *(int(np.prod(shape)) for shape in self.shapes.values())])
         return {
             name: vector[start:end].reshape(self.shapes[name])
-            for name, start, end in zip(FIRST, ends[:-1], ends[1:], strict=True)
+            for name, start, end in zip(self.shapes, ends[:-1], ends[1:], strict=True)
         }
 
     def _graph(self, vector: Any, X: Array, y: NDArray[np.int64]) -> Any:
