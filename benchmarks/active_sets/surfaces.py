@@ -120,7 +120,7 @@ class Surfaces(Experiment):
             for ax, method, values in zip(row, COLUMNS, density, strict=True):
                 drawn = ax.contourf(grid, grid, values, levels=levels)
                 ax.set_title(f"{method}\n{problem}", fontsize=8)
-            figure.colorbar(drawn, ax=row, shrink=0.9)
+            figure.colorbar(drawn, ax=row, shrink=0.9, format="%.3g")
             row[0].set_ylabel("log s")
         for ax in axes[-1]:
             ax.set_xlabel("log φ")
