@@ -111,7 +111,7 @@ python: ## say which Python the environment is made with
 
 $(VENV)/.made: .python-version
 	@$(find-python); echo "making $(VENV) with $$python"; "$$python" -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --upgrade pip  # that of Python 3.12 takes twice as long for what follows
+	@$(BIN)/python -m pip install --quiet --upgrade pip  # the pip of Python 3.12 installs half as fast
 	@touch $@
 
 # Extras add up in the one environment; each is installed again when pyproject.toml changes. A name may have several,

@@ -15,7 +15,7 @@ from benchmarks.experiment import Arrays, Experiment, returned
 
 FOLDER = Path(__file__).parents[1] / "docs" / "figures"
 
-DIGITS = 4  # more are not seen in a picture
+DIGITS = 4  # further digits are not seen in a picture
 
 
 def store(

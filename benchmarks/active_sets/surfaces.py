@@ -70,8 +70,7 @@ class Surfaces(Experiment):
             Cell(name_of(problem, log_s, log_phi), at,
                  {"problem": problem, "log_s": log_s, "log_phi": log_phi, **size})
             for problem in (list(PROBLEMS)[1:2] if quick else PROBLEMS)
-            for log_s in (QUICK if quick else GRID.tolist())
-            for log_phi in (QUICK if quick else GRID.tolist())
+            for log_s, log_phi in product(QUICK if quick else GRID.tolist(), repeat=2)
         ]  # fmt: skip
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:

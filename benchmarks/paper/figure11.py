@@ -3,13 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from benchmarks.experiment import Arrays, Cell, Experiment
+from benchmarks.experiment import Arrays, Cell
 from benchmarks.paper import data, predictive, scores
-from benchmarks.paper.scores import Statement
-
-ORDER = ("EP", "IEP", "VB", "LA")
+from benchmarks.paper.scores import ScoreExperiment, Statement
 
 STATEMENTS = (
     Statement("EP is significantly better than VB", "mlpd", "VB", "EP"),
@@ -26,7 +22,7 @@ STATEMENTS = (
 """Of RJV section 5.5, on figure 11."""
 
 
-class TenDigits(Experiment):
+class TenDigits(ScoreExperiment):
     """One data set, four methods.
 
     The paper's 4649 points to learn from are `size = 4649`, hours for each of EP and IEP; an optimisation that was
@@ -34,6 +30,7 @@ class TenDigits(Experiment):
     """
 
     title = "Figure 11: USPS, ten classes, with estimated hyperparameters"
+    order = ("EP", "IEP", "VB", "LA")
     sizable = True
     size = 1000
 
@@ -46,7 +43,7 @@ class TenDigits(Experiment):
                 {"folder": folder, "name": "usps10", "number": 0, "method": method, "size": size},
                 resumes=True,
             )
-            for method in reversed(ORDER)  # the fastest first
+            for method in reversed(self.order)  # the fastest first
         ]
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
@@ -54,13 +51,7 @@ class TenDigits(Experiment):
             f"{data.NOTES['usps10']} The number is that of the points to learn from, a random subset; in the paper "
             "there are 4649."
         )
-        return scores.report(found, ORDER, STATEMENTS, {name.split(".")[0]: note for name in found})
-
-    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
-        return scores.pictured(found, ORDER)
-
-    def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
-        return scores.draw(found)
+        return scores.report(found, self.order, STATEMENTS, {name.split(".")[0]: note for name in found})
 
 
 EXPERIMENT = TenDigits()

@@ -207,13 +207,13 @@ class Figures5And6(Experiment):
             return {}
         chosen: dict[str, Arrays] = {}
         for part, key in zip(PARTS, ("y", "ynew"), strict=True):
-            chosen[part] = {"label": found["EP"][key]}
-            for short, chains in references.items():
-                chosen[part][short] = averaged(chains, part).round(4)
+            labels = found["EP"][key]
+            own = {short: averaged(chains, part) for short, chains in references.items()}
             for method, _ in comparisons()[:COLUMNS]:
                 points, p, _ = method_probabilities(found, method, part)
-                chosen[part][method] = np.full(chosen[part]["label"].shape, np.nan)
-                chosen[part][method][points] = p.round(4)
+                own[method] = np.full(labels.shape, np.nan)
+                own[method][points] = p
+            chosen[part] = {"label": labels} | own
         candidates = np.flatnonzero(found["EP"]["y"] == CLASS)
         hardest = int(averaged(references["probit"], "training")[candidates].argmin())
         for short, chains in references.items():
@@ -284,8 +284,8 @@ def method_probabilities(found: Mapping[str, Arrays], method: str, part: str) ->
 
 def draw_probabilities(axes: Array, found: Mapping[str, Arrays]) -> None:
     for row, part in zip(axes, PARTS, strict=True):
+        own = found[part]
         for ax, (method, short) in zip(row, comparisons(), strict=False):
-            own = found[part]
             ax.axline((0, 0), slope=1, color=NEUTRAL, linewidth=0.8, zorder=0)
             for k, colour in enumerate(colours(len(DIGITS))):
                 of = own["label"] == k

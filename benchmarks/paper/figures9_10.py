@@ -3,13 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from benchmarks.experiment import Arrays, Cell, Experiment
+from benchmarks.experiment import Arrays, Cell
 from benchmarks.paper import data, predictive, scores
-from benchmarks.paper.scores import Statement
-
-ORDER = (*predictive.METHODS, "MCMC")
+from benchmarks.paper.scores import ScoreExperiment, Statement
 
 TKP_PARTS = {"segmentation": 3, "usps357": 12}
 """LA-TKP finds a mode for every held-out point and label: what takes longer than some minutes is done in parts."""
@@ -53,10 +49,11 @@ STATEMENTS = (
 """Of RJV section 5.5, on figures 9 and 10."""
 
 
-class Prediction(Experiment):
+class Prediction(ScoreExperiment):
     """Six data sets, six methods."""
 
     title = "Figures 9 and 10: predictive performance with estimated hyperparameters"
+    order = (*predictive.METHODS, "MCMC")
 
     def cells(self, folder: str, quick: bool) -> Sequence[Cell]:
         """All approximations of all data sets, then the chains, then LA-TKP on many points."""
@@ -82,13 +79,7 @@ class Prediction(Experiment):
         return [*fits, *chains, *parts]
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
-        return scores.report(found, ORDER, STATEMENTS, data.NOTES)
-
-    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
-        return scores.pictured(found, ORDER)
-
-    def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
-        return scores.draw(found)
+        return scores.report(found, self.order, STATEMENTS, data.NOTES)
 
 
 EXPERIMENT = Prediction()

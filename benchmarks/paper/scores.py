@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from scipy.stats import beta
 
 import pymc_gpep as gpep
-from benchmarks.experiment import Arrays
+from benchmarks.experiment import Arrays, Experiment
 from benchmarks.paper.data import TITLES
 from benchmarks.paper.predictive import chains_agree
 
@@ -200,6 +200,18 @@ def draw(shown: Mapping[str, Arrays]) -> Figure | None:
             ax.set_xlabel(ax.get_xlabel().replace("the reference", "EP"))
         axes[0].set_title(title_of(label), loc="left", fontweight="bold")
     return figure
+
+
+class ScoreExperiment(Experiment):
+    """An experiment whose picture has the scores of methods, in the order of `order`."""
+
+    order: ClassVar[Sequence[str]]
+
+    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
+        return pictured(found, self.order)
+
+    def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
+        return draw(found)
 
 
 def title_of(label: str) -> str:

@@ -1,8 +1,8 @@
 """VI as the paper has it: q, hyperparameters and inducing inputs at once, by L-BFGS, from the prior.
 
-The bound of equation (14) is written out, and PyTensor derives it. Inducing values are those of the process without its
-noise. Their Gaussian has its mean and its Cholesky factor among the parameters, in their own coordinates or in whitened
-ones.
+The bound of equation (14) is written out, and PyTensor differentiates it. Inducing values are those of the process
+without its noise. Their Gaussian has its mean and its Cholesky factor among the parameters, in their own coordinates or
+in whitened ones.
 """
 
 import warnings
@@ -43,7 +43,7 @@ class JointBound:
     Attributes
     ----------
     first : array
-        Parameters to begin with, as `pm.fit` begins, and q the prior.
+        Parameters to begin with: those of `pm.fit`, and the prior as q.
     shapes : dict
         Shapes of the parts of this vector, in their order.
     """
@@ -51,18 +51,16 @@ class JointBound:
     def __init__(self, X: Array, y: NDArray[np.int64], inducing: Array, whitened: bool = False) -> None:
         self._whitened = whitened
         c, m, d = inducing.shape
+        distance = typical_distance(X)
         self._lower = np.tril_indices(m, -1)
         first = {
-            "log_ls": np.full((c, d), np.log(typical_distance(X))),
+            "log_ls": np.full((c, d), np.log(distance)),
             "log_amplitude": np.full(c, np.log(AMPLITUDE)),
             "log_noise": np.full(c, np.log(NOISE)),
             "inducing": inducing,
             "mean": np.zeros((c, m)),
         }
-        factor = np.broadcast_to(np.eye(m), (c, m, m))
-        if not whitened:
-            squared = (((inducing[:, :, None] - inducing[:, None]) / typical_distance(X)) ** 2).sum(axis=-1)
-            factor = np.linalg.cholesky(AMPLITUDE * (np.exp(-0.5 * squared) + JITTER * np.eye(m)))
+        factor = np.broadcast_to(np.eye(m), (c, m, m)) if whitened else _prior_factor(first).eval(mode=INTERPRETED)
         first["log_diagonal"] = np.log(factor.diagonal(axis1=1, axis2=2))
         first["below"] = factor[:, *self._lower]
         self.shapes = {name: value.shape for name, value in first.items()}
@@ -71,8 +69,8 @@ class JointBound:
         value = self._graph(vector, X, y)
         slopes = pytensor.grad(value, vector)
         self._value = pytensor.function([vector], [value, slopes], mode=INTERPRETED)
-        moments = self._moments(self._parts(vector), others)[:2]
-        self._predict = pytensor.function([vector, others], list(moments), mode=INTERPRETED)
+        mean, variance, *_ = self._moments(self._parts(vector), others)
+        self._predict = pytensor.function([vector, others], [mean, variance], mode=INTERPRETED)
 
     def __call__(self, at: Array) -> tuple[float, Array]:
         """The bound and its derivatives; −1e10 and no slope where a matrix has no Cholesky factor."""
@@ -108,16 +106,9 @@ class JointBound:
         return average - divergence
 
     def _moments(self, parts: Mapping[str, Any], X: Any) -> tuple[Any, ...]:
-        """Means and variances (c, n) of latent values with noise; mean, factor and its diagonal of q, whitened."""
-        ls, amplitude = pt.exp(parts["log_ls"])[:, None], pt.exp(parts["log_amplitude"])
-        z, x = parts["inducing"] / ls, X[None] / ls
+        """Means and variances (c, n) of latent values with noise; whitened mean of q, factor, log of its diagonal."""
         m = self.shapes["mean"][1]
-
-        def covariance(a: Any, b: Any) -> Any:
-            squared = (a**2).sum(axis=-1)[:, :, None] + (b**2).sum(axis=-1)[:, None] - 2.0 * pt.matmul(a, b.mT)
-            return amplitude[:, None, None] * pt.exp(-0.5 * pt.maximum(squared, 0.0))
-
-        prior = pt.linalg.cholesky(covariance(z, z) + JITTER * amplitude[:, None, None] * np.eye(m))
+        prior = _prior_factor(parts)
         factor = pt.zeros((*self.shapes["mean"], m))
         factor = factor[:, *self._lower].set(parts["below"])
         on = np.arange(m)
@@ -129,11 +120,25 @@ class JointBound:
             )
             factor, mean = both[:, :, :m], both[:, :, m]
             log_diagonal -= pt.log(pt.diagonal(prior, axis1=1, axis2=2))
-        features = pt.linalg.solve_triangular(prior, covariance(z, x), lower=True, b_ndim=2)
+        features = pt.linalg.solve_triangular(prior, _covariance(parts, X[None]), lower=True, b_ndim=2)
         of_q = pt.matmul(factor.mT, features)
-        total = (amplitude + pt.exp(parts["log_noise"]))[:, None]
+        total = (pt.exp(parts["log_amplitude"]) + pt.exp(parts["log_noise"]))[:, None]
         variance = total - (features**2).sum(axis=1) + (of_q**2).sum(axis=1)
         return (features * mean[:, :, None]).sum(axis=1), variance, mean, factor, log_diagonal
+
+
+def _covariance(parts: Mapping[str, Any], other: Any) -> Any:
+    """Covariances (c, M, n) of inducing values and those at other inputs (1 or c, n, d)."""
+    ls, amplitude = pt.exp(parts["log_ls"])[:, None], pt.exp(parts["log_amplitude"])[:, None, None]
+    z, x = parts["inducing"] / ls, other / ls
+    squared = (z**2).sum(axis=-1)[:, :, None] + (x**2).sum(axis=-1)[:, None] - 2.0 * pt.matmul(z, x.mT)
+    return amplitude * pt.exp(-0.5 * pt.maximum(squared, 0.0))
+
+
+def _prior_factor(parts: Mapping[str, Any]) -> Any:
+    """Cholesky factors (c, M, M) of the prior of the inducing values."""
+    jitter = JITTER * pt.exp(parts["log_amplitude"])[:, None, None] * pt.eye(parts["inducing"].shape[1])
+    return pt.linalg.cholesky(_covariance(parts, parts["inducing"]) + jitter)
 
 
 def _largest(mean: Any, variance: Any, y: NDArray[np.int64]) -> Any:
@@ -153,34 +158,6 @@ def _log_normal_cdf(x: Any) -> Any:
     return pt.switch(x < -1.0, tail, pt.log1p(-0.5 * pt.erfc(high / np.sqrt(2.0))))
 
 
-def joint_fit(
-    data: tuple[Array, NDArray[np.int64]],
-    n: int,
-    *,
-    inducing: Array,
-    whitened: bool = False,
-    callbacks: Sequence[Callable[..., None]] = (),
-) -> "JointFit":
-    """Raise the bound of `data`, (n, d) and (n,), by at most `n` iterations; callbacks are those of `pm.fit`."""
-    bound = JointBound(*data, inducing, whitened)
-    losses: list[float] = []
-
-    def loss(at: Array) -> tuple[float, Array]:
-        value, slopes = bound(at)
-        return -value, -slopes
-
-    def after(intermediate_result: Any) -> None:
-        losses.append(float(intermediate_result.fun))
-        for each in callbacks:
-            each(JointFit(bound, intermediate_result.x, np.array(losses), "going on"), np.array(losses), len(losses))
-
-    options = {"maxiter": n, "maxfun": 20 * n}
-    found = minimize(loss, bound.first, jac=True, method="L-BFGS-B", callback=after, options=options)
-    if not found.success and found.nit < n:
-        warnings.warn(f"L-BFGS ended after {found.nit} iterations: {found.message}", stacklevel=2)
-    return JointFit(bound, found.x, np.array(losses), str(found.message))
-
-
 class JointFit(NamedTuple):
     """What L-BFGS comes to, as `pm.fit` returns a fit."""
 
@@ -196,3 +173,32 @@ class JointFit(NamedTuple):
 
     def __str__(self) -> str:
         return f"L-BFGS of all parameters: {self.message}"
+
+
+def joint_fit(
+    data: tuple[Array, NDArray[np.int64]],
+    n: int,
+    *,
+    inducing: Array,
+    whitened: bool = False,
+    callbacks: Sequence[Callable[..., None]] = (),
+) -> JointFit:
+    """Raise the bound of `data`, (n, d) and (n,), by at most `n` iterations; callbacks are those of `pm.fit`."""
+    bound = JointBound(*data, inducing, whitened)
+    losses: list[float] = []
+
+    def loss(at: Array) -> tuple[float, Array]:
+        value, slopes = bound(at)
+        return -value, -slopes
+
+    def after(intermediate_result: Any) -> None:
+        losses.append(float(intermediate_result.fun))
+        now = JointFit(bound, intermediate_result.x, np.array(losses), "going on")
+        for each in callbacks:
+            each(now, now.hist, len(losses))
+
+    options = {"maxiter": n, "maxfun": 20 * n}
+    found = minimize(loss, bound.first, jac=True, method="L-BFGS-B", callback=after, options=options)
+    if not found.success and found.nit < n:
+        warnings.warn(f"L-BFGS ended after {found.nit} iterations: {found.message}", stacklevel=2)
+    return JointFit(bound, found.x, np.array(losses), str(found.message))

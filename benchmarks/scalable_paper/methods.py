@@ -32,10 +32,10 @@ def as_they_are(X: Array, y: Array) -> tuple[Array, Array]:
 
 
 class Method(NamedTuple):
-    """One of them: a model of inputs and labels, and what fits it with some options."""
+    """A method: how its model is built from inputs and labels, and how that is fitted."""
 
     title: str
-    build: Callable[[Array, Array], Any]
+    build: Callable[[Array, Array], pm.Model | tuple[Array, Array]]
     options: dict[str, Any]
     sparse: bool = True
     kept_back: float = 0.0
@@ -72,9 +72,9 @@ BEYOND = {
     "full": Method("nested EP, all rows", probit_model, _FULL, sparse=False),
     "full-priors": Method("nested EP, all rows, weak priors", partial(probit_model, spread=WEAK), _FULL, sparse=False),
 }
-"""Others: the likelihood of a point as it is, not as the product (6); sites that couple classes; VI of a likelihood
-with noise; VI by the paper's optimiser; rows that say when to stop; no inducing inputs at all; and priors, without
-which amplitudes can grow without limit."""
+"""Others. The exact factor is the likelihood of a point as it is, not as the product (6). Nested sites couple classes.
+VI has a likelihood with noise, or the paper's optimiser. Rows that are kept back say when to stop. The last methods
+have no inducing inputs at all. Priors keep amplitudes from growing without limit."""
 
 METHODS = PAPERS | BEYOND
 

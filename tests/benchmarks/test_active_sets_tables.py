@@ -88,25 +88,24 @@ def test_report_of_table_1() -> None:
 
 def test_report_of_the_surfaces() -> None:
     problem = next(iter(PROBLEMS))
-    grid = GRID
-    assert grid.tolist() == [-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert GRID.tolist() == [-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
     def cell(log_s: float, log_phi: float) -> dict[str, np.ndarray]:
         density = -0.5 + 0.01 * log_s - 0.1 * (log_phi - 2.0) ** 2 + np.array([0.0, -0.2, -0.1, -0.02, 0.01])
         return {"scores": np.stack([np.full(len(METHODS), 0.25), density], axis=1)}
 
-    runs = {name_of(problem, s, phi): cell(s, phi) for s in grid for phi in grid}
+    runs = {name_of(problem, s, phi): cell(s, phi) for s in GRID for phi in GRID}
     record, text = Surfaces().report(runs)
     assert f"## {problem}: 49 points" in text
     assert "| -0.450 (5, 2) | 25.0 % |" in text
-    assert f"| VB | 0.020, 0.020 (-1, -1) |{' -0.020 |' * len(grid)}" in text
+    assert f"| VB | 0.020, 0.020 (-1, -1) |{' -0.020 |' * len(GRID)}" in text
     assert np.shape(record[problem]["density"]) == (len(METHODS), 7, 7)
     assert text.count("not computed") == len(PROBLEMS) - 1
     figure = Surfaces().draw(runs)
     assert figure is not None
     assert len(figure.axes) == len(METHODS) + 1  # with the bar of the colours
     # Parts of a surface are reported and not drawn.
-    part = {name_of(problem, 0.0, phi): cell(0.0, phi) for phi in grid}
+    part = {name_of(problem, 0.0, phi): cell(0.0, phi) for phi in GRID}
     assert "| log s = 0 |" in Surfaces().report(part)[1]
     assert Surfaces().draw(part) is None
 

@@ -7,6 +7,7 @@ from scipy.optimize import check_grad, minimize
 
 from benchmarks.scalable_paper.joint_bound import JointBound, joint_fit
 from benchmarks.scalable_paper.models import AMPLITUDE, NOISE, typical_distance
+from benchmarks.scalable_paper.scoring import EPSILON
 from pymc_gpep.likelihoods.robust_max.distribution import RobustMax
 
 RNG = np.random.default_rng(3)
@@ -31,7 +32,7 @@ def test_derivatives_of_the_bound(bound: JointBound) -> None:
 def test_steps_begin_at_the_prior(bound: JointBound) -> None:
     """Nothing is known of the class there, and the divergence is zero."""
     right = 1.0 / 3.0
-    expected = right * np.log(1.0 - 1e-3 + 1e-3 / 3) + (1.0 - right) * np.log(1e-3 / 3)
+    expected = right * np.log(1.0 - EPSILON + EPSILON / 3) + (1.0 - right) * np.log(EPSILON / 3)
     assert bound(bound.first)[0] == pytest.approx(15 * expected, rel=1e-6)
 
 
@@ -45,7 +46,7 @@ def test_the_best_q_is_that_of_sparse_vi(bound: JointBound) -> None:
     best = -minimize(loss, bound.first[held:], jac=True, method="L-BFGS-B", options={"maxiter": 2000}).fun
     with pm.Model():
         cov = AMPLITUDE * pm.gp.cov.ExpQuad(2, ls=typical_distance(X)) + pm.gp.cov.WhiteNoise(np.sqrt(NOISE))
-        RobustMax("y", pm.gp.Latent(cov_func=cov).prior("f", X=X, n_outputs=3).T, epsilon=1e-3, observed=Y)
+        RobustMax("y", pm.gp.Latent(cov_func=cov).prior("f", X=X, n_outputs=3).T, epsilon=EPSILON, observed=Y)
         fit = pm.fit(method="sparse_vi", inducing=INDUCING, progressbar=False)
     assert best == pytest.approx(fit.objective, abs=1e-3)
 
