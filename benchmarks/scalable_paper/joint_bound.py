@@ -18,6 +18,7 @@ from scipy.optimize import minimize
 
 from benchmarks.scalable_paper.models import AMPLITUDE, NOISE, typical_distance
 from benchmarks.scalable_paper.scoring import EPSILON, with_label_noise
+from pymc_gpep.likelihoods.normal_tails import log_ndtr
 from pymc_gpep.structure.interpreted import INTERPRETED
 
 Array = np.ndarray
@@ -146,20 +147,13 @@ def _largest(mean: Any, variance: Any, y: NDArray[np.int64]) -> Any:
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     rows = np.arange(len(y))
     at = mean[y, rows][:, None] + pt.sqrt(variance[y, rows])[:, None] * nodes
-    log_below = _log_normal_cdf((at[None] - mean[:, :, None]) / pt.sqrt(variance)[:, :, None])
+    log_below = log_ndtr((at[None] - mean[:, :, None]) / pt.sqrt(variance)[:, :, None])
     others = log_below.sum(axis=0) - log_below[y, rows]
     return pt.exp(others) @ (weights / weights.sum())
 
 
-def _log_normal_cdf(x: Any) -> Any:
-    """Both branches are finite everywhere, and so are their derivatives."""
-    low, high = pt.minimum(x, -1.0), pt.maximum(x, -1.0)
-    tail = pt.log(0.5 * pt.erfcx(-low / np.sqrt(2.0))) - 0.5 * low**2
-    return pt.switch(x < -1.0, tail, pt.log1p(-0.5 * pt.erfc(high / np.sqrt(2.0))))
-
-
 class JointFit(NamedTuple):
-    """What L-BFGS comes to, as `pm.fit` returns a fit."""
+    """The parameters where L-BFGS ended, with as much of a fit of `pm.fit` as scores need."""
 
     bound: JointBound
     at: Array
