@@ -47,13 +47,13 @@ def workers(count, processes=False):
         yield cluster, client
 
 
-def given(build, shared, rows=None, sites="quadrature"):
-    """What both kinds of log posterior are made of."""
+def given(build, shared, rows=None, sites="quadrature", tolerance=1e-6):
+    """What both kinds of log posterior are made of. Where sweeps are the same, they need not reach the last digit."""
     model, gp = build()
     space = Hyperparameters(read_classifier(model))
     blocks = InducingBlocks(space.classifier, as_gps(gp), space.data, rows=rows)
     z = initial_inducing(4, blocks.rows, blocks.n_functions, shared, 1)
-    return space, SparseEP(tolerance=1e-11, sites=sites), blocks, z, True
+    return space, SparseEP(tolerance=tolerance, sites=sites), blocks, z, True
 
 
 def beside(inducing=5):
@@ -135,7 +135,7 @@ def test_sums_of_many_parts_are_added_in_a_tree():
 
 @pytest.mark.parametrize(("sweep", "sites"), [(9, "quadrature"), (1, "nested")])
 def test_a_worker_that_goes_changes_nothing(sweep, sites):
-    args = given(models.shared, True, sites=sites)
+    args = given(models.shared, True, sites=sites, tolerance=1e-11)  # sweeps differ, and their fixed point does not
     theta, expected = alone(*args)
     with workers(3) as (cluster, client):
         posterior = ClusterLogPosterior(*args, client)
@@ -195,7 +195,7 @@ def forked():
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_a_process_that_is_killed_changes_nothing():
-    args = given(models.shared, True, sites="quadrature")
+    args = given(models.shared, True, tolerance=1e-11)
     theta, expected = alone(*args)
     with workers(2, processes=True) as (_, client):
         posterior = ClusterLogPosterior(*args, client)
