@@ -44,7 +44,7 @@ def store(
     Raises
     ------
     ValueError
-        If a piece was computed by code that is in no commit.
+        If a piece was computed by code that is in no commit, or if these pieces make no picture.
     """
     found = {cell: arrays for cell, arrays in found.items() if any(fnmatchcase(cell, each) for each in only)}
     commits = sorted({str(arrays.get("commit", "unknown")) for arrays in found.values()})
@@ -52,9 +52,13 @@ def store(
         raise ValueError(
             f"Results of {name} were computed by code of no commit ({', '.join(bad)}): commit, and run again."
         )
+    needed = experiment.pictured(found)
+    if experiment.draw(needed) is None:
+        raise ValueError(
+            f"The picture of {name} needs other pieces than those that fit {', '.join(map(repr, only))}: name more."
+        )
     pictured = {
-        cell: {key: _short(values) for key, values in returned(arrays).items()}
-        for cell, arrays in experiment.pictured(found).items()
+        cell: {key: _short(values) for key, values in returned(arrays).items()} for cell, arrays in needed.items()
     }
     chosen = "" if tuple(only) == ("*",) else f" --only {shlex.join(only)}"
     record = {

@@ -62,3 +62,9 @@ def test_results_of_no_commit_are_not_stored(tmp_path, commit):
     with pytest.raises(ValueError, match="commit, and run again"):
         store("active_sets", "sparse_toy", SparseToy(), of_commit(commit), ("*",), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_pieces_without_a_picture_do_not_take_the_place_of_those_that_have_one(tmp_path):
+    with pytest.raises(ValueError, match=r"needs other pieces than those that fit 'nothing\*': name more"):
+        store("active_sets", "sparse_toy", SparseToy(), of_commit("0" * 12), ("nothing*",), tmp_path)
+    assert not list(tmp_path.iterdir())
