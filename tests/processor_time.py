@@ -34,6 +34,7 @@ SHARES = {
     "kernels": 0.10,
     "checks": 0.09,
     "streaming": 0.07,
+    "graph": 0.07,
     ".": 0.07,
 }
 """Share of the processor time that each folder of tests may take, in a whole run by `make test`."""
