@@ -30,6 +30,20 @@ class TiltedFactors(NamedTuple):
     fourth: Array
     """Fourth cumulants, (N,)."""
 
+    @property
+    def lines(self) -> Array:
+        """Correlations between different factors (N, N), zero on the diagonal."""
+        return self.correlation - np.diag(self.correlation.diagonal())
+
+    @property
+    def two_loops(self) -> Array:
+        """The correction of second order of the evidence by factors: Σ_t κ₃(s) κ₃(t) ρ_st³ / 12 for each s, (N,).
+
+        The sum over s is what EP's evidence lacks (Opper, Paquet and Winther 2013, section 3).
+        """
+        parts: Array = self.third * (self.lines**3 @ self.third) / 12.0
+        return parts
+
 
 class ScalarCavities(NamedTuple):
     """The cavities of scalar factors, and what they act on together."""

@@ -29,7 +29,7 @@ from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.array_types import Array
 
-__all__ = ["CorrectedEvidence", "corrected_evidence", "three_loops", "two_loops"]
+__all__ = ["CorrectedEvidence", "corrected_evidence", "three_loops"]
 
 _RANK = 24  # eigenvectors of what four factors have between them
 _LATER = 30.0  # what the error has of Σ_s l_s²
@@ -91,17 +91,11 @@ def corrected_evidence(approximator: Approximator, solution: Solution, *, max_si
             f"max_size={size} (now {max_size})."
         )
     factors = approximator.tilted_factors(solution)
-    parts = two_loops(factors)
+    parts = factors.two_loops
     value = factors.evidence + float(parts.sum())
     error = abs(three_loops(factors).sum()) + _LATER * parts @ parts
     converged = factors.converged and solution.convergence.converged
     return CorrectedEvidence(approximator.name, value, value - solution.evidence, float(error), converged)
-
-
-def two_loops(factors: TiltedFactors) -> Array:
-    """The term of second order, Σ κ₃(s) κ₃(t) ρ_st³ / 12: what each factor s has in it, (N,)."""
-    parts: Array = factors.third * (_lines(factors) ** 3 @ factors.third) / 12.0
-    return parts
 
 
 def three_loops(factors: TiltedFactors) -> Array:
@@ -113,7 +107,7 @@ def three_loops(factors: TiltedFactors) -> Array:
     Σ κ₃(s) κ₃(t) κ₃(u) κ₃(v) ρ_st ρ_su ρ_sv ρ_tu ρ_tv ρ_uv / 24. Where no line forbids it, two factors of a term may be
     the same one.
     """
-    lines, third, fourth = _lines(factors), factors.third, factors.fourth
+    lines, third, fourth = factors.lines, factors.third, factors.fourth
     double = 0.5 * lines**2
     path = (double * third) @ (lines * third)  # over a double line and then a single one
     return np.array(
@@ -124,11 +118,6 @@ def three_loops(factors: TiltedFactors) -> Array:
             _complete(lines, third),
         ]
     )
-
-
-def _lines(factors: TiltedFactors) -> Array:
-    """Correlations between different factors (N, N), zero on the diagonal."""
-    return factors.correlation - np.diag(factors.correlation.diagonal())
 
 
 def _complete(lines: Array, third: Array) -> float:

@@ -62,12 +62,9 @@ def conditionals(hyper: HyperPosterior) -> Iterator[Conditional]:
 def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
     """Draws (draws, ...) of all value variables, and of latent values that are deterministic, by name."""
     hyper = fit.hyper_posterior
-    chosen = hyper.choose(draws, rng)
     values: dict[str, Array] = {}
-    for s in np.unique(chosen):
-        rows = np.flatnonzero(chosen == s)
-        conditional = Conditional(hyper.log_posterior, hyper.nodes[s].theta, hyper.solution(s))
-        for name, drawn in conditional.draw(rows.size, rng).items():
+    for rows, theta, solution in hyper.drawn(draws, rng):
+        for name, drawn in Conditional(hyper.log_posterior, theta, solution).draw(rows.size, rng).items():
             values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
     return values
 

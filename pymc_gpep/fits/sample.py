@@ -10,7 +10,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import xarray as xr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pymc.backends.base import MultiTrace
 from pymc.backends.ndarray import NDArray as Trace
 from pytensor.graph.basic import Variable
@@ -236,40 +236,35 @@ def _tell_of_points(fit: Fitted) -> None:
 
 
 def _draw_functions(
-    hyper: HyperPosterior, draws: int, rng: np.random.Generator, inputs: Array | None, gps: Gps
-) -> tuple[NDArray[np.int64], Array]:
-    """Draw nodes (draws,), and latent functions (draws, c, m) given these at inputs, or at the rows that were fitted.
+    hyper: HyperPosterior, draws: int, rng: np.random.Generator, inputs: Array | None, gps: Gps, normals: bool = False
+) -> tuple[Array, Array, Array]:
+    """Draw hyperparameters (draws, d), and latent functions (draws, c, m) given these, at inputs or the fitted rows.
 
-    The same generator gives the same functions at any inputs.
+    The same generator gives the same functions at any inputs. With `normals` the third array has the standard normals
+    of latent values at the model's own points, in the shape of the second; else it is empty.
 
     Raises
     ------
     MemoryError
         If they would not fit into memory.
     """
-    chosen = hyper.choose(draws, rng)
-    own = rng.spawn(len(hyper))  # what is drawn at a node does not depend on how many rows others were asked for
-    found: Array = np.empty(0)
-    for s in np.unique(chosen):
-        which = np.flatnonzero(chosen == s)
-        functions = hyper.log_posterior.latent(hyper.nodes[s].theta, hyper.solution(s), gps)
+    log_posterior = hyper.log_posterior
+    thetas, found, z = np.empty((draws, log_posterior.space.size)), np.empty(0), np.empty(0)
+    for rows, theta, solution in hyper.drawn(draws, rng):
+        functions = log_posterior.latent(theta, solution, gps)
         if not found.size:
             m = functions.n_points if inputs is None else len(inputs)
             _check_memory(draws, functions.n_functions, m)
             found = np.empty((draws, functions.n_functions, m))
-        for rows, drawn in functions.draw_at(own[s], which.size, inputs):
-            found[which[:, None], :, np.arange(rows.start, rows.stop)] = drawn.transpose(0, 2, 1)
-    return chosen, found
-
-
-def _standard_normals(hyper: HyperPosterior, chosen: NDArray[np.int64], f: Array, gps: Gps) -> Array:
-    """Standard normals of latent values f (s, c, n) at the model's own points, given the node of each draw; like f."""
-    z = np.empty_like(f)
-    for s in np.unique(chosen):
-        functions = hyper.log_posterior.latent(hyper.nodes[s].theta, hyper.solution(s), gps)
-        assert isinstance(functions, BlockFunctions)
-        z[chosen == s] = functions.standard_normals(f[chosen == s])
-    return z
+            z = np.empty_like(found) if normals else z
+        thetas[rows] = log_posterior.theta(theta)
+        (own,) = rng.spawn(1)  # the draws at one θ do not depend on how many rows were asked for
+        for some, drawn in functions.draw_at(own, rows.size, inputs):
+            found[rows[:, None], :, np.arange(some.start, some.stop)] = drawn.transpose(0, 2, 1)
+        if normals:
+            assert isinstance(functions, BlockFunctions)
+            z[rows] = functions.standard_normals(found[rows])
+    return thetas, found, z
 
 
 def _check_memory(draws: int, functions: int, rows: int) -> None:
@@ -318,12 +313,12 @@ def _recording(
         free, deterministics = _without_latents(classifier, free, deterministics)
 
     def by_functions(draws: int, rng: np.random.Generator) -> dict[str, Array]:
-        chosen, f = _draw_functions(hyper, draws, rng, None, gps)
-        points = [hyper.point(s) for s in range(len(hyper))]
-        values = {name: np.array([point[name] for point in points])[chosen] for name in points[0]}
+        thetas, f, z = _draw_functions(hyper, draws, rng, None, gps, normals=whole)
+        points = [log_posterior.point(theta) for theta in thetas]
+        values = {name: np.array([point[name] for point in points]) for name in points[0]}
         if not whole:
             return values | {latent.f.name: f[:, latent.rows] for latent in classifier.latents}
-        return values | space.variables.draws(points[0], f, _standard_normals(hyper, chosen, f, gps))
+        return values | space.variables.draws(points[0], f, z)
 
     return Recorder(classifier, free, deterministics, space.data, seed), by_functions
 
@@ -344,13 +339,16 @@ def _sampled_functions(
     """A DataTree of hyperparameters, and of latent functions at inputs, or at the rows that were fitted."""
     classifier, space = hyper.log_posterior.classifier, hyper.log_posterior.space
     parts = [_draw_functions(hyper, draws, own, inputs, gps) for own in rng.spawn(chains)]
-    chosen = np.array([nodes for nodes, _ in parts])
-    thetas = np.array([node.theta[: space.size] for node in hyper.nodes])
-    natural = datasets.natural(space, thetas.reshape(len(hyper), space.size))
-    posterior = natural.isel(node=xr.DataArray(chosen, dims=("chain", "draw"))) if natural.data_vars else xr.Dataset()
+    thetas = np.array([drawn for drawn, _, _ in parts])
+    natural = datasets.natural(space, thetas.reshape(-1, space.size), "draw")
+    found = {
+        name: (("chain", "draw", *map(str, value.dims[1:])), value.values.reshape(chains, draws, *value.shape[1:]))
+        for name, value in natural.data_vars.items()
+    }
+    posterior = xr.Dataset(found, coords={name: at for name, at in natural.coords.items() if name != "draw"})
     posterior = posterior.assign_coords(chain=np.arange(chains), draw=np.arange(draws))
     for latent in classifier.latents:
-        values = np.array([f[:, latent.rows] for _, f in parts])
+        values = np.array([f[:, latent.rows] for _, f, _ in parts])
         named = classifier.model.named_vars_to_dims.get(str(latent.f.name)) or [f"{latent.f.name}_dim_0"]
         functions = [str(named[0])] if latent.f.ndim > 1 else []
         posterior[latent.f.name] = (["chain", "draw", *functions, _NEW], values)

@@ -77,6 +77,8 @@ def to_datatree(fit: Fitted) -> xr.DataTree:
             tree[f"node_posteriors/{s}"] = hyper.log_posterior.stored(node.theta, solution)
     if hyper.draws is not None:
         tree["chains"] = hyper.draws
+    if hyper.density is not None:
+        tree["density"] = xr.Dataset({"theta": (("point", "parameter"), hyper.density)})
     tree.attrs = (
         trace.described()
         | log_posterior.described()

@@ -88,21 +88,23 @@ def sensitivity(
     if name not in rvs:
         raise ValueError(f"{name!r} is no hyperparameter; there are {', '.join(map(repr, rvs))}.")
     _check_priors(priors, rvs[name])
-    logs = _log_ratios(hyper, rvs[name], list(priors.values()))
-    weights = [hyper.weights]
-    for prior, own in zip(priors, np.log(hyper.weights) + logs, strict=True):
-        total = logsumexp(own)
-        if not np.isfinite(total):
+    points, of_points = hyper.continuous
+    thetas = np.concatenate([hyper.theta[:, : space.size], points])
+    logs = np.split(_log_ratios(hyper, thetas, rvs[name], list(priors.values())), [len(hyper)], axis=1)
+    weights = [(hyper.weights, of_points)]
+    for prior, *own in zip(priors, np.log(hyper.weights) + logs[0], np.log(of_points) + logs[1], strict=True):
+        total = [logsumexp(each) for each in own]
+        if not np.isfinite(total).all():
             raise ValueError(f"The prior {prior!r} has no density where the fit has its nodes.")
-        weights.append(np.exp(own - total))
-        if (count := _effective(weights[-1])) < _FEW <= _effective(hyper.weights):
+        weights.append((np.exp(own[0] - total[0]), np.exp(own[1] - total[1])))
+        if (count := _effective(weights[-1][0])) < _FEW <= _effective(hyper.weights):
             warn(
                 f"Too few nodes of the fit are where the prior {prior!r} has its mass: they count as {count:.1f}. Its "
                 "rows say little. Fit the model again with that prior."
             )
-    tables = summaries(hyper, weights, effects, hyperparameters, prob, seed=0)
+    tables = summaries(hyper, weights, effects, hyperparameters, prob)
     fitted = tables[0]
-    for table, own in zip(tables, weights, strict=True):
+    for table, (own, _) in zip(tables, weights, strict=True):
         table["shift"] = (table["mean"] - fitted["mean"]) / fitted["sd"]
         table["effective_nodes"] = _effective(own)
     return pd.concat(dict(zip([FITTED, *priors], tables, strict=True)), names=["prior", "variable"])
@@ -133,13 +135,14 @@ def _check_priors(priors: Mapping[str, Any], rv: TensorVariable) -> None:
             raise ValueError(f"The prior {name!r} has shape {own}, but {rv.name!r} has {shape}. Leave out its shape.")
 
 
-def _log_ratios(hyper: HyperPosterior, rv: TensorVariable, priors: Sequence[TensorVariable]) -> Array:
-    """Return log densities (p, s) of priors at the nodes, less those of the prior of a random variable."""
+def _log_ratios(hyper: HyperPosterior, thetas: Array, rv: TensorVariable, priors: Sequence[TensorVariable]) -> Array:
+    """Return log densities (p, s) of priors at flat vectors (s, d), less those of the prior of a random variable."""
     space = hyper.log_posterior.space
     model = space.classifier.model
     (natural,) = model.replace_rvs_by_values([rv])
     own = model.logp(vars=[rv], jacobian=False)
     wanted = [own, *(pm.logp(prior, natural).sum() for prior in priors)]
     function = graph_function(model, space.value_vars, graph_replace(wanted, space.data, strict=False))
-    found = np.array([function(*(hyper.point(s)[v.name] for v in space.value_vars)) for s in range(len(hyper))])
+    points = (space.point(theta) for theta in thetas)
+    found = np.array([function(*(point[v.name] for v in space.value_vars)) for point in points])
     return np.asarray(found[:, 1:].T - found[:, 0])

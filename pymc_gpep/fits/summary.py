@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from scipy.special import ndtr, owens_t
-from scipy.stats import norm, qmc
 
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.approximations.third_cumulants import third_cumulants
@@ -37,7 +36,6 @@ __all__ = ["SkewNormals", "checked_prob", "second_order", "summaries", "summaris
 _MOST_SKEWED = 0.99  # of the size of skewness; skew normal distributions have less than 0.9953
 _HALVINGS = 60  # of the range in which a quantile is
 _RANGE = 12.0  # standard deviations
-_POINTS = 10  # 2 to the power of it are drawn of hyperparameters
 _MOST_VALUES = 3000  # latent values of which all pairs are looked at
 _COLUMNS = 64  # entries of variables whose covariances with all rows are held at a time
 
@@ -82,13 +80,12 @@ def summary(
     names: str | Sequence[str] | None = None,
     *,
     ci_prob: float | None = None,
-    random_seed: int = 0,
 ) -> pd.DataFrame:
     """Summarise effects and hyperparameters in a table of the form that `arviz.summary` has.
 
     Marginals of effects are skewed where the likelihood is. With up to 3000 latent values, standard deviations of
     `"ep"`, `"nested_ep"` and `"qep"` have a correction of second order, which `std_data` has not. Marginals of
-    hyperparameters have the moments of the nodes, on the unconstrained scale.
+    hyperparameters are those of the draws that `sample` takes, of a density or of the nodes.
 
     Parameters
     ----------
@@ -96,8 +93,6 @@ def summary(
         Names of effects and hyperparameters. Without them, all effects, see `effects`, and all hyperparameters.
     ci_prob : float, optional
         Probability of the interval between equal tails; ArviZ's `stats.ci_prob` if not given.
-    random_seed : int
-        Seed of the points by which hyperparameters are averaged.
 
     Returns
     -------
@@ -117,7 +112,8 @@ def summary(
     """
     fit.log_posterior.check_effects("summary")
     hyper = fit.hyper_posterior
-    return summaries(hyper, [hyper.weights], *summarised(fit.classifier, names), checked_prob(ci_prob), random_seed)[0]
+    weights = [(hyper.weights, hyper.continuous[1])]
+    return summaries(hyper, weights, *summarised(fit.classifier, names), checked_prob(ci_prob))[0]
 
 
 def summarised(classifier: GPClassifier, names: str | Sequence[str] | None) -> tuple[list[str], list[str]]:
@@ -132,25 +128,28 @@ def summarised(classifier: GPClassifier, names: str | Sequence[str] | None) -> t
 
 def summaries(
     hyper: HyperPosterior,
-    weights: Sequence[Array],
+    weights: Sequence[tuple[Array, Array]],
     names: Sequence[str],
     hyperparameters: Sequence[str],
     ci_prob: float,
-    seed: int,
 ) -> list[pd.DataFrame]:
-    """Return a table of `Fit.summary` for each of several weights (s,) of the nodes, which sum to 1."""
+    """Return a table of `Fit.summary` for each of several pairs of weights, which sum to 1.
+
+    The first (s,) are weights of the nodes, the second (m,) those of the points of `HyperPosterior.continuous`.
+    """
     tails = 0.5 * (1.0 - ci_prob), 0.5 * (1.0 + ci_prob)
     ends = [f"eti{round(100 * ci_prob)}_{end}" for end in ("lb", "ub")]
     mixture, labels = _of_effects(hyper, names) if names else (None, [])
+    natural = hyper.log_posterior.space.natural(hyper.continuous[0]) if hyperparameters else {}
     tables = []
-    for own in weights:
+    for own, of_points in weights:
         found = []
         if mixture is not None:
             mixed = mixture._replace(weights=own)
             rows = np.column_stack([*mixed.moments(), *map(mixed.quantiles, tails)])
             found.append(pd.DataFrame(rows, index=labels))
         if hyperparameters:
-            found.append(_of_hyperparameters(hyper, own, hyperparameters, tails, seed))
+            found.append(_of_hyperparameters(hyper, natural, of_points, hyperparameters, tails))
         tables.append(pd.concat(found).set_axis(["mean", "sd", *ends], axis=1))
     return tables
 
@@ -228,32 +227,29 @@ def second_order(weights: Array, cov: Array) -> Array:
 
 
 def _of_hyperparameters(
-    hyper: HyperPosterior, weights: Array, names: Sequence[str], tails: tuple[float, float], seed: int
+    hyper: HyperPosterior,
+    natural: dict[str, Array],
+    weights: Array,
+    names: Sequence[str],
+    tails: tuple[float, float],
 ) -> pd.DataFrame:
-    """By draws of the unconstrained: skew normal marginals, and the correlations that the nodes have."""
-    theta = hyper.theta[:, : hyper.log_posterior.space.size]
-    centre = weights @ theta
-    apart = theta - centre
-    cov = apart.T @ (weights[:, None] * apart)
-    sd = np.sqrt(cov.diagonal())
-    unit = np.divide(apart, sd, out=np.zeros_like(apart), where=sd > 0.0)
-    correlation = unit.T @ (weights[:, None] * unit)
-    correlation[np.diag_indices(len(sd))] = 1.0
-    values, vectors = np.linalg.eigh(correlation)
-    normal = norm.ppf(qmc.Sobol(len(sd), rng=seed).random_base2(_POINTS))
-    u = ndtr(normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T)
-    # Each by interpolation between quantiles of its own marginal.
-    own = SkewNormals(np.ones(1), centre[None], sd[None], (weights @ unit**3)[None])
-    grid = ndtr(np.linspace(-4.0, 4.0, 65))
-    levels = np.array([own.quantiles(p) for p in grid])
-    draws = np.column_stack([np.interp(u[:, j], grid, levels[:, j]) for j in range(len(sd))])
-    natural = hyper.log_posterior.space.natural(draws)
+    """Return means, standard deviations and quantiles of weighted values (m, ...) of hyperparameters."""
     rows, labels = [], []
     for name in names:
-        flat = natural[name].reshape(len(draws), -1)
-        rows.append(np.column_stack([flat.mean(axis=0), flat.std(axis=0), *np.quantile(flat, tails, axis=0)]))
+        flat = natural[name].reshape(len(weights), -1)
+        mean = weights @ flat
+        sd = np.sqrt(weights @ (flat - mean) ** 2)
+        rows.append(np.column_stack([mean, sd, *(_quantiles(flat, weights, p) for p in tails)]))
         labels += _labels(hyper, name, natural[name].shape[1:])
     return pd.DataFrame(np.concatenate(rows), index=labels)
+
+
+def _quantiles(values: Array, weights: Array, p: float) -> Array:
+    """Return the quantiles (k,) of weighted values (m, k), each of which has half of its weight below it."""
+    order = np.argsort(values, axis=0, kind="stable")
+    below = np.cumsum(weights[order], axis=0) - 0.5 * weights[order]
+    ordered = np.take_along_axis(values, order, axis=0)
+    return np.array([np.interp(p, below[:, k], ordered[:, k]) for k in range(values.shape[1])])
 
 
 def _labels(hyper: HyperPosterior, name: str, shape: tuple[int, ...]) -> list[str]:

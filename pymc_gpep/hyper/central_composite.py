@@ -8,7 +8,7 @@ import numpy as np
 from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.curvature import GaussianAtMaximum, gaussian_at
+from pymc_gpep.hyper.curvature import GaussianAtMaximum, drawn_between, gaussian_at
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyper_method import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
@@ -77,7 +77,11 @@ class CentralComposite(HyperMethod):
         wanted = weights > _NEGLIGIBLE * weights.sum()
         heavy = [node for node, want in zip(good, wanted, strict=True) if want]
         evidence = best.log_posterior + gaussian.log_volume + float(logs.max() + np.log(weights.sum()))
-        return self.posterior(log_posterior, heavy, weights[wanted], [failures(nodes)], log_evidence=evidence)
+        z = np.concatenate([np.zeros((1, d)), (side * u)[kept]])
+        density = gaussian.at(drawn_between(z, [best, *good], gaussian, random_seed))
+        return self.posterior(
+            log_posterior, heavy, weights[wanted], [failures(nodes)], log_evidence=evidence, density=density
+        )
 
 
 def _spread(log_posterior: LogPosterior, gaussian: GaussianAtMaximum, best: Evaluation) -> tuple[Array, Neighbours]:

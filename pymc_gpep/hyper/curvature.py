@@ -1,22 +1,28 @@
 """The Gaussian at the maximum of the hyperparameters' log posterior."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.surrogate import DRAWS, Points, Surrogate
 
-__all__ = ["GaussianAtMaximum", "gaussian_at", "hessian", "second_derivatives"]
+__all__ = ["GaussianAtMaximum", "Scales", "gaussian_at", "hessian", "scales_at", "second_derivatives"]
 
 
 _FIRST_STEP = 0.03  # in units of the unconstrained space, before its scale is known
 _STEP = 0.1  # in conditional standard deviations; the error of a central difference is of the order of its square
 _RANGE = 2.5  # factor by which a step may be off
 _CURVED = 1e-4  # smallest eigenvalue, relative to the diagonal, that counts as curvature
+_FLAT = 0.02  # smallest eigenvalue of a scaled precision that is taken for one
+_SLOPES = 1000  # numbers beyond which slopes at nodes are left out of an interpolation
+_DOUBLINGS = 9  # of the first step along an axis without curvature
 
 
 class GaussianAtMaximum(NamedTuple):
@@ -40,6 +46,53 @@ class GaussianAtMaximum(NamedTuple):
     def at(self, z: Array) -> Array:
         """Hyperparameters (s, d) for standardised ones."""
         return self.mean + z @ self.root.T
+
+
+def drawn_between(z: Array, nodes: Sequence[Evaluation], gaussian: GaussianAtMaximum, random_seed: int) -> Array:
+    """Draws (m, d) from the density that is interpolated between nodes, at standardised places z (s, d)."""
+    places, first = np.unique(z.round(9), axis=0, return_index=True)
+    values = np.array([nodes[s].log_posterior for s in first]) - gaussian.near[0].log_posterior
+    slopes = np.array([nodes[s].gradient for s in first]) @ gaussian.root
+    if slopes.size > _SLOPES:
+        slopes = np.full_like(slopes, np.nan)
+    return Surrogate(Points(places, values, slopes), -np.eye(places.shape[1])).draws(DRAWS, random_seed)[0]
+
+
+class Scales(NamedTuple):
+    """Standardised coordinates z about a maximum, θ = mean + scale z along the axes that are integrated over."""
+
+    mean: Array
+    axes: NDArray[np.int64]
+    """Numbers (k,) of the elements of θ that are integrated over."""
+    scale: Array
+    """Standard deviations (k,) given the others."""
+    mixed: Array
+    """Second derivatives (k, k) in z, those of one coordinate twice being −1; negative definite."""
+    near: tuple[Evaluation, ...]
+    held: str
+    """Elements that stay at the maximum, and why, in words; empty if there are none."""
+
+    @property
+    def size(self) -> int:
+        """How many coordinates there are."""
+        return len(self.axes)
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """Known ends that starts are predicted from, in units of standard deviations."""
+        units = np.ones(self.mean.size)
+        units[self.axes] = self.scale
+        return Neighbours(tuple(e.theta for e in self.near), tuple(e.start for e in self.near), np.diag(units))
+
+    def at(self, z: Array) -> Array:
+        """Hyperparameters (s, d) for standardised ones (s, k)."""
+        theta = np.tile(self.mean, (len(z), 1))
+        theta[:, self.axes] += self.scale * z
+        return theta
+
+    def slope(self, gradient: Array) -> Array:
+        """Derivatives in z (k,) from those in θ (d,)."""
+        return np.asarray(gradient[self.axes] * self.scale)
 
 
 def second_derivatives(log_posterior: LogPosterior, centre: Evaluation, steps: Array) -> Array:
@@ -101,3 +154,58 @@ def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> GaussianAtMaxi
         )
     values, vectors = np.linalg.eigh(precision)
     return GaussianAtMaximum(theta, vectors / np.sqrt(values), (optimum.best, *around))
+
+
+def scales_at(log_posterior: Any, best: Evaluation) -> Scales:
+    """Standardised coordinates about the maximum, also where the log posterior is not curved there.
+
+    Without curvature along an axis its unit is the distance at which the log posterior has fallen by ½. Axes along
+    which it does not fall stay at the maximum. Directions without curvature count as little curved.
+
+    Raises
+    ------
+    ValueError
+        If the log posterior falls along no axis.
+    """
+    theta, loose = best.theta, log_posterior.loosely()
+    second, around = hessian(loose, best)
+    second = np.nan_to_num(second)
+    curvature = -second.diagonal()
+    scale = np.zeros(theta.size)
+    good = curvature > _CURVED
+    scale[good] = 1.0 / np.sqrt(curvature[good])
+    for axis in np.flatnonzero(~good):
+        scale[axis] = _distance_of_fall(loose, best, axis)
+    axes = np.flatnonzero(scale > 0.0)
+    if not axes.size:
+        raise ValueError(
+            "The log posterior does not fall along any hyperparameter, so that it cannot be integrated. Give "
+            "hyperparameters priors that hold them, or keep them at their maximum, hyper='map'."
+        )
+    precision = -second[np.ix_(axes, axes)] * np.outer(scale[axes], scale[axes])
+    precision[np.diag_indices(len(axes))] = 1.0
+    values, vectors = np.linalg.eigh(precision)
+    if values[0] < _FLAT:
+        precision = (vectors * np.maximum(values, _FLAT)) @ vectors.T
+    names = (
+        [name for axis, name in enumerate(log_posterior.space.parameters) if axis not in axes]
+        if len(axes) < theta.size
+        else []
+    )
+    held = f"{', '.join(names)} stay at the maximum, since the log posterior does not fall there" if names else ""
+    return Scales(theta, axes, scale[axes], -precision, (best, *around), held)
+
+
+def _distance_of_fall(log_posterior: Any, best: Evaluation, axis: int) -> float:
+    """Distance along an axis at which the log posterior has fallen by ½ on one side; 0 if it does not fall."""
+    step = _FIRST_STEP
+    for _ in range(_DOUBLINGS):
+        for side in (-step, step):
+            theta = best.theta.copy()
+            theta[axis] += side
+            found = log_posterior(theta, best.start)
+            fall = best.log_posterior - found.log_posterior
+            if fall > 0.5:
+                return step / np.sqrt(2.0 * fall)
+        step *= 2.0
+    return 0.0

@@ -14,6 +14,7 @@ from pymc_gpep.hyper.hyper_method import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.surrogate import DRAWS
 
 __all__ = ["LaplaceNodes", "standard_normal_nodes"]
 
@@ -46,7 +47,10 @@ class LaplaceNodes(HyperMethod):
         nodes = evaluate_nodes(log_posterior, thetas, gaussian.neighbours, progressbar)
         good = self.usable(nodes)
         evidence = optimum.best.log_posterior + gaussian.log_volume
-        return self.posterior(log_posterior, good, np.ones(len(good)), [failures(nodes)], log_evidence=evidence)
+        density = gaussian.at(standard_normal_nodes(DRAWS, d, random_seed))
+        return self.posterior(
+            log_posterior, good, np.ones(len(good)), [failures(nodes)], log_evidence=evidence, density=density
+        )
 
 
 def standard_normal_nodes(nodes: int, d: int, random_seed: int) -> Array:

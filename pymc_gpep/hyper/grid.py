@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import positive
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.curvature import gaussian_at
+from pymc_gpep.hyper.curvature import drawn_between, gaussian_at
 from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.hyper_method import HyperMethod, evaluate_nodes, failures
+from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
@@ -23,7 +23,6 @@ _FURTHEST = 20  # steps from the maximum in each direction
 _FEW = 4  # nodes along an axis, below which they come closer
 _FINEST = 0.2  # of the step, about as close as they come
 _NODES = 5000  # evaluations at which the grid ends
-_ABOVE = 0.5  # of the log posterior, by which a node may be above the maximum
 _NEIGHBOURS = 64  # that a start is predicted from
 
 type _Place = tuple[int, ...]
@@ -88,9 +87,13 @@ class Grid(HyperMethod):
         top = float(logs.max())
         weights = np.exp(logs - top)
         cell = float(np.log(spacing).sum()) + float(np.linalg.slogdet(gaussian.root)[1])
-        reasons = [failures(found.values()), _open(kept, edge, spacing / self.step), _higher(top, best)]
+        reasons = [failures(found.values()), _open(kept, edge, spacing / self.step), above_maximum(top, best)]
         evidence = top + cell + float(np.log(weights.sum()))
-        return self.posterior(log_posterior, list(kept.values()), weights, reasons, log_evidence=evidence)
+        z = spacing * np.array(list(kept))
+        density = gaussian.at(drawn_between(z, list(kept.values()), gaussian, random_seed))
+        return self.posterior(
+            log_posterior, list(kept.values()), weights, reasons, log_evidence=evidence, density=density
+        )
 
     def _kept(self, found: dict[_Place, Evaluation | None], best: Evaluation) -> dict[_Place, Evaluation]:
         """Return the nodes whose density is not negligible beside the highest."""
@@ -108,17 +111,6 @@ def _open(kept: dict[_Place, Evaluation], edge: list[_Place], spacing: Array) ->
     return (
         f"the density is not negligible {_FURTHEST} steps from the maximum, where the grid ends. Give hyperparameters "
         "priors that hold them, or take hyper='nuts'"
-    )
-
-
-def _higher(top: float, best: Evaluation) -> str:
-    """Return by how much a node is above the maximum that the search found, in words; empty if it hardly is."""
-    above = top - best.log_posterior
-    if above < _ABOVE:
-        return ""
-    return (
-        f"the log posterior of a node is {above:.3g} above the maximum that the search found. Take more "
-        "starts=..., and look at the scales of data and priors"
     )
 
 

@@ -15,10 +15,11 @@ from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.progress import progress_bar
 
-__all__ = ["HyperMethod", "evaluate_nodes", "failures"]
+__all__ = ["HyperMethod", "above_maximum", "evaluate_nodes", "failures"]
 
 _NEIGHBOURS = 64  # that a start is predicted from
 _TOGETHER = 16  # evaluations that do not wait for each other
+_ABOVE = 0.5  # of the log posterior, by which a node may be above the maximum
 
 
 @dataclass(frozen=True)
@@ -128,3 +129,14 @@ def failures(nodes: Iterable[Evaluation | None]) -> str:
     found = list(nodes)
     failed = found.count(None)
     return f"the approximation failed at {failed} of {len(found)} points, which were left out" if failed else ""
+
+
+def above_maximum(top: float, best: Evaluation) -> str:
+    """Return by how much a node is above the maximum that the search found, in words; empty if it hardly is."""
+    above = top - best.log_posterior
+    if above < _ABOVE:
+        return ""
+    return (
+        f"the log posterior of a node is {above:.3g} above the maximum that the search found. Take more "
+        "starts=..., and look at the scales of data and priors"
+    )

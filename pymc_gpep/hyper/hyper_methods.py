@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pymc_gpep.hyper.adaptive import Adaptive
 from pymc_gpep.hyper.central_composite import CentralComposite
 from pymc_gpep.hyper.gaussian_nodes import LaplaceNodes
 from pymc_gpep.hyper.grid import Grid
@@ -35,7 +36,7 @@ class Maximum(HyperMethod):
 
 HYPER: dict[str, type[HyperMethod]] = {
     method.name: method
-    for method in (Maximum, LaplaceNodes, Grid, CentralComposite, ImportanceSampling, MeanField, MarkovChain)
+    for method in (Maximum, Adaptive, LaplaceNodes, Grid, CentralComposite, ImportanceSampling, MeanField, MarkovChain)
 }
 """Names for `pm.fit(hyper=...)` → what they stand for, the default first."""
 

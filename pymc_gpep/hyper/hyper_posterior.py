@@ -9,6 +9,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from pymc.blocking import PointType
 
+from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior
@@ -18,6 +19,8 @@ __all__ = ["HyperPosterior"]
 
 
 _TOGETHER = 16  # solutions that do not wait for each other
+_SOLVES = 400  # solutions that draws are made of, at most
+_WORK = 200_000_000  # numbers in the matrices of all of them
 _ENTRIES = 32_000_000  # of the matrices of solutions that are kept, taken as (c n)² each: 256 MB
 
 
@@ -47,6 +50,8 @@ class HyperPosterior:
         standard error of log p(y).
     draws : DataTree, optional
         The Markov chains that nodes were taken from.
+    density : array (m, d), optional
+        Draws of equal weight from a continuous density of θ, where the method makes one. Nodes have its averages.
     solved : mapping, optional
         Solutions that are known, by the bytes of their flat vectors.
 
@@ -67,6 +72,7 @@ class HyperPosterior:
     message: str = ""
     weighing: Weighing | None = None
     draws: xr.DataTree | None = None
+    density: Array | None = None
     solved: InitVar[Mapping[bytes, Any] | None] = None
 
     def __post_init__(self, solved: Mapping[bytes, Any] | None) -> None:
@@ -120,6 +126,54 @@ class HyperPosterior:
                 self._kept[node.theta.tobytes()] = solution
         return ((self.nodes[s], self.solution(s)) for s in range(len(self)))
 
-    def choose(self, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw nodes, each with the probability that is its weight; (draws,)."""
-        return rng.choice(len(self), size=draws, p=self.weights)
+    @property
+    def continuous(self) -> tuple[Array, Array]:
+        """Points (m, d) of the marginals of θ and their weights (m,): draws from the density, or else the nodes."""
+        if self.density is None:
+            return self.theta[:, : self.log_posterior.space.size], self.weights
+        return self.density, np.full(len(self.density), 1.0 / len(self.density))
+
+    def drawn(self, draws: int, rng: np.random.Generator) -> Iterator[tuple[NDArray[np.int64], Array, Any]]:
+        """Draw θ; yield which of the draws have one θ (k,), that θ, and a solution of the latent values.
+
+        Draws from a density have the solution at their own θ, of which there are as many as a fixed amount of work
+        allows. Each of these then has the same number of draws, give or take one. Without a density, and where there is
+        no joint posterior of all rows, θ is that of a node, drawn by its weight.
+        """
+        if self.density is None or not self.log_posterior.joint:
+            chosen = rng.choice(len(self), size=draws, p=self.weights)
+            for s in np.unique(chosen):
+                yield np.flatnonzero(chosen == s), self.nodes[s].theta, self.solution(s)
+            return
+        limit = max(len(self), min(_SOLVES, _WORK // max(self.log_posterior.entries, 1)))
+        count = min(draws, limit, len(self.density))
+        thetas = self.density[rng.choice(len(self.density), size=count, replace=False)]
+        place = rng.permutation(draws) % count
+        near = self._neighbours()
+        for first in range(0, count, _TOGETHER):
+            some = thetas[first : first + _TOGETHER]
+            found = self.log_posterior.solve_each(self._near(theta, near) for theta in some)
+            for s, (theta, solution) in enumerate(zip(some, found, strict=True), first):
+                if not solution.converged:
+                    closest = int(np.argmin((((self.theta - theta) / self._spread) ** 2).sum(axis=1)))
+                    theta, solution = self.nodes[closest].theta, self.solution(closest)
+                yield np.flatnonzero(place == s), theta, solution
+
+    @property
+    def _spread(self) -> Array:
+        """Standard deviations of θ over the density, 1 where it has none, (d,)."""
+        assert self.density is not None
+        spread = self.density.std(axis=0)
+        return np.where(spread > 0.0, spread, 1.0)
+
+    def _neighbours(self) -> Neighbours | None:
+        """Ends at the nodes that starts are predicted from; None in a fit from a file without them."""
+        known = [node for node in self.nodes if node.start.size]
+        if not known:
+            return None
+        return Neighbours(tuple(n.theta for n in known), tuple(n.start for n in known), np.diag(self._spread))
+
+    def _near(self, theta: Array, near: Neighbours | None) -> Evaluation:
+        """An evaluation at θ that only says where a solve may start."""
+        start = np.empty(0) if near is None else near.predict(self.log_posterior.approximator, theta)
+        return self.nodes[0]._replace(theta=theta, start=start)

@@ -82,7 +82,7 @@ class MarkovChain(HyperMethod):
         nodes = evaluate_nodes(log_posterior, thetas, near, progressbar)
         good = self.usable(nodes)
         found = [failures(nodes), *_complaints(data, names)]
-        return self.posterior(log_posterior, good, np.ones(len(good)), found, draws=data)
+        return self.posterior(log_posterior, good, np.ones(len(good)), found, draws=data, density=chains)
 
 
 def _complaints(data: xr.DataTree, names: list[str]) -> list[str]:

@@ -20,8 +20,7 @@ from pymc_gpep.fits.callback import check_callbacks
 from pymc_gpep.fits.checkpoint import read_checkpoint
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import HyperPosterior, Maximum, hyper_method
-from pymc_gpep.hyper.central_composite import CentralComposite
-from pymc_gpep.hyper.grid import Grid
+from pymc_gpep.hyper.adaptive import Adaptive
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
@@ -40,7 +39,8 @@ from pymc_gpep.variational.plans.plans import PLANS, plan_for
 __all__ = ["GPInference", "taken"]
 
 _log = logging.getLogger(__name__)
-_MOST_FOR_GRID, _MOST_FOR_CCD = 2, 6  # hyperparameters, beyond which a grid or a design has many nodes
+_MOST_OF_PROCESSES = 0  # hyperparameters of Gaussian processes alone that are integrated over by default
+_WORK = 2e8  # numbers c n³ of their algebra, up to which a fit takes seconds
 _MANY = 15  # hyperparameters, beyond which a maximum is a poor stand-in for their posterior
 
 
@@ -142,7 +142,7 @@ class GPInference(Inference):
         left_off, values, self._plan = _begun(start, self._plan, kind.by_steps)
         seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
         first = space.initial_point(values, seed)
-        hyper = hyper or (Maximum.name if kind.by_steps else _default_hyper(space))
+        hyper = hyper or (Maximum.name if kind.by_steps else _default_hyper(space, dense=kind.sums))
         self._hyper = hyper_method(hyper, hyper_options)
         self._hyper.check(approximator, method)
         units = start.trace.units if isinstance(start, Fit) and _same_parameters(start, space) else None
@@ -351,21 +351,21 @@ def _begun(start: Any, plan: Any, batches: bool) -> tuple[LeftOff | None, Mappin
     return None, start, plan
 
 
-def _default_hyper(space: Hyperparameters) -> str:
+def _default_hyper(space: Hyperparameters, dense: bool) -> str:
     """Return how hyperparameters are treated where a user does not say it, and warn of many."""
-    size = space.size
-    if not space.classifier.effects or not size:
+    size, classifier = space.size, space.classifier
+    if not size:
         return Maximum.name
-    if size <= _MOST_FOR_CCD:
-        return Grid.name if size <= _MOST_FOR_GRID else CentralComposite.name
+    if not classifier.effects:
+        work = classifier.n_functions * float(classifier.n_points) ** 3
+        return Adaptive.name if dense and size <= _MOST_OF_PROCESSES and work <= _WORK else Maximum.name
+    if size <= _MANY:
+        return Adaptive.name
     names = ", ".join(dict.fromkeys(space.owners))
-    if size > _MANY:
-        warn(
-            f"{size} hyperparameters, {names}, stay at their maximum, which says nothing of their uncertainty. "
-            "gpep.marginalize(model) and pm.sample integrate over so many."
-        )
-    else:
-        _log.info("%d hyperparameters, %s, stay at their maximum: pm.fit(..., hyper='ccd') integrates.", size, names)
+    warn(
+        f"{size} hyperparameters, {names}, stay at their maximum, which says nothing of their uncertainty. "
+        "gpep.marginalize(model) and pm.sample integrate over so many."
+    )
     return Maximum.name
 
 

@@ -1,0 +1,270 @@
+"""A log density of a few standardised hyperparameters, interpolated through values and slopes at some points.
+
+Each axis has a warped coordinate x, in which the log density along the axis is −½ x². The interpolant is a quadratic
+form in these coordinates, with the mixed second derivatives at the centre, and a Gaussian process of the rest. The
+process has a squared exponential covariance and interpolates values and slopes together (Solak and others 2003). Its
+length scale is one of a few, by its marginal likelihood. Log densities far below the maximum are compressed first, as
+−c log(1 − l / c), so that a steep slope far out says little of the rest.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
+from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
+from scipy.stats import norm, qmc
+
+from pymc_gpep.array_types import Array
+
+__all__ = ["DRAWS", "Points", "Surrogate"]
+
+DRAWS = 4096
+"""Draws that stand for a density."""
+
+_LENGTHS = 1.0, 1.5, 2.5, 4.0, 7.0  # length scales of the process, in warped coordinates
+_FEW = 3  # axes for which the longest would extrapolate without bounds
+_LARGE = 700  # numbers for which one length scale is tried, that of the surrogate before
+_NUGGET = 1e-8  # variance of the noise of values and slopes, relative to their own
+_COMPRESSED = 12.0  # fall of the log density at which compression begins, and one more for each axis
+_DEEPEST = 30.0  # compressed log density, in units of c, that is told apart
+_MARGIN = 1.0  # of the log density above the highest point
+_STEEPEST = 0.05, 20.0  # limits of dx / dt
+_TABLE = 400  # entries of a table of a warp
+_FURTHEST = 12.0  # warped coordinate where a table ends
+_PROPOSALS = 13  # 2 to the power of it are weighted
+_WIDER = 1.2  # scale of proposals over that of the quadratic form
+_WORTH = 0.1  # effective share of weighted draws, below which chains go on from these
+_CHAINS, _STEPS, _BETWEEN, _LEAPS = 1024, 40, 5, 6
+
+
+class Points(NamedTuple):
+    """Points at which the log density is known, relative to its value at the centre. The centre is one of them."""
+
+    z: Array
+    """(n, d)."""
+    value: Array
+    """(n,)."""
+    slope: Array
+    """(n, d); NaN where slopes are not known."""
+
+    @property
+    def axis(self) -> Array:
+        """Number of the axis that a point stands on, −1 for none, (n,)."""
+        beside = self.z != 0.0
+        return np.where(beside.sum(axis=1) == 1, beside.argmax(axis=1), -1)
+
+
+class Surrogate:
+    """The interpolated log density.
+
+    Parameters
+    ----------
+    points : Points
+    mixed : array (d, d)
+        Second derivatives of the log density at the centre, those of one coordinate twice being −1.
+    length : float, optional
+        Length scale that is taken where there are too many points to try several.
+    """
+
+    def __init__(self, points: Points, mixed: Array, length: float | None = None) -> None:
+        n, self.d = points.z.shape
+        self._precision = -mixed
+        self._warps = [_Warp(points, j) for j in range(self.d)]
+        self._top, self._unit = points.value.max() + _MARGIN, _COMPRESSED + self.d
+        self._x = self._warped(points.z)
+        base = -0.5 * np.einsum("na,ab,nb->n", self._x, self._precision, self._x)
+        values = self._compressed(points.value) - self._compressed(base)
+        slopes = points.slope / self._stretch(points.z) * self._rate(points.value)[:, None]
+        slopes += self._x @ self._precision * self._rate(base)[:, None]
+        self._known = np.concatenate([np.full(n, True), np.isfinite(slopes).ravel()])
+        self._data = np.concatenate([values, slopes.ravel()])[self._known]
+        lengths = _LENGTHS if self.d > _FEW else _LENGTHS[:-1]
+        if length is not None and len(self._data) > _LARGE:
+            lengths = (length,)
+        fits = [self._fit(each) for each in lengths]
+        _, self.length, self.amplitude, self._root = max(fits, key=lambda fit: fit[0])
+        weights = np.zeros(n * (1 + self.d))
+        weights[self._known] = cho_solve((self._root, True), self._data)
+        self._alpha, self._beta = weights[:n], weights[n:].reshape(n, self.d)
+
+    def _warped(self, z: Array) -> Array:
+        return np.column_stack([warp(z[:, j]) for j, warp in enumerate(self._warps)])
+
+    def _stretch(self, z: Array) -> Array:
+        return np.column_stack([warp.rate(z[:, j]) for j, warp in enumerate(self._warps)])
+
+    def _compressed(self, value: Array) -> Array:
+        return -self._unit * np.log1p((self._top - np.minimum(value, self._top)) / self._unit)
+
+    def _rate(self, value: Array) -> Array:
+        return (value < self._top) / (1.0 + (self._top - np.minimum(value, self._top)) / self._unit)
+
+    def __call__(self, z: Array) -> Array:
+        """Log density (m,) at points (m, d), relative to the centre."""
+        return self._at(self._warped(z))[0]
+
+    def _at(self, x: Array) -> tuple[Array, Array]:
+        """Log density (m,) and derivatives (m, d) in warped coordinates (m, d)."""
+        square = self.length**2
+        distance = (x**2).sum(axis=1)[:, None] + (self._x**2).sum(axis=1) - 2.0 * x @ self._x.T
+        kernel = np.exp(-0.5 * np.maximum(distance, 0.0) / square)
+        weighted = kernel * (self._alpha + (x @ self._beta.T - (self._x * self._beta).sum(axis=1)) / square)
+        pull = x @ self._precision
+        base = -0.5 * (x * pull).sum(axis=1)
+        compressed = self._compressed(base) + weighted.sum(axis=1)
+        compressed = np.clip(compressed, -_DEEPEST * self._unit, 0.0)
+        slope = (weighted @ self._x - weighted.sum(axis=1)[:, None] * x + kernel @ self._beta) / square
+        slope -= pull * self._rate(base)[:, None]
+        return self._top - self._unit * np.expm1(-compressed / self._unit), slope * np.exp(-compressed / self._unit)[
+            :, None
+        ]
+
+    def _covariance(self, a: Array, b: Array, length: float) -> Array:
+        """Covariance of values and slopes at points a (m, d) and b (n, d): (m (1 + d), n (1 + d))."""
+        (m, d), n = a.shape, len(b)
+        away = (a[:, None] - b) / length
+        k = np.exp(-0.5 * (away**2).sum(axis=-1))
+        full = np.empty((m * (1 + d), n * (1 + d)))
+        full[:m, :n] = k
+        full[:m, n:] = (k[..., None] * away / length).reshape(m, n * d)
+        full[m:, :n] = (-k[..., None] * away / length).swapaxes(1, 2).reshape(m * d, n)
+        second = (np.eye(d) - away[..., :, None] * away[..., None, :]) / length**2
+        full[m:, n:] = (k[..., None, None] * second).transpose(0, 2, 1, 3).reshape(m * d, n * d)
+        return full
+
+    def _fit(self, length: float) -> tuple[float, float, float, Array]:
+        """Log marginal likelihood at a length scale with the best amplitude, the length, the amplitude, a root."""
+        root = _root(self._covariance(self._x, self._x, length)[np.ix_(self._known, self._known)])
+        white = solve_triangular(root, self._data, lower=True, check_finite=False)
+        amplitude = float(np.sqrt(max(white @ white / len(white), 1e-12)))
+        return -len(white) * np.log(amplitude) - float(np.log(root.diagonal()).sum()), length, amplitude, root
+
+    def least_known(self, z: Array, count: int) -> Array:
+        """Indices of those of points (m, d) where the process is least known, each given those before it."""
+        x, n = self._warped(z), len(z)
+        cross = self._covariance(x, self._x, self.length)[:n, self._known]
+        features = solve_triangular(self._root, cross.T, lower=True, check_finite=False)
+        away = (x[:, None] - x) / self.length
+        left = np.exp(-0.5 * (away**2).sum(axis=-1)) - features.T @ features
+        chosen: list[int] = []
+        for _ in range(min(count, n)):
+            chosen.append(int(np.argmax(left.diagonal())))
+            row = left[chosen[-1]]
+            left = left - np.outer(row, row) / max(row[chosen[-1]], 1e-12)
+        return np.array(chosen)
+
+    def draws(self, count: int, seed: int, chains: int = _CHAINS) -> tuple[Array, float]:
+        """Draws (count, d) of equal weight from the density, and the log of its integral.
+
+        Quasi-random draws of a Gaussian in warped coordinates are weighted. Where few of them count, chains go on from
+        these, all together, by Hamiltonian Monte Carlo.
+        """
+        rng = np.random.default_rng(seed)
+        root = _WIDER * np.linalg.cholesky(np.linalg.inv(self._precision))
+        normal = norm.ppf(qmc.Sobol(self.d, rng=rng).random_base2(_PROPOSALS))
+        x = normal @ root.T
+        logs = self._density(x)[0] + 0.5 * (normal**2).sum(axis=1)
+        weights = np.exp(logs - logs.max())
+        volume = 0.5 * self.d * np.log(2.0 * np.pi) + np.log(root.diagonal()).sum()
+        total = float(volume + logs.max() + np.log(weights.mean()))
+        weights /= weights.sum()
+        if 1.0 / (weights @ weights) > _WORTH * len(x):
+            order = np.lexsort(x.T)
+            places = (np.arange(count) + rng.random()) / count
+            chosen = np.minimum(np.searchsorted(np.cumsum(weights[order]), places), len(x) - 1)
+            return self._unwarped(x[order[rng.permutation(chosen)]]), total
+        moving, kept = x[rng.choice(len(x), chains, p=weights)], []
+        steps = _STEPS + _BETWEEN * (-(-count // chains) - 1)
+        for step in range(1, steps + 1):
+            moving = self._moved(moving, root, rng)
+            if step >= _STEPS and (step - _STEPS) % _BETWEEN == 0:
+                kept.append(moving)
+        return self._unwarped(np.concatenate(kept)[:count]), total
+
+    def _unwarped(self, x: Array) -> Array:
+        return np.column_stack([warp.inverse(x[:, j]) for j, warp in enumerate(self._warps)])
+
+    def _density(self, x: Array) -> tuple[Array, Array]:
+        """Log density (m,) of warped coordinates, volumes included, and its derivatives (m, d)."""
+        value, slope = self._at(x)
+        for j, warp in enumerate(self._warps):
+            volume, change = warp.log_volume(x[:, j])
+            value, slope[:, j] = value + volume, slope[:, j] + change
+        return value, slope
+
+    def _moved(self, x: Array, root: Array, rng: np.random.Generator) -> Array:
+        """One step of Hamiltonian Monte Carlo of chains (m, d), in units of the columns of a root."""
+        step = rng.uniform(0.2, 0.8) / self.d**0.25
+        start = rng.standard_normal(x.shape)
+        value, slope = self._density(x)
+        new, p = x, start + 0.5 * step * slope @ root
+        for leap in range(_LEAPS):
+            new = new + step * p @ root.T
+            found, slope = self._density(new)
+            p = p + (step if leap < _LEAPS - 1 else 0.5 * step) * slope @ root
+        change = found - value - 0.5 * (p**2 - start**2).sum(axis=1)
+        accepted = np.log(rng.random(len(x))) < change
+        return np.where(accepted[:, None], new, x)
+
+
+def _root(covariance: Array) -> Array:
+    """Cholesky factor of a covariance with as little noise as rounding asks for."""
+    noise, diagonal = _NUGGET, covariance.diagonal().copy()
+    while True:
+        covariance[np.diag_indices(len(covariance))] = diagonal * (1.0 + noise)
+        try:
+            return np.asarray(cholesky(covariance, lower=True, check_finite=False))
+        except LinAlgError:
+            noise *= 100.0
+
+
+class _Warp:
+    """An increasing map of a coordinate t to x, in which the log density along the axis is −½ x²."""
+
+    def __init__(self, points: Points, axis: int) -> None:
+        own = np.flatnonzero((points.axis == axis) | ~points.z.any(axis=1))
+        if len(own) < 2:  # x is t
+            points, own = (
+                Points(np.array([[0.0], [1.0]]), np.array([0.0, -0.5]), np.array([[0.0], [-1.0]])),
+                np.arange(2),
+            )
+            axis = 0
+        own = own[np.unique(points.z[own, axis], return_index=True)[1]]
+        t, value, slope = points.z[own, axis], points.value[own], points.slope[own, axis]
+        x = np.sign(t) * np.sqrt(2.0 * np.maximum(-value, 1e-3))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rate = np.where(t == 0.0, 1.0, np.clip(-slope / x, *_STEEPEST))
+        self._low, self._high = t[0], t[-1]
+        grid = np.linspace(t[0], t[-1], _TABLE)
+        self._map = CubicHermiteSpline(t, x, rate) if np.isfinite(rate).all() else None
+        if self._map is None or (self._map(grid, 1) < 0.5 * _STEEPEST[0]).any():
+            self._map = PchipInterpolator(t, np.maximum.accumulate(x) + _STEEPEST[0] * t)
+        self._ends = tuple(max(float(self._map(end, 1)), _STEEPEST[0]) for end in (t[0], t[-1]))
+        reach = (
+            max(0.0, (_FURTHEST + self._map(t[0])) / self._ends[0]),
+            max(0.0, (_FURTHEST - self._map(t[-1])) / self._ends[1]),
+        )
+        self._grid = np.concatenate([t[:1] - reach[0] - 1e-6, grid, t[-1:] + reach[1] + 1e-6])
+        self._x = self(self._grid)
+        log_rate = np.log(self.rate(self._grid))
+        self._log_rate = PchipInterpolator(self._x, log_rate)
+
+    def __call__(self, t: Array) -> Array:
+        inside = self._map(np.clip(t, self._low, self._high))
+        return np.asarray(
+            inside + self._ends[0] * np.minimum(t - self._low, 0.0) + self._ends[1] * np.maximum(t - self._high, 0.0)
+        )
+
+    def rate(self, t: Array) -> Array:
+        """dx / dt."""
+        inside = self._map(np.clip(t, self._low, self._high), 1)
+        return np.where(t < self._low, self._ends[0], np.where(t > self._high, self._ends[1], inside))
+
+    def inverse(self, x: Array) -> Array:
+        """The coordinate t for x."""
+        return np.interp(x, self._x, self._grid)
+
+    def log_volume(self, x: Array) -> tuple[Array, Array]:
+        """log dt / dx at x, and its derivative in x."""
+        x = np.clip(x, self._x[0], self._x[-1])
+        return -self._log_rate(x), -self._log_rate(x, 1)
