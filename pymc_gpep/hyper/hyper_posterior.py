@@ -21,6 +21,7 @@ __all__ = ["HyperPosterior"]
 _TOGETHER = 16  # solutions that do not wait for each other
 _SOLVES = 400  # solutions that draws are made of, at most
 _WORK = 200_000_000  # numbers in the matrices of all of them
+_BITS = 62  # of a place on a curve through the density
 _ENTRIES = 32_000_000  # of the matrices of solutions that are kept, taken as (c n)² each: 256 MB
 
 
@@ -147,7 +148,7 @@ class HyperPosterior:
             return
         limit = max(len(self), min(_SOLVES, _WORK // max(self.log_posterior.entries, 1)))
         count = min(draws, limit, len(self.density))
-        thetas = self.density[rng.choice(len(self.density), size=count, replace=False)]
+        thetas = _stratified(self.density, count, rng)
         place = rng.permutation(draws) % count
         near = self._neighbours()
         for first in range(0, count, _TOGETHER):
@@ -177,3 +178,19 @@ class HyperPosterior:
         """An evaluation at θ that only says where a solve may start."""
         start = np.empty(0) if near is None else near.predict(self.log_posterior.approximator, theta)
         return self.nodes[0]._replace(theta=theta, start=start)
+
+
+def _stratified(density: Array, count: int, rng: np.random.Generator) -> Array:
+    """Return some of the draws (m, d) of a density, (count, d), spread over all of it, in random order.
+
+    They are equally spaced along a curve that fills the space: the order of the interleaved bits of ranks.
+    """
+    m, d = density.shape
+    bits = max(1, min(_BITS // d, int(m).bit_length()))
+    cells = (density.argsort(axis=0).argsort(axis=0) << bits) // m
+    key = np.zeros(m, dtype=np.int64)
+    for bit in range(bits):
+        for axis in range(d):
+            key |= ((cells[:, axis] >> bit) & 1) << (bit * d + axis)
+    places = ((np.arange(count) + rng.random()) * m / count).astype(np.int64)
+    return density[rng.permutation(np.argsort(key, kind="stable")[places])]

@@ -76,12 +76,12 @@ class GPInference(Inference):
         Inputs and labels in place of those of the model, which is then declared on a few of them. Methods with inducing
         inputs read them block by block, so that they need not fit in memory. Active rows hold the inputs. See
         `pymc_gpep.rows.open_rows.open_rows`.
-    hyper : {"map", "laplace", "grid", "ccd", "importance", "mean_field", "nuts"}, optional
-        Treatment of the hyperparameters once their maximum is found. The default is `"map"` for latent functions
-        that are Gaussian processes, and for batches. Sums of effects, also in means of processes, have `"grid"` for
-        up to two hyperparameters, `"ccd"` for up to six. With `"map"` hyperparameters stay at the maximum. The others
-        integrate over them, with inducing inputs and active rows held. `"laplace"` takes points from the Gaussian at
-        the maximum.
+    hyper : {"map", "adaptive", "laplace", "grid", "ccd", "importance", "mean_field", "nuts"}, optional
+        Treatment of the hyperparameters once their maximum is found. The default is `"adaptive"` for sums of effects,
+        also in means of processes, with up to fifteen hyperparameters. Otherwise it is `"map"`, which keeps
+        hyperparameters at the maximum. The others integrate over them, with inducing inputs and active rows held.
+        `"adaptive"` interpolates the log posterior, and evaluates it again until the interpolant is accurate.
+        `"laplace"` takes points from the Gaussian at the maximum.
         `"grid"`, for up to three, takes a grid that follows the density. `"ccd"` takes a central composite design, and
         `"importance"` weighted draws. `"mean_field"`, which is for `"vb"` alone, is variational Bayes. `"nuts"`, for
         methods that work on all latent values together, runs Markov chains. After batches the integral takes sweeps
