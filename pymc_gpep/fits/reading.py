@@ -239,7 +239,7 @@ def _hyper_posterior(tree: xr.DataTree, log_posterior: LogPosterior, best: Evalu
         message=attrs["hyper_message"],
         weighing=_weighing(nodes),
         draws=tree.children["chains"].load() if "chains" in tree.children else None,
-        density=tree["density/theta"].values if "density" in tree.children else None,
+        density=np.asarray(tree["density"].to_dataset()["theta"]) if "density" in tree.children else None,
         solved=known,
     )
 

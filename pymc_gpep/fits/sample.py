@@ -240,8 +240,8 @@ def _draw_functions(
 ) -> tuple[Array, Array, Array]:
     """Draw hyperparameters (draws, d), and latent functions (draws, c, m) given these, at inputs or the fitted rows.
 
-    The same generator gives the same functions at any inputs. With `normals` the third array has the standard normals
-    of latent values at the model's own points, in the shape of the second; else it is empty.
+    The same generator gives the same functions at any inputs. With `normals` the third array is not empty. It has the
+    standard normals of latent values at the model's own points, in the shape of the second.
 
     Raises
     ------

@@ -8,7 +8,7 @@ import pandas as pd
 import pymc as pm
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fitted import Fitted
@@ -92,11 +92,11 @@ def sensitivity(
     thetas = np.concatenate([hyper.theta[:, : space.size], points])
     logs = np.split(_log_ratios(hyper, thetas, rvs[name], list(priors.values())), [len(hyper)], axis=1)
     weights = [(hyper.weights, of_points)]
-    for prior, *own in zip(priors, np.log(hyper.weights) + logs[0], np.log(of_points) + logs[1], strict=True):
-        total = [logsumexp(each) for each in own]
-        if not np.isfinite(total).all():
+    for prior, at_nodes, at_points in zip(priors, *logs, strict=True):
+        both = np.log(hyper.weights) + at_nodes, np.log(of_points) + at_points
+        if not all(np.isfinite(logsumexp(each)) for each in both):
             raise ValueError(f"The prior {prior!r} has no density where the fit has its nodes.")
-        weights.append((np.exp(own[0] - total[0]), np.exp(own[1] - total[1])))
+        weights.append((softmax(both[0]), softmax(both[1])))
         if (count := _effective(weights[-1][0])) < _FEW <= _effective(hyper.weights):
             warn(
                 f"Too few nodes of the fit are where the prior {prior!r} has its mass: they count as {count:.1f}. Its "

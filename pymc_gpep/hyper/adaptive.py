@@ -1,7 +1,7 @@
 """Integration over the hyperparameters by a density that is interpolated, and evaluated again where it matters."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.optimize import nnls
@@ -28,7 +28,8 @@ _ON_A_RAY = 6  # points at most
 _LONG = 0.4  # eigenvalue of the scaled precision, below which its direction has rays of its own
 _BATCH = 8  # points of a round, at least
 _CANDIDATES, _CHAINS = 300, 256
-_UNSURE = 0.6  # error of the log density of random draws, above which a fit says so
+_EACH = 4  # hyperparameters, beyond which the tolerance grows with the root of their number
+_UNSURE = 0.8  # error of the log density of random draws, above which a fit says so
 _WORSE = 5.0  # times the tolerance that points have which are least known
 _DEEP = 10.0  # fall of the log density, and one more for each axis, beyond which a point is no node
 _LENGTH = 1.5  # of the kernel of weights, times √d, in standard deviations
@@ -54,7 +55,7 @@ class Adaptive(HyperMethod):
     tolerance : float
         Root mean square error of the log density at random draws.
     evaluations : int, optional
-        Limit on evaluations after those for the second derivatives. If not given, it is 40 and 20 more for each
+        Limit on evaluations after those for the second derivatives. If not given, it is 40 and 12 more for each
         hyperparameter.
     corrected : bool
         Whether hyperparameters are weighed by EP's evidence with its correction of second order, where that is known
@@ -76,18 +77,19 @@ class Adaptive(HyperMethod):
         moved = MovedLogPosterior(log_posterior, coordinates)
         best = optimum.best if coordinates.trivial else moved.climbed(optimum.best)
         scales = scales_at(moved, best)
-        limit = self.evaluations or 40 + 20 * scales.size
+        limit = self.evaluations or 40 + 12 * scales.size
+        tolerance = self.tolerance * np.sqrt(max(1.0, scales.size / _EACH))
         known = _Known(moved, best, scales, progressbar)
         known.explore()
         surrogate, error, seed = None, np.inf, random_seed
         while True:
             surrogate = Surrogate(known.points(), scales.mixed, surrogate.length if surrogate else None)
-            if error < self.tolerance or known.count >= limit:
+            if error < tolerance or known.count >= limit:
                 break
             seed += 1
             some, _ = surrogate.draws(_CANDIDATES, seed, _CHAINS)
             some = some[np.sort(np.unique(some, axis=0, return_index=True)[1])]  # chains may stand still
-            half = max(_BATCH, scales.size) // 2
+            half = max(_BATCH, 2 * scales.size - _BATCH) // 2
             others = some[half:]
             batch = np.concatenate([some[:half], others[surrogate.least_known(others, half)]])
             expected = surrogate(batch)
@@ -146,8 +148,12 @@ class _Known:
         return self.all.count(None)
 
     def evaluate(self, z: Array) -> Array:
-        """Evaluate at points (m, d); the log densities (m,) relative to the maximum, NaN where the approximation fails."""
-        nodes = evaluate_nodes(self.log_posterior, self._scales.at(z), self._near, self._progressbar)
+        """Evaluate at points (m, d), and return log densities (m,) relative to the maximum.
+
+        They are NaN where the approximation fails.
+        """
+        moved: Any = self.log_posterior
+        nodes = evaluate_nodes(moved, self._scales.at(z), self._near, self._progressbar)
         for node in nodes:
             if node is not None and node.status == CONVERGED:
                 self._near = self._near.joined(node.theta, node.start, _NEIGHBOURS)
@@ -172,7 +178,10 @@ class _Known:
                 if node is not None and fall < _FALL
             ]
         if rays:
-            self.open = "the density is not negligible where the last point of a ray is. Give hyperparameters priors that hold them"
+            self.open = (
+                "the density is not negligible where the last point of a ray is. Give hyperparameters priors that "
+                "hold them"
+            )
 
     def _slope(self, node: Evaluation) -> Array:
         return self._scales.slope(node.gradient)
@@ -222,8 +231,8 @@ def _root_mean_square(wrong: Array) -> float:
 def quadrature_weights(places: Array, draws: Array) -> Array:
     """Weights (n,) of places (n, d), none negative, for which averages of smooth functions are those of draws (m, d).
 
-    They have the smallest squared maximum mean discrepancy from the draws, for a squared exponential kernel that is
-    wide in units of the draws' standard deviations. So means and covariances come first.
+    They have the smallest squared maximum mean discrepancy from the draws, for a squared exponential kernel. The kernel
+    is wide in units of the draws' standard deviations, so that means and covariances come first.
     """
     d = places.shape[1]
     root = np.linalg.cholesky(np.cov(draws.T).reshape(d, d) + 1e-12 * np.eye(d))

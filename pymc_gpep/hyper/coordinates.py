@@ -11,6 +11,7 @@ from copy import copy
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pymc.distributions.transforms import CholeskyCovPacked
 from scipy.optimize import minimize
 
@@ -36,7 +37,7 @@ class Coordinates:
     def __init__(self, space: Hyperparameters) -> None:
         transforms = space.classifier.model.rvs_to_transforms
         owners = np.array(space.owners)
-        self._rows: list[Array] = []
+        self._rows: list[NDArray[np.int64]] = []
         for rv in space.classifier.hyperparameters:
             if isinstance(transforms[rv], CholeskyCovPacked):
                 places, first, row = np.flatnonzero(owners == rv.name), 0, 1
@@ -68,7 +69,7 @@ class Coordinates:
 
     @staticmethod
     def _row(own: Array) -> tuple[Array, Array, Array]:
-        """A row of the factor from its coordinates: θ, partial correlations z, and what entries are of the last, s c."""
+        """Elements of θ for a row of the factor, its partial correlations z, and the factors s c of its entries."""
         z, log_sd = np.tanh(own[:-1]), own[-1]
         log_rest = -np.log(np.cosh(own[:-1]))  # log √(1 − z²)
         scale = np.exp(log_sd + np.concatenate([[0.0], log_rest.cumsum()]))

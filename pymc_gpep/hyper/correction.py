@@ -1,4 +1,4 @@
-"""What EP's log evidence lacks, as a function of the hyperparameters.
+"""The correction of EP's log evidence as a function of the hyperparameters.
 
 With few binary rows in a group the error of EP's evidence adds up over groups and depends on their scale. Its term of
 second order is known (`TiltedFactors.two_loops`). It is computed at the maximum and at a point on each side of it along

@@ -174,7 +174,7 @@ def scales_at(log_posterior: Any, best: Evaluation) -> Scales:
     scale = np.zeros(theta.size)
     good = curvature > _CURVED
     scale[good] = 1.0 / np.sqrt(curvature[good])
-    for axis in np.flatnonzero(~good):
+    for axis in map(int, np.flatnonzero(~good)):
         scale[axis] = _distance_of_fall(loose, best, axis)
     axes = np.flatnonzero(scale > 0.0)
     if not axes.size:

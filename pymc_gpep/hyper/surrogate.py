@@ -2,12 +2,13 @@
 
 Each axis has a warped coordinate x, in which the log density along the axis is −½ x². The interpolant is a quadratic
 form in these coordinates, with the mixed second derivatives at the centre, and a Gaussian process of the rest. The
-process has a squared exponential covariance and interpolates values and slopes together (Solak and others 2003). Its
+process has a squared exponential covariance and interpolates values and slopes together (Solak and others 2003). From
+three coordinates on the covariance is in part a sum over pairs of them, since most interactions are of pairs. Its
 length scale is one of a few, by its marginal likelihood. Log densities far below the maximum are compressed first, as
 −c log(1 − l / c), so that a steep slope far out says little of the rest.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
@@ -23,6 +24,8 @@ DRAWS = 4096
 
 _LENGTHS = 1.0, 1.5, 2.5, 4.0, 7.0  # length scales of the process, in warped coordinates
 _FEW = 3  # axes for which the longest would extrapolate without bounds
+_PAIRS_FROM, _PAIRS = 3, 0.7  # axes from which the covariance has a share that is a sum over pairs of axes
+_HELD = 200_000  # numbers of arrays that are held at a time
 _LARGE = 700  # numbers for which one length scale is tried, that of the surrogate before
 _NUGGET = 1e-8  # variance of the noise of values and slopes, relative to their own
 _COMPRESSED = 12.0  # fall of the log density at which compression begins, and one more for each axis
@@ -78,7 +81,7 @@ class Surrogate:
         slopes += self._x @ self._precision * self._rate(base)[:, None]
         self._known = np.concatenate([np.full(n, True), np.isfinite(slopes).ravel()])
         self._data = np.concatenate([values, slopes.ravel()])[self._known]
-        lengths = _LENGTHS if self.d > _FEW else _LENGTHS[:-1]
+        lengths: tuple[float, ...] = _LENGTHS if self.d > _FEW else _LENGTHS[:-1]
         if length is not None and len(self._data) > _LARGE:
             lengths = (length,)
         fits = [self._fit(each) for each in lengths]
@@ -105,32 +108,54 @@ class Surrogate:
 
     def _at(self, x: Array) -> tuple[Array, Array]:
         """Log density (m,) and derivatives (m, d) in warped coordinates (m, d)."""
+        pull = x @ self._precision
+        base = -0.5 * (x * pull).sum(axis=1)
+        slope = -pull * self._rate(base)[:, None]
+        compressed = self._compressed(base)
+        step = max(1, _HELD // self._x.size)
+        for some in (slice(first, first + step) for first in range(0, len(x), step)):
+            value, own = self._process(x[some])
+            compressed[some] += value
+            slope[some] += own
+        compressed = np.clip(compressed, -_DEEPEST * self._unit, 0.0)
+        value = self._top - self._unit * np.expm1(-compressed / self._unit)
+        return value, slope * np.exp(-compressed / self._unit)[:, None]
+
+    def _process(self, x: Array) -> tuple[Array, Array]:
+        """The process (m,) and its derivatives (m, d) at warped coordinates (m, d)."""
         square = self.length**2
         distance = (x**2).sum(axis=1)[:, None] + (self._x**2).sum(axis=1) - 2.0 * x @ self._x.T
         kernel = np.exp(-0.5 * np.maximum(distance, 0.0) / square)
         weighted = kernel * (self._alpha + (x @ self._beta.T - (self._x * self._beta).sum(axis=1)) / square)
-        pull = x @ self._precision
-        base = -0.5 * (x * pull).sum(axis=1)
-        compressed = self._compressed(base) + weighted.sum(axis=1)
-        compressed = np.clip(compressed, -_DEEPEST * self._unit, 0.0)
-        slope = (weighted @ self._x - weighted.sum(axis=1)[:, None] * x + kernel @ self._beta) / square
-        slope -= pull * self._rate(base)[:, None]
-        return self._top - self._unit * np.expm1(-compressed / self._unit), slope * np.exp(-compressed / self._unit)[
-            :, None
-        ]
+        value = weighted.sum(axis=1)
+        slope = (weighted @ self._x - value[:, None] * x + kernel @ self._beta) / square
+        if self.d < _PAIRS_FROM:
+            return value, slope
+        away = (x[:, None] - self._x) / self.length
+        each = np.exp(-0.5 * away**2)
+        others = each.sum(axis=-1, keepdims=True) - each
+        rate = each * away / self.length  # in the coordinates of known points
+        pairs, product = 0.5 * self.d * (self.d - 1), self._beta * rate
+        of_pairs = self._alpha * 0.5 * (each * others).sum(axis=-1) + (product * others).sum(axis=-1)
+        turning = self._beta * each * (1.0 - away**2) / square - self._alpha[:, None] * rate
+        turned = (turning * others).sum(axis=1) - (rate * (product.sum(axis=-1, keepdims=True) - product)).sum(axis=1)
+        share = _PAIRS / pairs
+        return (1.0 - _PAIRS) * value + share * of_pairs.sum(axis=1), (1.0 - _PAIRS) * slope + share * turned
 
     def _covariance(self, a: Array, b: Array, length: float) -> Array:
         """Covariance of values and slopes at points a (m, d) and b (n, d): (m (1 + d), n (1 + d))."""
-        (m, d), n = a.shape, len(b)
-        away = (a[:, None] - b) / length
-        k = np.exp(-0.5 * (away**2).sum(axis=-1))
-        full = np.empty((m * (1 + d), n * (1 + d)))
-        full[:m, :n] = k
-        full[:m, n:] = (k[..., None] * away / length).reshape(m, n * d)
-        full[m:, :n] = (-k[..., None] * away / length).swapaxes(1, 2).reshape(m * d, n)
+        d, away = self.d, (a[:, None] - b) / length
+        each = np.exp(-0.5 * away**2)
+        k = each.prod(axis=-1)
         second = (np.eye(d) - away[..., :, None] * away[..., None, :]) / length**2
-        full[m:, n:] = (k[..., None, None] * second).transpose(0, 2, 1, 3).reshape(m * d, n * d)
-        return full
+        full = _blocks(k, k[..., None] * away / length, k[..., None, None] * second)
+        if d < _PAIRS_FROM:
+            return full
+        others, rate = each.sum(axis=-1, keepdims=True) - each, each * away / length
+        second = -rate[..., :, None] * rate[..., None, :]
+        second[..., np.arange(d), np.arange(d)] = each * (1.0 - away**2) / length**2 * others
+        share = _PAIRS / (0.5 * d * (d - 1))
+        return (1.0 - _PAIRS) * full + share * _blocks(0.5 * (each * others).sum(axis=-1), rate * others, second)
 
     def _fit(self, length: float) -> tuple[float, float, float, Array]:
         """Log marginal likelihood at a length scale with the best amplitude, the length, the amplitude, a root."""
@@ -142,16 +167,23 @@ class Surrogate:
     def least_known(self, z: Array, count: int) -> Array:
         """Indices of those of points (m, d) where the process is least known, each given those before it."""
         x, n = self._warped(z), len(z)
-        cross = self._covariance(x, self._x, self.length)[:n, self._known]
+        cross = np.concatenate([self._covariance(each[None], self._x, self.length)[:1] for each in x])[:, self._known]
         features = solve_triangular(self._root, cross.T, lower=True, check_finite=False)
-        away = (x[:, None] - x) / self.length
-        left = np.exp(-0.5 * (away**2).sum(axis=-1)) - features.T @ features
+        left = self._values(x) - features.T @ features
         chosen: list[int] = []
         for _ in range(min(count, n)):
             chosen.append(int(np.argmax(left.diagonal())))
             row = left[chosen[-1]]
             left = left - np.outer(row, row) / max(row[chosen[-1]], 1e-12)
         return np.array(chosen)
+
+    def _values(self, x: Array) -> Array:
+        """Covariance (m, m) of values at warped coordinates (m, d)."""
+        each = np.exp(-0.5 * ((x[:, None] - x) / self.length) ** 2)
+        if self.d < _PAIRS_FROM:
+            return np.asarray(each.prod(axis=-1))
+        pairs = (each.sum(axis=-1) ** 2 - (each**2).sum(axis=-1)) / (self.d * (self.d - 1))
+        return np.asarray((1.0 - _PAIRS) * each.prod(axis=-1) + _PAIRS * pairs)
 
     def draws(self, count: int, seed: int, chains: int = _CHAINS) -> tuple[Array, float]:
         """Draws (count, d) of equal weight from the density, and the log of its integral.
@@ -207,6 +239,17 @@ class Surrogate:
         return np.where(accepted[:, None], new, x)
 
 
+def _blocks(k: Array, rate: Array, second: Array) -> Array:
+    """A covariance of values and slopes from k (m, n), ∂k / ∂b (m, n, d) and ∂²k / ∂a ∂b (m, n, d, d)."""
+    m, n, d = rate.shape
+    full = np.empty((m * (1 + d), n * (1 + d)))
+    full[:m, :n] = k
+    full[:m, n:] = rate.reshape(m, n * d)
+    full[m:, :n] = -rate.swapaxes(1, 2).reshape(m * d, n)
+    full[m:, n:] = second.transpose(0, 2, 1, 3).reshape(m * d, n * d)
+    return full
+
+
 def _root(covariance: Array) -> Array:
     """Cholesky factor of a covariance with as little noise as rounding asks for."""
     noise, diagonal = _NUGGET, covariance.diagonal().copy()
@@ -236,7 +279,7 @@ class _Warp:
             rate = np.where(t == 0.0, 1.0, np.clip(-slope / x, *_STEEPEST))
         self._low, self._high = t[0], t[-1]
         grid = np.linspace(t[0], t[-1], _TABLE)
-        self._map = CubicHermiteSpline(t, x, rate) if np.isfinite(rate).all() else None
+        self._map: Any = CubicHermiteSpline(t, x, rate) if np.isfinite(rate).all() else None
         if self._map is None or (self._map(grid, 1) < 0.5 * _STEEPEST[0]).any():
             self._map = PchipInterpolator(t, np.maximum.accumulate(x) + _STEEPEST[0] * t)
         self._ends = tuple(max(float(self._map(end, 1)), _STEEPEST[0]) for end in (t[0], t[-1]))

@@ -93,7 +93,7 @@ def fit(model):
 
 
 def test_hyperparameters_of_such_a_model_are_integrated_as_those_of_sums(fit):
-    assert fit.hyper_posterior.name == "grid"
+    assert fit.hyper_posterior.name == "adaptive"
     assert fit.nodes.sizes["node"] > 1
     assert "Integrated: b, level, a, f_rotated_." in str(fit)
 

@@ -79,7 +79,9 @@ def one_row_a_group(x):
 def quantiles_on_a_grid(function, axes, of):
     """Quantiles and standard deviation of the exponential of one coordinate, on a dense grid of natural values."""
     mesh = np.meshgrid(*axes, indexing="ij")
-    logs = np.array([function(np.log(np.array(each))) - np.log(each).sum() for each in zip(*map(np.ravel, mesh))])
+    logs = np.array(
+        [function(np.log(np.array(each))) - np.log(each).sum() for each in zip(*map(np.ravel, mesh), strict=True)]
+    )
     weights = np.exp(logs - logs.max()).reshape([len(axis) for axis in axes])
     own = weights.sum(axis=tuple(axis for axis in range(len(axes)) if axis != of))
     own /= own.sum()

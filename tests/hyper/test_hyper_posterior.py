@@ -408,7 +408,7 @@ def test_draws_have_the_moments_of_the_mixture(pair, kind):
     nodes = fit.nodes
     for name in ("ls", "eta"):
         different = len(np.unique(posterior[name].values.round(9)))
-        assert different > 150 if kind == "nuts" else different >= 130 if kind == "importance" else different == 400
+        assert different > 150 if kind == "nuts" else different >= 130 if kind == "importance" else different >= 400
         mean, sd = (
             np.average(nodes[name], weights=nodes["weight"]),
             np.sqrt(np.cov(nodes[name], aweights=nodes["weight"])),
@@ -527,7 +527,7 @@ def test_nodes_where_the_approximation_fails_are_left_out(pair):
 def test_what_is_wrong_is_said(pair):
     with pytest.raises(
         ValueError,
-        match="hyper is 'gaussian', but must be one of 'map', 'adaptive', 'laplace', 'grid', 'ccd', 'importance', 'mean_field', ",
+        match="hyper is 'gaussian', but must be one of 'map', 'adaptive', 'laplace', 'grid', 'ccd', 'importance', ",
     ):
         hyper_method("gaussian")
     with pytest.raises(TypeError, match="hyper='laplace' has no option draws; it has nodes"):
