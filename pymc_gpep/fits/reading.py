@@ -102,6 +102,7 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
         float(attrs["seconds"]),
         float(attrs["compile_seconds"]),
         solution=solution,
+        why_maximum=attrs.get("why_maximum", ""),
     )
     if "latent" in tree.children:
         _check_latent(fit, tree["latent"].to_dataset(), best.evidence)

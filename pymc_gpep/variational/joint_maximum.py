@@ -1,0 +1,182 @@
+"""A warning of hyperparameters whose joint maximum with others is a poor stand-in for their posterior.
+
+The maximum over a scale, with the numbers that it scales integrated, is near its posterior. The joint maximum over a
+scale and these numbers is not: the scale is wrong, and other effects look too certain.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from pymc.distributions.continuous import FlatRV
+from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Add, Sub
+from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.affine import Affinity
+from pymc_gpep.structure.errors import describe, listing
+from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.recipes import why_no_recipe
+from pymc_gpep.user_warnings import warn
+
+__all__ = ["poor_maxima", "warn_of_joint_maximum"]
+
+_STEP = 1e-3  # Step of a hyperparameter, unconstrained.
+_AT = (-0.6, 0.0, 0.5)  # Latent values, less their prior mean, at which two slopes are compared.
+_SAME = 1e-4  # Largest relative difference of slopes that counts as none.
+
+
+def warn_of_joint_maximum(fit: Fit) -> None:
+    """Warn where a part of the linear predictor is at a joint maximum with its scale or with other effects."""
+    space, classifier = fit.log_posterior.space, fit.classifier
+    poor = poor_maxima(space, fit.theta[: space.size], fit.at_maximum)
+    if not poor:
+        return
+    it, is_, stands = ("it", "is", "stands") if len(poor) == 1 else ("them", "are", "stand")
+    names = [str(rv.name) for rv in poor]
+    whys: dict[str, str] = {}
+    for rv in poor:
+        own = classifier.reasons.get(str(rv.name)) or why_no_recipe(rv, classifier.model)
+        why = own or f"{describe(rv)} is not Gaussian."
+        whys.setdefault(why.replace(describe(rv), "").replace(repr(rv.name), ""), why)
+    warn(
+        f"{listing(poor)} {is_} not integrated, but {stands} at a joint maximum with other hyperparameters: scales are "
+        f"wrong, and standard deviations of other effects are too small. {' '.join(whys.values())} pm.sample() "
+        f"integrates over {it}; pm.fit(..., hyperparameters={names}) keeps {it} at the maximum without this warning."
+    )
+
+
+def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str]) -> list[TensorVariable]:
+    """Return the hyperparameters that a joint maximum describes poorly, in the order of the model.
+
+    These are parts of the linear predictor with several entries, or with a scale that is a hyperparameter itself.
+    A factor of integrated variables needs both, or an entry for each number that it multiplies, as the local scales of
+    a horseshoe have. Any other parameter of the likelihood needs both: thresholds, dispersions and noise are
+    hyperparameters by nature. Length scales and magnitudes of processes do not count, nor variables that the user
+    named in `hyperparameters`. A `pm.Flat` without a scale does not count either: its maximum is that of the
+    likelihood, which the user of such a prior asks for.
+
+    Parameters
+    ----------
+    space : Hyperparameters
+    theta : array (d,)
+        The maximum, unconstrained.
+    at_maximum : collection of str
+        Names of the hyperparameters that are at their maximum.
+    """
+    classifier = space.classifier
+    sizes = Counter(owner for owner in space.owners if owner in set(at_maximum))
+    behind = set(ancestors(list(classifier.predictor), blockers=classifier.sources))
+    learned, effect = set(classifier.learned_parameters), _Effect(space, theta)
+    found = []
+    for rv in classifier.hyperparameters:
+        size = sizes[str(rv.name)]
+        if not size or rv.name in classifier.asked:
+            continue
+        has_scale = _has_scale(rv, classifier)
+        part = has_scale or (size > 1 and not isinstance(rv.owner.op, FlatRV))
+        if part and ((rv in behind and effect.moves_mean(rv)) or (rv in learned and effect.shifts(rv))):
+            found.append(rv)
+        elif size > 1:
+            scaled = _multiplied(rv, classifier) if rv in behind or classifier.recipes else 0
+            if 0 < scaled <= size or (has_scale and (scaled > 0 or rv in learned)):
+                found.append(rv)
+    return found
+
+
+def _has_scale(rv: TensorVariable, classifier: GPClassifier) -> bool:
+    """Whether the prior of a hyperparameter depends on another one; the prior of a `pm.Flat` is in the Potentials."""
+    graphs = list(rv.owner.inputs)
+    if isinstance(rv.owner.op, FlatRV):
+        graphs += [each for each in classifier.model.potentials if rv in ancestors([each])]
+    return not (set(classifier.hyperparameters) - {rv}).isdisjoint(ancestors(graphs))
+
+
+def _multiplied(rv: TensorVariable, classifier: GPClassifier) -> int:
+    """Return how many integrated numbers a hyperparameter scales or multiplies, covariances of processes apart."""
+    sources = classifier.sources
+    affinity = Affinity(sources)
+    found: set[Variable] = {
+        v for v, recipe in classifier.recipes.items() if rv in ancestors(recipe.scales, blockers=sources)
+    }
+    for node in {each.owner for each in ancestors(list(classifier.predictor), blockers=sources) if each.owner}:
+        factors = [each for each in node.inputs if rv in ancestors([each], blockers=sources)]
+        if factors and not _adds(node.op) and not affinity.reached(factors):
+            found |= affinity.reached(node.inputs)
+    return sum(classifier.recipes[v].size if v in classifier.recipes else classifier.n_points for v in found)
+
+
+def _adds(op: Op) -> bool:
+    return isinstance(op, Join | MakeVector) or (isinstance(op, Elemwise) and isinstance(op.scalar_op, Add | Sub))
+
+
+class _Effect:
+    """The effect of each hyperparameter on the rows, near a flat vector (d,)."""
+
+    def __init__(self, space: Hyperparameters, theta: Array) -> None:
+        self._space, self._theta = space, theta
+
+    def moves_mean(self, rv: TensorVariable) -> bool:
+        """Return whether the prior mean of a latent function depends on a hyperparameter."""
+        ahead, behind = self._values(rv, [self._space.classifier.mean()])
+        return not np.array_equal(ahead[0], behind[0], equal_nan=True)
+
+    def shifts(self, rv: TensorVariable) -> bool:
+        """Return whether a hyperparameter changes log densities of rows as a shift of their latent values does.
+
+        So does an effect of an offset, an exposure, or all cutpoints of a row together. A dispersion does not.
+        """
+        classifier = self._space.classifier
+        if classifier.n_functions > 1:
+            return False
+        parts = classifier.each
+        graphs = [graph for part in parts for graph in (part.parameters, part.labels)]
+        ahead, behind = self._values(rv, [classifier.mean(), *graphs])
+        centre = 0.5 * (ahead[0] + behind[0])
+        f = centre + np.array(_AT)[:, None, None]
+        same = True
+        for i, part in enumerate(parts):
+            own, labels = f[..., part.rows], ahead[2 + 2 * i]
+            y = part.likelihood_model.check(labels, 1, own.shape[-1])
+            one, other = (part.likelihood_model.given(each[1 + 2 * i]) for each in (ahead, behind))
+            of_rv = one.log_densities(own, y) - other.log_densities(own, y)
+            half = 0.5 * _STEP
+            of_f = 0.5 * (
+                one.log_densities(own + half, y)
+                - one.log_densities(own - half, y)
+                + other.log_densities(own + half, y)
+                - other.log_densities(own - half, y)
+            )
+            # Both are slopes; the ratio of a shift is the same at all latent values.
+            cross = of_rv * of_f[:1] - of_rv[:1] * of_f
+            size = np.abs(of_rv).max(axis=0) * np.abs(of_f).max(axis=0)
+            same &= bool((np.abs(cross) <= _SAME * size).all())
+        return same
+
+    def _values(self, rv: TensorVariable, graphs: Sequence[TensorVariable]) -> tuple[list[Array], list[Array]]:
+        """Return values of graphs with a hyperparameter a little more and a little less than it is."""
+        space = self._space
+        own = np.array([owner == rv.name for owner in space.owners])
+        step = 0.5 * _STEP * np.random.default_rng(0).uniform(0.5, 1.0, size=len(own)) * own
+        function = self._function(tuple(graphs))
+        points = [space.point(self._theta + sign * step) for sign in (1.0, -1.0)]
+        ahead, behind = ([np.asarray(each) for each in function(*(p[v.name] for v in space.value_vars))] for p in points)
+        return ahead, behind
+
+    @cache  # noqa: B019  # an instance lives as long as one check
+    def _function(self, graphs: tuple[TensorVariable, ...]) -> Callable[..., list[Any]]:
+        space = self._space
+        model = space.classifier.model
+        found = graph_replace(model.replace_rvs_by_values(list(graphs)), space.data, strict=False)
+        return graph_function(model, space.value_vars, found)
