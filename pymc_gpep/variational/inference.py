@@ -131,7 +131,7 @@ class GPInference(Inference):
         own = {field.name for field in fields(kind)}
         self._plan = kind(**{name: options.pop(name) for name in own & set(options)})
         check_whole("starts", starts, 1)
-        read = partial(read_classifier, pm.modelcontext(model), likelihood, hyperparameters)
+        read = partial(read_classifier, pm.modelcontext(model), likelihood, hyperparameters, starts=True)
         classifier = read(means=kind.sums)
         if not kind.sums:
             classifier.check_one()
