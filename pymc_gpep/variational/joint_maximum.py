@@ -5,7 +5,7 @@ scale and these numbers is not: the scale is wrong, and other effects look too c
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from pymc.distributions.continuous import FlatRV
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Add, Sub
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.elemwise import Elemwise
@@ -24,7 +24,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.affine import Affinity
+from pymc_gpep.structure.alternatives import as_it_is
 from pymc_gpep.structure.errors import describe, listing
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.recipes import why_no_recipe
@@ -32,6 +32,7 @@ from pymc_gpep.user_warnings import warn
 
 __all__ = ["poor_maxima", "warn_of_joint_maximum"]
 
+_FEW = 15  # Number of hyperparameters, up to which a central composite design is an advice.
 _STEP = 1e-3  # Step of a hyperparameter, unconstrained.
 _AT = (-0.6, 0.0, 0.5)  # Latent values, less their prior mean, at which two slopes are compared.
 _SAME = 1e-4  # Largest relative difference of slopes that counts as none.
@@ -45,6 +46,9 @@ def warn_of_joint_maximum(fit: Fit) -> None:
         return
     it, is_, stands = ("it", "is", "stands") if len(poor) == 1 else ("them", "are", "stand")
     names = [str(rv.name) for rv in poor]
+    ways = as_it_is(classifier.model)
+    if fit.converged and space.size <= _FEW:
+        ways = f"pm.fit(..., hyper='ccd') integrates over {it}. {ways}"
     whys: dict[str, str] = {}
     for rv in poor:
         own = classifier.reasons.get(str(rv.name)) or why_no_recipe(rv, classifier.model)
@@ -52,8 +56,8 @@ def warn_of_joint_maximum(fit: Fit) -> None:
         whys.setdefault(why.replace(describe(rv), "").replace(repr(rv.name), ""), why)
     warn(
         f"{listing(poor)} {is_} not integrated, but {stands} at a joint maximum with other hyperparameters: scales are "
-        f"wrong, and standard deviations of other effects are too small. {' '.join(whys.values())} pm.sample() "
-        f"integrates over {it}; pm.fit(..., hyperparameters={names}) keeps {it} at the maximum without this warning."
+        f"wrong, and standard deviations of other effects are too small. {' '.join(whys.values())} {ways} To keep {it} "
+        f"at the maximum without this warning, write pm.fit(..., hyperparameters={names})."
     )
 
 
@@ -61,11 +65,13 @@ def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str
     """Return the hyperparameters that a joint maximum describes poorly, in the order of the model.
 
     These are parts of the linear predictor with several entries, or with a scale that is a hyperparameter itself.
-    A factor of integrated variables needs both, or an entry for each number that it multiplies, as the local scales of
-    a horseshoe have. Any other parameter of the likelihood needs both: thresholds, dispersions and noise are
-    hyperparameters by nature. Length scales and magnitudes of processes do not count, nor variables that the user
-    named in `hyperparameters`. A `pm.Flat` without a scale does not count either: its maximum is that of the
-    likelihood, which the user of such a prior asks for.
+    Factors of integrated variables, and other parameters of the likelihood, need both: thresholds, dispersions and
+    noise are hyperparameters by nature. A factor counts as well where it has an entry for each number, and another
+    hyperparameter multiplies these too: the local scales of a horseshoe.
+
+    Length scales and magnitudes of processes do not count, nor variables that the user named in `hyperparameters`. A
+    `pm.Flat` without a scale does not count either: its maximum is that of the likelihood, as the user of such a prior
+    asks for.
 
     Parameters
     ----------
@@ -79,6 +85,7 @@ def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str
     sizes = Counter(owner for owner in space.owners if owner in set(at_maximum))
     behind = set(ancestors(list(classifier.predictor), blockers=classifier.sources))
     learned, effect = set(classifier.learned_parameters), _Effect(space, theta)
+    factors = _factors(classifier)
     found = []
     for rv in classifier.hyperparameters:
         size = sizes[str(rv.name)]
@@ -89,8 +96,10 @@ def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str
         if part and ((rv in behind and effect.moves_mean(rv)) or (rv in learned and effect.shifts(rv))):
             found.append(rv)
         elif size > 1:
-            scaled = _multiplied(rv, classifier) if rv in behind or classifier.recipes else 0
-            if 0 < scaled <= size or (has_scale and (scaled > 0 or rv in learned)):
+            scaled = [v for v, own in factors.items() if rv in own]
+            alone = all(factors[v] == {rv} for v in scaled)
+            local = _count(scaled, classifier) <= size and not alone
+            if local or (has_scale and (scaled or rv in learned)):
                 found.append(rv)
     return found
 
@@ -103,18 +112,27 @@ def _has_scale(rv: TensorVariable, classifier: GPClassifier) -> bool:
     return not (set(classifier.hyperparameters) - {rv}).isdisjoint(ancestors(graphs))
 
 
-def _multiplied(rv: TensorVariable, classifier: GPClassifier) -> int:
-    """Return how many integrated numbers a hyperparameter scales or multiplies, covariances of processes apart."""
-    sources = classifier.sources
-    affinity = Affinity(sources)
-    found: set[Variable] = {
-        v for v, recipe in classifier.recipes.items() if rv in ancestors(recipe.scales, blockers=sources)
+def _factors(classifier: GPClassifier) -> dict[Variable, set[Variable]]:
+    """Return the hyperparameters that scale or multiply each integrated variable, covariances of processes apart."""
+    hyperparameters, sources = set(classifier.hyperparameters), classifier.sources
+    found: dict[Variable, set[Variable]] = {
+        v: hyperparameters.intersection(ancestors(classifier.recipes[v].scales)) if v in classifier.recipes else set()
+        for v in sources
     }
-    for node in {each.owner for each in ancestors(list(classifier.predictor), blockers=sources) if each.owner}:
-        factors = [each for each in node.inputs if rv in ancestors([each], blockers=sources)]
-        if factors and not _adds(node.op) and not affinity.reached(factors):
-            found |= affinity.reached(node.inputs)
-    return sum(classifier.recipes[v].size if v in classifier.recipes else classifier.n_points for v in found)
+    own: dict[Variable, tuple[set[Variable], set[Variable]]] = {v: ({v}, set()) for v in sources}
+    for node in io_toposort(list(sources), list(classifier.predictor)):
+        given = [own.get(each, (set[Variable](), set[Variable]())) for each in node.inputs]
+        made = (set[Variable]().union(*(each for each, _ in given)), set[Variable]().union(*(each for _, each in given)))
+        factors = set[Variable]().union(*(each for behind, each in given if not behind))
+        for v in set() if _adds(node.op) else made[0]:
+            found[v] |= factors
+        own |= {v: (set(), {v}) if v in hyperparameters else made for v in node.outputs}
+    return found
+
+
+def _count(variables: Iterable[Variable], classifier: GPClassifier) -> int:
+    """Return how many numbers some integrated variables are."""
+    return sum(classifier.recipes[v].size if v in classifier.recipes else classifier.n_points for v in variables)
 
 
 def _adds(op: Op) -> bool:
@@ -145,7 +163,7 @@ class _Effect:
         ahead, behind = self._values(rv, [classifier.mean(), *graphs])
         centre = 0.5 * (ahead[0] + behind[0])
         f = centre + np.array(_AT)[:, None, None]
-        same = True
+        same, seen = True, False
         for i, part in enumerate(parts):
             own, labels = f[..., part.rows], ahead[2 + 2 * i]
             y = part.likelihood_model.check(labels, 1, own.shape[-1])
@@ -160,9 +178,10 @@ class _Effect:
             )
             # Both are slopes; the ratio of a shift is the same at all latent values.
             cross = of_rv * of_f[:1] - of_rv[:1] * of_f
+            seen |= bool(of_rv.any())
             size = np.abs(of_rv).max(axis=0) * np.abs(of_f).max(axis=0)
             same &= bool((np.abs(cross) <= _SAME * size).all())
-        return same
+        return same and seen
 
     def _values(self, rv: TensorVariable, graphs: Sequence[TensorVariable]) -> tuple[list[Array], list[Array]]:
         """Return values of graphs with a hyperparameter a little more and a little less than it is."""
