@@ -122,7 +122,10 @@ def _factors(classifier: GPClassifier) -> dict[Variable, set[Variable]]:
     own: dict[Variable, tuple[set[Variable], set[Variable]]] = {v: ({v}, set()) for v in sources}
     for node in io_toposort(list(sources), list(classifier.predictor)):
         given = [own.get(each, (set[Variable](), set[Variable]())) for each in node.inputs]
-        made = (set[Variable]().union(*(each for each, _ in given)), set[Variable]().union(*(each for _, each in given)))
+        made = (
+            set[Variable]().union(*(each for each, _ in given)),
+            set[Variable]().union(*(each for _, each in given)),
+        )
         factors = set[Variable]().union(*(each for behind, each in given if not behind))
         for v in set() if _adds(node.op) else made[0]:
             found[v] |= factors
@@ -190,7 +193,9 @@ class _Effect:
         step = 0.5 * _STEP * np.random.default_rng(0).uniform(0.5, 1.0, size=len(own)) * own
         function = self._function(tuple(graphs))
         points = [space.point(self._theta + sign * step) for sign in (1.0, -1.0)]
-        ahead, behind = ([np.asarray(each) for each in function(*(p[v.name] for v in space.value_vars))] for p in points)
+        ahead, behind = (
+            [np.asarray(each) for each in function(*(p[v.name] for v in space.value_vars))] for p in points
+        )
         return ahead, behind
 
     @cache  # noqa: B019  # an instance lives as long as one check

@@ -129,7 +129,7 @@ def test_model_with_a_start_follows_data_of_the_first_one():
 
 def test_fit_of_a_walk_with_heavy_tails_at_its_start_matches_quadrature():
     """With normal noise the evidence is a normal density for each start, whose posterior is summed on a grid."""
-    with pm.Model() as model:
+    with pm.Model():
         u = pm.GaussianRandomWalk("u", sigma=STEP, init_dist=pm.StudentT.dist(nu=4, mu=3.0, sigma=0.3), shape=T)
         pm.Normal("y", u, NOISE, observed=Y)
         fit = pm.fit(method="ep", progressbar=False, hyper="grid", hyper_options={"step": 0.5, "drop": 12.0})

@@ -1,10 +1,14 @@
-"""Which hyperparameters are warned of because their joint maximum with others says little of their posterior."""
+"""Hyperparameters at a joint maximum with others: which of them a fit warns of, and what it says."""
+
+import warnings
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from numpy.testing import assert_allclose
 from pymc.distributions.transforms import ordered
+from scipy import stats
 
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.structure import read_classifier
@@ -192,7 +196,11 @@ FINE = {
     "a scale for each coefficient": relevance,
     "thresholds": thresholds_of_items,
     "gaussian thresholds": lambda: pm.OrderedProbit(
-        "y", eta=level() * X, cutpoints=pm.Normal("cut", [-1, 1], 1, shape=2), compute_p=False, observed=np.arange(N) % 3
+        "y",
+        eta=level() * X,
+        cutpoints=pm.Normal("cut", [-1, 1], 1, shape=2),
+        compute_p=False,
+        observed=np.arange(N) % 3,
     ),
     "flat coefficients": lambda: poisson(np.column_stack([X, X**2]) @ pm.Flat("b", shape=2)),
     "a coefficient": lambda: poisson(X * pm.StudentT("b", 4)),
@@ -231,3 +239,115 @@ def test_named_and_integrated_hyperparameters_are_not_found():
     assert poor(declare) == found
     assert poor(declare, asked=["u"]) == set()
     assert poor(declare, kept=["s"]) == set()
+
+
+# ---- the warning of a fit --------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(0)
+OF_ROW = np.repeat(np.arange(7), 6)
+EVENTS = RNG.poisson(np.exp(0.5 + 0.8 * RNG.standard_t(4, size=7))[OF_ROW])
+
+
+FEW = OF_ROW < 4
+
+
+def frailties():
+    a = pm.Gamma("a", 2, 1)
+    w = pm.Gamma("w", a, a, shape=4)
+    pm.Poisson("y", mu=pm.math.exp(level() + pm.math.log(w)[OF_ROW[FEW]]), observed=EVENTS[FEW])
+
+
+def exact_frailties():
+    """Mean and sd of the level and of a: given both, counts of a group are negative binomial."""
+    rate, a = np.exp(np.linspace(-3, 4, 150))[:, None], np.exp(np.linspace(np.log(0.01), np.log(40), 150))
+    log_p = stats.norm(0, 2).logpdf(np.log(rate)) + stats.gamma(2).logpdf(a) + np.log(a)
+    for total in np.bincount(OF_ROW[FEW], EVENTS[FEW]):
+        log_p = log_p + stats.nbinom(a, a / (a + 6 * rate)).logpmf(total)
+    weights = np.exp(log_p - log_p.max())
+    moments = []
+    for values in (np.log(rate), a):
+        mean = (weights * values).sum() / weights.sum()
+        moments.append((mean, np.sqrt((weights * (values - mean) ** 2).sum() / weights.sum())))
+    return moments
+
+
+def fitted(declare, **options):
+    with pm.Model():
+        declare()
+        return pm.fit(method="ep", progressbar=False, **options)
+
+
+def test_fit_warns_once_of_a_joint_maximum():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit = fitted(frailties, hyper="map")
+        fit.refine(1, progressbar=False)
+        fit.summary()
+    (warning,) = [each for each in caught if "joint maximum" in str(each.message)]
+    assert issubclass(warning.category, UserWarning)
+    assert warning.filename == __file__
+    for phrase in ("'w' (Gamma) is not integrated", "'w' (Gamma) is not Gaussian", "hyper='ccd'", "pm.sample()"):
+        assert phrase in str(warning.message)
+
+
+def test_advice_of_the_warning_widens_the_level_to_its_exact_posterior():
+    """The maximum has 0.44 of the exact standard deviation."""
+    (mean, sd), (mean_of_a, sd_of_a) = exact_frailties()
+    table = fitted(frailties, hyper="ccd").summary(["level", "a"])
+    assert_allclose(table.loc["level", ["mean", "sd"]], [mean, sd], atol=0.15 * sd)
+    assert_allclose(table.loc["a", ["mean", "sd"]], [mean_of_a, sd_of_a], atol=0.15 * sd_of_a)
+    with pytest.warns(UserWarning, match="joint maximum"):
+        assert fitted(frailties, hyper="map").summary("level").loc["level", "sd"] < 0.5 * sd
+
+
+def test_named_variables_stay_at_the_maximum_without_a_warning():
+    fit = fitted(frailties, hyper="map", hyperparameters=["w"])
+    assert fit.at_maximum == ["a", "w"]
+
+
+def heavy_tails_as_normals():
+    s, w = scale(), pm.InverseGamma("w", 2, 2, shape=7)
+    poisson_of_groups(pm.Normal("u", 0, s * pm.math.sqrt(w), shape=7))
+
+
+def poisson_of_groups(u):
+    pm.Poisson("y", mu=pm.math.exp(level() + u[OF_ROW]), observed=EVENTS)
+
+
+def test_advice_for_heavy_tails_has_the_exact_posterior():
+    """The reference: sums over level, scale and each effect on a grid, with StudentT(4) effects."""
+    table = fitted(heavy_tails_as_normals, hyper="ccd").summary(["level", "s"])
+    assert_allclose(table.loc["level", ["mean", "sd"]], [0.3829, 0.2574], atol=0.1 * 0.2574)
+    assert_allclose(table.loc["s", ["mean", "sd"]], [0.4642, 0.2451], atol=0.1 * 0.2451)
+
+
+@pytest.mark.filterwarnings("ignore:Hyperparameters did not converge:RuntimeWarning")
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("sparse_ep", {"inducing": 4}), ("sparse_ep", {"inducing": 4, "batch_size": 10}), ("ivm", {"active": 8})],
+    ids=["inducing inputs", "batches", "active rows"],
+)
+def test_methods_for_many_rows_warn_of_a_trend(method, options):
+    with pm.Model():
+        trend_of_a_process()
+        with pytest.warns(UserWarning, match=r"'b' \(StudentT\) is not integrated.*pm\.InverseGamma"):
+            fit = pm.fit(2, method=method, progressbar=False, **options)
+    assert set(fit.at_maximum) == {"b", "eta", "ls"}
+
+
+def basis(name):
+    gp = pm.gp.HSGP(m=[4], c=1.5, cov_func=scale("eta") ** 2 * pm.gp.cov.ExpQuad(1, ls=pm.Gamma("ls", 2, 1)))
+    if name is None:
+        return gp.prior("f", X=X[:, None])
+    columns, sqrt_psd = gp.prior_linearized(X=X[:, None])
+    return columns @ (pm.Normal(name, shape=4) * sqrt_psd)
+
+
+def test_names_of_variables_do_not_change_what_is_integrated():
+    """The same basis by `HSGP.prior`, by hand, and by hand under the name that `HSGP.prior` gives its coefficients."""
+    fits = [fitted(lambda name=name: binary(basis(name))) for name in (None, "z", "f_hsgp_coeffs")]
+    assert all(fit.at_maximum == [] for fit in fits)
+    assert all(len(fit.classifier.effects) == 2 for fit in fits)
+    for fit in fits[1:]:
+        assert_allclose(fit.hyper_posterior.log_evidence, fits[0].hyper_posterior.log_evidence, atol=1e-6)
+        assert_allclose(fit.hyper_posterior.weights, fits[0].hyper_posterior.weights, atol=1e-6)
