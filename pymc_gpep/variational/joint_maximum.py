@@ -5,8 +5,8 @@ scale and these numbers is not: the scale is wrong, and other effects look too c
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -119,17 +119,17 @@ def _factors(classifier: GPClassifier) -> dict[Variable, set[Variable]]:
         v: hyperparameters.intersection(ancestors(classifier.recipes[v].scales)) if v in classifier.recipes else set()
         for v in sources
     }
-    own: dict[Variable, tuple[set[Variable], set[Variable]]] = {v: ({v}, set()) for v in sources}
+    nothing: set[Variable] = set()
+    # The integrated variables behind each variable of the graph, and the hyperparameters.
+    own = {v: ({v}, nothing) for v in sources}
     for node in io_toposort(list(sources), list(classifier.predictor)):
-        given = [own.get(each, (set[Variable](), set[Variable]())) for each in node.inputs]
-        made = (
-            set[Variable]().union(*(each for each, _ in given)),
-            set[Variable]().union(*(each for _, each in given)),
-        )
-        factors = set[Variable]().union(*(each for behind, each in given if not behind))
-        for v in set() if _adds(node.op) else made[0]:
-            found[v] |= factors
-        own |= {v: (set(), {v}) if v in hyperparameters else made for v in node.outputs}
+        given = [own.get(each, (nothing, nothing)) for each in node.inputs]
+        made = nothing.union(*(each for each, _ in given)), nothing.union(*(each for _, each in given))
+        if not _adds(node.op):
+            factors = nothing.union(*(each for integrated, each in given if not integrated))
+            for v in made[0]:
+                found[v] |= factors
+        own |= {v: (nothing, {v}) if v in hyperparameters else made for v in node.outputs}
     return found
 
 
@@ -150,8 +150,8 @@ class _Effect:
 
     def moves_mean(self, rv: TensorVariable) -> bool:
         """Return whether the prior mean of a latent function depends on a hyperparameter."""
-        ahead, behind = self._values(rv, [self._space.classifier.mean()])
-        return not np.array_equal(ahead[0], behind[0], equal_nan=True)
+        (ahead, *_), (behind, *_) = self._around(rv)
+        return not np.array_equal(ahead, behind, equal_nan=True)
 
     def shifts(self, rv: TensorVariable) -> bool:
         """Return whether a hyperparameter changes log densities of rows as a shift of their latent values does.
@@ -161,46 +161,36 @@ class _Effect:
         classifier = self._space.classifier
         if classifier.n_functions > 1:
             return False
-        parts = classifier.each
-        graphs = [graph for part in parts for graph in (part.parameters, part.labels)]
-        ahead, behind = self._values(rv, [classifier.mean(), *graphs])
-        centre = 0.5 * (ahead[0] + behind[0])
-        f = centre + np.array(_AT)[:, None, None]
+        (mean, *ahead), (_, *behind) = self._around(rv)
+        f, half = mean + np.array(_AT)[:, None, None], 0.5 * _STEP
         same, seen = True, False
-        for i, part in enumerate(parts):
-            own, labels = f[..., part.rows], ahead[2 + 2 * i]
-            y = part.likelihood_model.check(labels, 1, own.shape[-1])
-            one, other = (part.likelihood_model.given(each[1 + 2 * i]) for each in (ahead, behind))
-            of_rv = one.log_densities(own, y) - other.log_densities(own, y)
-            half = 0.5 * _STEP
-            of_f = 0.5 * (
-                one.log_densities(own + half, y)
-                - one.log_densities(own - half, y)
-                + other.log_densities(own + half, y)
-                - other.log_densities(own - half, y)
-            )
-            # Both are slopes; the ratio of a shift is the same at all latent values.
-            cross = of_rv * of_f[:1] - of_rv[:1] * of_f
-            seen |= bool(of_rv.any())
+        for part, y, one, other in zip(classifier.each, ahead[::2], ahead[1::2], behind[1::2], strict=True):
+            own = f[..., part.rows]
+            labels = part.likelihood_model.check(y, 1, own.shape[-1])
+            densities = [part.likelihood_model.given(each) for each in (one, other)]
+            of_rv = densities[0].log_densities(own, labels) - densities[1].log_densities(own, labels)
+            of_f = sum(d.log_densities(own + half, labels) - d.log_densities(own - half, labels) for d in densities)
+            # The ratio of both slopes is the same at all latent values, if it is a shift.
+            apart = np.abs(of_rv * of_f[:1] - of_rv[:1] * of_f)
             size = np.abs(of_rv).max(axis=0) * np.abs(of_f).max(axis=0)
-            same &= bool((np.abs(cross) <= _SAME * size).all())
+            same &= bool((apart <= _SAME * size).all())
+            seen |= bool(of_rv.any())
         return same and seen
 
-    def _values(self, rv: TensorVariable, graphs: Sequence[TensorVariable]) -> tuple[list[Array], list[Array]]:
-        """Return values of graphs with a hyperparameter a little more and a little less than it is."""
+    def _around(self, rv: TensorVariable) -> list[list[Array]]:
+        """Return the mean, labels and parameters for a little more and a little less of a hyperparameter."""
         space = self._space
         own = np.array([owner == rv.name for owner in space.owners])
         step = 0.5 * _STEP * np.random.default_rng(0).uniform(0.5, 1.0, size=len(own)) * own
-        function = self._function(tuple(graphs))
-        points = [space.point(self._theta + sign * step) for sign in (1.0, -1.0)]
-        ahead, behind = (
-            [np.asarray(each) for each in function(*(p[v.name] for v in space.value_vars))] for p in points
-        )
-        return ahead, behind
+        found = []
+        for theta in (self._theta + step, self._theta - step):
+            point = space.point(theta)
+            found.append([np.asarray(each) for each in self._function(*(point[v.name] for v in space.value_vars))])
+        return found
 
-    @cache  # noqa: B019  # an instance lives as long as one check
-    def _function(self, graphs: tuple[TensorVariable, ...]) -> Callable[..., list[Any]]:
-        space = self._space
-        model = space.classifier.model
-        found = graph_replace(model.replace_rvs_by_values(list(graphs)), space.data, strict=False)
-        return graph_function(model, space.value_vars, found)
+    @cached_property
+    def _function(self) -> Callable[..., list[Any]]:
+        space, classifier = self._space, self._space.classifier
+        graphs = [classifier.mean(), *(graph for part in classifier.each for graph in (part.labels, part.parameters))]
+        found = graph_replace(classifier.model.replace_rvs_by_values(graphs), space.data, strict=False)
+        return graph_function(classifier.model, space.value_vars, found)
