@@ -229,7 +229,7 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def _maximum(self) -> str:
-        """Sentence that names the hyperparameters at their maximum, and says why; empty if there are none."""
+        """Sentence that names the hyperparameters at their maximum, with the reason; empty without such."""
         if not (names := self.at_maximum):
             return ""
         why = "the fit was interrupted" if self.trace.interrupted else self.why_maximum

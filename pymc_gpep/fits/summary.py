@@ -105,8 +105,8 @@ def summary(
     -------
     DataFrame
         Columns `mean`, `sd`, and the ends of the interval, such as `eti95_lb` and `eti95_ub`. Rows are named as
-        ArviZ names them. Hyperparameters at their maximum, and functions of these alone, have no `sd` and no interval:
-        the table has NaN there, and a column `note` that says so. Without such rows there is no column `note`.
+        ArviZ names them. `sd` and interval of a hyperparameter at its maximum are NaN, and those of a function of such
+        hyperparameters alone. A column `note` then says so; other tables have no such column.
 
     Raises
     ------

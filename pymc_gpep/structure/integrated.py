@@ -176,8 +176,8 @@ class Gaussians:
     def _resolve(self, error: NotAffineError, observed: Sequence[TensorVariable]) -> list[tuple[str, str]]:
         """Keep the variables with the fewest numbers without which an operation is affine.
 
-        Of several that have as few, the first ones are kept. What was open is returned: the operation with its
-        variables, and the name of each that was kept.
+        If two sides have as few, the first one is kept, and the choice is open. Return the words and the name of each
+        variable that was kept by such a choice.
         """
         sides = [side for side in error.sides if side.isdisjoint(self.processes)]
         sizes = [sum(self.recipes[v].size for v in side) for side in sides]

@@ -268,8 +268,8 @@ class GPInference(Inference):
         """Search from the first point, or from an earlier fit."""
 
         def fit_of(log_posterior: LogPosterior, trace: Trace, **parts: Any) -> Fit:
-            own = {"seed": self._given.seed, "again": self._refined, "why_maximum": self._why_maximum}
-            fit = Fit(log_posterior, trace, **own, **parts)
+            own = partial(Fit, seed=self._given.seed, again=self._refined, why_maximum=self._why_maximum)
+            fit = own(log_posterior, trace, **parts)
             fit.include_transformed = transformed
             return fit
 

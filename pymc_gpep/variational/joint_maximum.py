@@ -44,7 +44,7 @@ def warn_of_joint_maximum(fit: Fit) -> None:
     poor = poor_maxima(space, fit.theta[: space.size], fit.at_maximum)
     if not poor:
         return
-    it, is_, stands = ("it", "is", "stands") if len(poor) == 1 else ("them", "are", "stand")
+    it, is_ = ("it", "is") if len(poor) == 1 else ("them", "are")
     names = [str(rv.name) for rv in poor]
     ways = as_it_is(classifier.model)
     if fit.converged and space.size <= _FEW:
@@ -55,9 +55,9 @@ def warn_of_joint_maximum(fit: Fit) -> None:
         why = own or f"{describe(rv)} is not Gaussian."
         whys.setdefault(why.replace(describe(rv), "").replace(repr(rv.name), ""), why)
     warn(
-        f"{listing(poor)} {is_} not integrated, but {stands} at a joint maximum with other hyperparameters: scales are "
-        f"wrong, and standard deviations of other effects are too small. {' '.join(whys.values())} {ways} To keep {it} "
-        f"at the maximum without this warning, write pm.fit(..., hyperparameters={names})."
+        f"{listing(poor)} {is_} not integrated, but at a joint maximum with other hyperparameters: scales are wrong, "
+        f"and standard deviations of other effects are too small. {' '.join(whys.values())} {ways} "
+        f"pm.fit(..., hyperparameters={names}) accepts the maximum without this warning."
     )
 
 
@@ -169,7 +169,9 @@ class _Effect:
             labels = part.likelihood_model.check(y, 1, own.shape[-1])
             densities = [part.likelihood_model.given(each) for each in (one, other)]
             of_rv = densities[0].log_densities(own, labels) - densities[1].log_densities(own, labels)
-            of_f = sum(d.log_densities(own + half, labels) - d.log_densities(own - half, labels) for d in densities)
+            of_f = np.sum(
+                [d.log_densities(own + half, labels) - d.log_densities(own - half, labels) for d in densities], 0
+            )
             # The ratio of both slopes is the same at all latent values, if it is a shift.
             apart = np.abs(of_rv * of_f[:1] - of_rv[:1] * of_f)
             size = np.abs(of_rv).max(axis=0) * np.abs(of_f).max(axis=0)
