@@ -7,6 +7,7 @@ scale and these numbers is not: the scale is wrong, and other effects look too c
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from pymc_gpep.structure.alternatives import as_it_is
 from pymc_gpep.structure.errors import describe, listing
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.recipes import why_no_recipe
+from pymc_gpep.structure.recipes.recipe import shape_of
 from pymc_gpep.user_warnings import warn
 
 __all__ = ["poor_maxima", "warn_of_joint_maximum"]
@@ -98,7 +100,7 @@ def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str
         elif size > 1:
             scaled = [v for v, own in factors.items() if rv in own]
             alone = all(factors[v] == {rv} for v in scaled)
-            local = _count(scaled, classifier) <= size and not alone
+            local = _count(scaled, classifier) <= prod(shape_of(rv)) and not alone
             if local or (has_scale and (scaled or rv in learned)):
                 found.append(rv)
     return found
@@ -161,17 +163,16 @@ class _Effect:
         classifier = self._space.classifier
         if classifier.n_functions > 1:
             return False
-        (mean, *ahead), (_, *behind) = self._around(rv)
+        (mean, *more), (_, *less) = self._around(rv)
         f, half = mean + np.array(_AT)[:, None, None], 0.5 * _STEP
         same, seen = True, False
-        for part, y, one, other in zip(classifier.each, ahead[::2], ahead[1::2], behind[1::2], strict=True):
+        for part, y, one, other in zip(classifier.each, more[::2], more[1::2], less[1::2], strict=True):
             own = f[..., part.rows]
             labels = part.likelihood_model.check(y, 1, own.shape[-1])
             densities = [part.likelihood_model.given(each) for each in (one, other)]
             of_rv = densities[0].log_densities(own, labels) - densities[1].log_densities(own, labels)
-            of_f = np.sum(
-                [d.log_densities(own + half, labels) - d.log_densities(own - half, labels) for d in densities], 0
-            )
+            pairs = [[each.log_densities(own + step, labels) for step in (half, -half)] for each in densities]
+            of_f = np.sum([ahead - behind for ahead, behind in pairs], axis=0)
             # The ratio of both slopes is the same at all latent values, if it is a shift.
             apart = np.abs(of_rv * of_f[:1] - of_rv[:1] * of_f)
             size = np.abs(of_rv).max(axis=0) * np.abs(of_f).max(axis=0)

@@ -86,6 +86,22 @@ def non_centred_horseshoe():
     binary(pt.dot(np.eye(G)[GROUP], z * tau * lam))
 
 
+def shares_of_a_variance():
+    phi, tau = pm.Dirichlet("phi", np.ones(G)), scale("tau")
+    binary(pm.Normal("beta", 0, pt.sqrt(phi) * tau, shape=G)[GROUP])
+
+
+def two_responses():
+    u, own = pm.Laplace("u", 0, scale(), shape=G), level()
+    pm.Poisson("y", mu=pm.math.exp(own + u[GROUP]), observed=COUNTS)
+    pm.Normal("z", own + 0.5 * X, scale("noise"), observed=X)
+
+
+def effects_of_classes():
+    b, a = pm.Normal("b", 0, 1, shape=(2, 3)), pm.StudentT("a", 4, shape=(G, 3))
+    pm.Categorical("y", logit_p=np.column_stack([X, X**2]) @ b + a[GROUP], observed=np.arange(N) % 3)
+
+
 def trend_of_a_process():
     b = pm.StudentT("b", 4, shape=2)
     mean = pm.gp.mean.Linear(coeffs=b, intercept=0.0)
@@ -144,6 +160,9 @@ POOR = {
         lambda: binary(pm.Normal("u", 0, scale() * pt.sqrt(pm.InverseGamma("w", 2, 2, shape=G)), shape=G)[GROUP]),
         {"w"},
     ),
+    "shares of a variance": (shares_of_a_variance, {"phi"}),
+    "an offset of one of two responses": (two_responses, {"u"}),
+    "effects of classes": (effects_of_classes, {"a"}),
     "a coefficient with a learned scale": (lambda: poisson(X * pm.StudentT("b", 4, sigma=scale())), {"b"}),
     "a polynomial of robust coefficients": (
         lambda: normal(np.column_stack([X, X**2]) @ pm.StudentT("b", 4, shape=2)),
@@ -331,7 +350,7 @@ def test_methods_for_many_rows_warn_of_a_trend(method, options):
     with pm.Model():
         trend_of_a_process()
         with pytest.warns(UserWarning, match=r"'b' \(StudentT\) is not integrated.*pm\.InverseGamma"):
-            fit = pm.fit(2, method=method, progressbar=False, **options)
+            fit = pm.fit(2, method=method, hyper="map", progressbar=False, **options)
     assert set(fit.at_maximum) == {"b", "eta", "ls"}
 
 
