@@ -149,3 +149,23 @@ def test_fit_of_a_walk_with_heavy_tails_at_its_start_matches_quadrature():
     assert_allclose(found.sel(moment="sd"), sd, rtol=0.02)
     assert_allclose(fit.hyper_posterior.log_evidence, log_evidence, atol=0.01)
     assert {"u", "u_start"} <= set(fit.sample(4).posterior.data_vars)
+
+
+@pytest.mark.parametrize(
+    ("start", "level", "s"),
+    [
+        (lambda: pm.StudentT.dist(nu=4), (0.5042, 1.0276), (0.6141, 0.3275)),
+        (lambda: pm.Uniform.dist(-5, 5), (0.0658, 1.8884), (0.6153, 0.3274)),
+    ],
+    ids=["heavy tails", "bounded"],
+)
+def test_walk_of_counts_matches_a_filter_on_a_grid(start, level, s):
+    """The reference: messages along the walk on a grid of 1201 log rates, for 80 values of s."""
+    rng, group = np.random.default_rng(0), np.repeat(np.arange(7), 6)
+    counts = rng.poisson(np.exp(0.5 + 0.8 * rng.standard_t(4, size=7))[group])
+    with pm.Model():
+        u = pm.GaussianRandomWalk("u", sigma=pm.HalfNormal("s", 1), init_dist=start(), shape=7)
+        pm.Poisson("y", mu=pm.math.exp(pm.Normal("level", 0, 2) + u[group]), observed=counts)
+        table = pm.fit(method="ep", hyper="grid", progressbar=False).summary(["level", "s"])
+    assert_allclose(table.loc["level", ["mean", "sd"]], level, atol=0.05 * level[1])
+    assert_allclose(table.loc["s", ["mean", "sd"]], s, atol=0.05 * s[1])
