@@ -42,6 +42,8 @@ class Fit(Fitted):
         Function that goes on with a fit, see `refine`.
     solution : Solution, SparseSolution, ActiveSolution or BatchSolution, optional
         The approximate posterior at the maximum, where that is known.
+    why_maximum : str
+        Why hyperparameters stay at their maximum, if they do, in words.
 
     Attributes
     ----------

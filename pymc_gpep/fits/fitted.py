@@ -42,6 +42,7 @@ class Fitted(SingleGroupApproximation):
         seed: int = 0,
         again: Callable[..., Any] | None = None,
         solution: Any = None,
+        why_maximum: str = "",
     ) -> None:
         # PyMC's own constructor makes a group of all variables, which takes longer than a step of some fits: see
         # `groups`.
@@ -51,6 +52,7 @@ class Fitted(SingleGroupApproximation):
         self.seed = seed
         self.include_transformed = False
         self._told = False
+        self.why_maximum = why_maximum
         self._hyper, self._again, self._known = hyper_posterior, again, solution
         # Later gp.conditional and the like do not change a fit that exists.
         classifier = log_posterior.classifier
@@ -68,6 +70,7 @@ class Fitted(SingleGroupApproximation):
             "seed": self.seed,
             "again": self._again,
             "solution": self._known,
+            "why_maximum": self.why_maximum,
         }
         parts: dict[str, Any] = {"log_posterior": self.log_posterior, "trace": self.trace} | given | changes
         fit = type(self)(**parts)
@@ -212,12 +215,25 @@ class Fitted(SingleGroupApproximation):
             whole = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
             integrated = f" Integrated over hyperparameters at {len(hyper)} nodes (hyper={hyper.name!r}){whole}."
         heading = self.log_posterior.heading(self.trace, self.solution, self.converged)
-        described = (self.classifier.described, self.log_posterior.algebra)
-        return " ".join([f"{heading} {self.message}{integrated}", *filter(None, described)])
+        parts = (self._maximum, self.classifier.described, self.log_posterior.algebra)
+        return " ".join([f"{heading} {self.message}{integrated}", *filter(None, parts)])
 
     def __repr__(self) -> str:
         """Method, its number, and how the fit ended."""
         return str(self)
+
+    @property
+    def at_maximum(self) -> list[str]:
+        """Names of the hyperparameters that draws, moments and predictions do not average over."""
+        return list(dict.fromkeys(self.hyper_posterior.at_maximum))
+
+    @property
+    def _maximum(self) -> str:
+        """Sentence that names the hyperparameters at their maximum, with the reason; empty without such."""
+        if not (names := self.at_maximum):
+            return ""
+        why = "the fit was interrupted" if self.trace.interrupted else self.why_maximum
+        return f"At the maximum: {', '.join(map(repr, names))}{f' ({why})' * bool(why)}."
 
     @property
     def theta(self) -> Array:

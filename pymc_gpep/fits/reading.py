@@ -102,6 +102,7 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
         float(attrs["seconds"]),
         float(attrs["compile_seconds"]),
         solution=solution,
+        why_maximum=attrs.get("why_maximum", ""),
     )
     if "latent" in tree.children:
         _check_latent(fit, tree["latent"].to_dataset(), best.evidence)
@@ -128,12 +129,12 @@ def _classifier(model: pm.Model, attrs: Mapping[Any, Any]) -> GPClassifier:
     asked = json.loads(attrs.get("asked", "[]"))
     means = attrs["kind"] == DenseLogPosterior.kind
     name = attrs["likelihood"] if len(_responses(attrs)) == 1 else None
-    classifier = read_classifier(model, name, asked, means=means)
+    classifier = read_classifier(model, name, asked, means=means, starts=True)
     if attrs["kind"] in (SparseLogPosterior.kind, BatchLogPosterior.kind):
         return by_inducing(classifier)
     if not means or Hyperparameters(classifier).parameters == json.loads(attrs["parameters"]):
         return classifier
-    return read_classifier(model, name, asked)
+    return read_classifier(model, name, asked, starts=True)
 
 
 def _responses(attrs: Mapping[Any, Any]) -> list[str]:

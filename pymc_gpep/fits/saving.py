@@ -96,6 +96,7 @@ def to_datatree(fit: Fitted) -> xr.DataTree:
             "converged": int(fit.converged),
             "message": fit.message,
             "hyper": hyper.name,
+            "why_maximum": fit.why_maximum,
             "hyper_converged": int(hyper.converged),
             "hyper_message": hyper.message,
             "seconds": fit.seconds,

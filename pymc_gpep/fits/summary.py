@@ -11,12 +11,13 @@ one function it is
     ½ Σ_{i≠j} A_i A_j Cov(t, f_i) Cov(f_i, f_j)² Cov(f_j, t),   A_i = κ₃ᵢ / (Var f_i)³.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from pytensor.graph.traversal import ancestors
 from scipy.special import ndtr, owens_t
 
 from pymc_gpep.approximations.solution import Solution
@@ -37,6 +38,7 @@ _MOST_SKEWED = 0.99  # of the size of skewness; skew normal distributions have l
 _HALVINGS = 60  # of the range in which a quantile is
 _RANGE = 12.0  # standard deviations
 _MOST_VALUES = 3000  # latent values of which all pairs are looked at
+_AT_MAXIMUM, _OF_MAXIMUM = "at its maximum", "function of hyperparameters at their maximum"
 _COLUMNS = 64  # entries of variables whose covariances with all rows are held at a time
 
 
@@ -98,7 +100,8 @@ def summary(
     -------
     DataFrame
         Columns `mean`, `sd`, and the ends of the interval, such as `eti95_lb` and `eti95_ub`. Rows are named as
-        ArviZ names them.
+        ArviZ names them. `sd` and interval of a hyperparameter at its maximum are NaN, and those of a function of such
+        hyperparameters alone. A column `note` then says so; other tables have no such column.
 
     Raises
     ------
@@ -139,23 +142,51 @@ def summaries(
     """
     tails = 0.5 * (1.0 - ci_prob), 0.5 * (1.0 + ci_prob)
     ends = [f"eti{round(100 * ci_prob)}_{end}" for end in ("lb", "ub")]
-    mixture, labels = _of_effects(hyper, names) if names else (None, [])
     natural = hyper.log_posterior.space.natural(hyper.continuous[0]) if hyperparameters else {}
+    mixture, labels = _of_effects(hyper, names) if names else (None, {})
+    notes = _notes_of_hyperparameters(hyper, hyperparameters)
+    if mixture is not None:
+        notes = _notes_of_effects(hyper, mixture, labels) + notes
     tables = []
     for own, of_points in weights:
         found = []
         if mixture is not None:
             mixed = mixture._replace(weights=own)
             rows = np.column_stack([*mixed.moments(), *map(mixed.quantiles, tails)])
-            found.append(pd.DataFrame(rows, index=labels))
+            found.append(pd.DataFrame(rows, index=[label for each in labels.values() for label in each]))
         if hyperparameters:
             found.append(_of_hyperparameters(hyper, natural, of_points, hyperparameters, tails))
-        tables.append(pd.concat(found).set_axis(["mean", "sd", *ends], axis=1))
+        tables.append(_noted(pd.concat(found).set_axis(["mean", "sd", *ends], axis=1), notes))
     return tables
 
 
-def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormals, list[str]]:
-    """Return marginals of all entries of variables, one after another, and their names."""
+def _noted(table: pd.DataFrame, notes: Sequence[str]) -> pd.DataFrame:
+    """Return a table with NaN in place of all but the means of rows that have a note."""
+    if not any(notes):
+        return table
+    has_note = np.array([bool(note) for note in notes])
+    table.loc[has_note, table.columns[1:]] = np.nan
+    return table.assign(note=notes)
+
+
+def _notes_of_hyperparameters(hyper: HyperPosterior, names: Sequence[str]) -> list[str]:
+    """Return a note for each entry of hyperparameters, empty if nodes differ in it."""
+    natural = hyper.log_posterior.space.natural(hyper.theta[:, : hyper.log_posterior.space.size]) if names else {}
+    spreads = [np.ptp(natural[name].reshape(len(hyper), -1), axis=0) for name in names]
+    return [_AT_MAXIMUM * bool(width == 0.0) for each in spreads for width in each]
+
+
+def _notes_of_effects(hyper: HyperPosterior, mixture: SkewNormals, labels: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a note for each entry of variables, empty unless it is a function of hyperparameters at their maximum."""
+    classifier, held = hyper.log_posterior.classifier, set(hyper.at_maximum)
+    behind = {name: ancestors([classifier.model[name]], blockers=classifier.sources) for name in labels}
+    known = {name: any(v.name in held for v in found) for name, found in behind.items()}
+    fixed = ~mixture.sd.any(axis=0) & (np.ptp(mixture.mean, axis=0) == 0.0)
+    return [_OF_MAXIMUM * bool(own) for own in fixed & [known[name] for name, each in labels.items() for _ in each]]
+
+
+def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormals, dict[str, list[str]]]:
+    """Return marginals of all entries of variables, one after another, and names of the entries of each variable."""
     log_posterior = hyper.log_posterior
     joint = log_posterior.space.variables.affine(names)
     means, variances, thirds = [], [], []
@@ -176,7 +207,7 @@ def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormal
     sd = np.sqrt(np.array(variances))
     with np.errstate(divide="ignore", invalid="ignore"):
         skewness = np.nan_to_num(np.array(thirds) / sd**3, posinf=0.0, neginf=0.0)
-    labels = [label for name in names for label in _labels(hyper, name, shapes[name])]
+    labels = {name: _labels(hyper, name, shapes[name]) for name in names}
     return SkewNormals(hyper.weights, np.array(means), sd, skewness), labels
 
 

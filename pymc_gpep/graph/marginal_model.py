@@ -141,12 +141,12 @@ def marginalize(
     >>> idata = pm.sample(model=marginal)
     >>> idata = gpep.recover_latent(idata, marginal)
     """
-    classifier = read_classifier(model, likelihood, hyperparameters, means=True)
+    classifier = read_classifier(model, likelihood, hyperparameters, means=True, starts=True)
     solver = approximator(method, classifier.likelihood_model, options, ", besides method, likelihood and warm")
     if solver.inverts_prior and not classifier.singular:
-        classifier = read_classifier(model, likelihood, hyperparameters)
+        classifier = read_classifier(model, likelihood, hyperparameters, starts=True)
     prior_type = prior_type_of(classifier, solver)
     check_memory(classifier, f"marginalize by {solver.name!r}", learned=True, prior_type=prior_type)
     moments = prior_moments(classifier, array=classifier.arrays[prior_type]())
-    check_moments(moments(initial_point(model)), prior_type)
+    check_moments(moments(initial_point(classifier.model)), prior_type)
     return MarginalModel(classifier, solver, warm)

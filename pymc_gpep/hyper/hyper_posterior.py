@@ -97,6 +97,13 @@ class HyperPosterior:
         """Hyperparameters at the nodes, unconstrained, (s, d)."""
         return np.array([node.theta for node in self.nodes])
 
+    @property
+    def at_maximum(self) -> list[str]:
+        """Name of the hyperparameter of each element of a flat vector that is the same at all nodes."""
+        owners = self.log_posterior.space.owners
+        spread = np.ptp(self.theta[:, : len(owners)], axis=0)
+        return [owner for owner, width in zip(owners, spread, strict=True) if width == 0.0]
+
     def point(self, s: int) -> PointType:
         """Values of the model's value variables at a node."""
         return self.log_posterior.point(self.nodes[s].theta)

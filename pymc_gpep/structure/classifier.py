@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
+from pymc.distributions.continuous import FlatRV
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
@@ -20,6 +22,7 @@ from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior, RowsBeside
 from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.missing_responses import MissingResponses
+from pymc_gpep.structure.recipes import Recipe, why_no_recipe
 from pymc_gpep.structure.sampled_values import SampledValues
 
 __all__ = ["GPClassifier"]
@@ -209,9 +212,9 @@ class GPClassifier(LatentPrior):
         return self.prior.elsewhere(gps, data)
 
     @property
-    def effects(self) -> tuple[TensorVariable, ...]:
+    def recipes(self) -> Mapping[TensorVariable, Recipe]:  # type: ignore[override]
         """See `LatentPrior`."""
-        return self.prior.effects
+        return self.prior.recipes
 
     def beside(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> RowsBeside | None:
         """See `LatentPrior`."""
@@ -228,9 +231,38 @@ class GPClassifier(LatentPrior):
         return self.prior.singular
 
     @property
+    def kept(self) -> Mapping[TensorVariable, str]:  # type: ignore[override]
+        """See `LatentPrior`."""
+        return self.prior.kept
+
+    @property
+    def predictor(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`."""
+        return self.prior.predictor
+
+    @property
+    def sources(self) -> frozenset[Variable]:
+        """See `LatentPrior`."""
+        return self.prior.sources
+
+    @cached_property
+    def reasons(self) -> dict[str, str]:
+        """See `LatentPrior`: those of the prior, and of variables that the likelihood is given beside the argument.
+
+        Thresholds have an order or no density, and say nothing.
+        """
+        found = self.prior.reasons
+        for rv in self.learned_parameters:
+            thresholds = self.model.rvs_to_transforms[rv] is not None or isinstance(rv.owner.op, FlatRV)
+            if rv.name not in found and not thresholds and (why := why_no_recipe(rv, self.model)):
+                found = {**found, str(rv.name): why}
+        return found
+
+    @property
     def described(self) -> str:
         """See `LatentPrior`."""
-        return self.prior.described
+        others = [why for name, why in self.reasons.items() if name not in self.prior.reasons]
+        return " ".join(filter(None, [self.prior.described, *others]))
 
     def covariance(self) -> TensorVariable:
         """See `LatentPrior`."""

@@ -24,6 +24,7 @@ from pymc_gpep.structure.errors import StructureError, listing
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
 from pymc_gpep.structure.latent_sum import LatentSum
+from pymc_gpep.structure.recipes import Recipe
 from pymc_gpep.structure.sampled_values import SampledValues
 
 __all__ = ["EffectsBeside", "by_inducing"]
@@ -121,9 +122,9 @@ class EffectsBeside(LatentPrior):
         return self.whole.inputs
 
     @property
-    def effects(self) -> tuple[TensorVariable, ...]:
+    def recipes(self) -> Mapping[TensorVariable, Recipe]:  # type: ignore[override]
         """See `LatentPrior`."""
-        return self.whole.effects
+        return self.whole.recipes
 
     @property
     def implicit(self) -> tuple[TensorVariable, ...]:
@@ -134,6 +135,21 @@ class EffectsBeside(LatentPrior):
     def singular(self) -> bool:
         """See `LatentPrior`."""
         return True
+
+    @property
+    def kept(self) -> Mapping[TensorVariable, str]:  # type: ignore[override]
+        """See `LatentPrior`."""
+        return self.whole.kept
+
+    @property
+    def predictor(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`."""
+        return self.whole.predictor
+
+    @property
+    def sources(self) -> frozenset[Variable]:
+        """See `LatentPrior`."""
+        return self.whole.sources
 
     @property
     def described(self) -> str:

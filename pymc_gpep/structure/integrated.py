@@ -79,6 +79,8 @@ class Gaussians:
         StructureError
             If nothing is left, or if it is open which of two variables to keep.
         """
+        open_choices: list[tuple[str, str]] = []
+        known = dict(self.recipes), dict(self.kept)
         while True:
             self._keep_what_others_need(observed)
             reading = read(self.sources)
@@ -97,13 +99,17 @@ class Gaussians:
             try:
                 used = self._behind(reading.argument)
             except NotAffineError as error:
-                self._resolve(error, observed)
+                known = known if open_choices else (dict(self.recipes), dict(self.kept))
+                open_choices += self._resolve(error, observed)
                 continue
             self._refuse_nested(used, reading.argument, observed)
             self.recipes = {v: each for v, each in self.recipes.items() if v in used}
             self.processes = {v: each for v, each in self.processes.items() if v in used}
             if not used:
                 raise StructureError(self._nothing(observed, reading.argument))
+            if open_choices:
+                self.recipes, self.kept = known
+                self._refuse_open(open_choices, observed)
             return reading
 
     def _refuse_nested(
@@ -167,8 +173,12 @@ class Gaussians:
         for potential in model.potentials:
             yield affinity.reached([potential]), f"the Potential {potential.name!r} depends on it"
 
-    def _resolve(self, error: NotAffineError, observed: Sequence[TensorVariable]) -> None:
-        """Keep the variables with the fewest numbers without which an operation is affine."""
+    def _resolve(self, error: NotAffineError, observed: Sequence[TensorVariable]) -> list[tuple[str, str]]:
+        """Keep the variables with the fewest numbers without which an operation is affine.
+
+        If two sides have as few, the first one is kept, and the choice is open. Return the words and the name of each
+        variable that was kept by such a choice.
+        """
         sides = [side for side in error.sides if side.isdisjoint(self.processes)]
         sizes = [sum(self.recipes[v].size for v in side) for side in sides]
         operation = _words(error)
@@ -179,18 +189,25 @@ class Gaussians:
                 "not. Sums, products with what is known, selections and products of matrices are read. "
                 f"{as_it_is(self.model)}"
             )
-        if len(sides) > 1 and sizes.count(min(sizes)) > 1:
-            raise StructureError(
-                f"The argument of {quoted(observed)} contains {operation} of the Gaussian variables {names}, of which "
-                f"one can be integrated. {self._how_to_keep(next(iter(sides[0])))}"
-            )
         least = sides[sizes.index(min(sizes))]
         others = [v for side in error.sides if side is not least for v in side]
         beside = f" with {listing(others)}" if others else ""
         self.keep(least, f"the argument contains {operation} of it{beside}")
+        is_open = len(sides) > 1 and sizes.count(min(sizes)) > 1
+        what = f"{operation} of the Gaussian variables {names}"
+        return [(what, str(variable.name)) for variable in least] if is_open else []
 
-    def _how_to_keep(self, variable: Variable | None = None) -> str:
-        name = next(iter(self.recipes)).name if variable is None and self.recipes else getattr(variable, "name", "beta")
+    def _refuse_open(self, choices: Sequence[tuple[str, str]], observed: Sequence[TensorVariable]) -> None:
+        """Refuse operations of variables that have as many numbers, and name all that have to be kept."""
+        operations = " and ".join(dict.fromkeys(operation for operation, _ in choices))
+        names = list(dict.fromkeys(name for _, name in choices))
+        raise StructureError(
+            f"The argument of {quoted(observed)} contains {operations}, of which one can be integrated. Name those "
+            f"that are to stay hyperparameters: pm.fit(..., hyperparameters={names})."
+        )
+
+    def _how_to_keep(self) -> str:
+        name = next(iter(self.recipes)).name if self.recipes else "beta"
         return f"Name those that are to stay hyperparameters: pm.fit(..., hyperparameters=[{name!r}])."
 
     def _nothing(self, observed: Sequence[TensorVariable], *arguments: TensorVariable) -> str:

@@ -10,6 +10,7 @@ import pytensor.tensor as pt
 from numpy.typing import ArrayLike
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
@@ -19,6 +20,7 @@ from pymc_gpep.solvers.coefficients import Coefficients
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.missing_responses import unobserved_responses
+from pymc_gpep.structure.recipes import Recipe, why_no_recipe
 from pymc_gpep.structure.sampled_values import SampledValues
 
 __all__ = ["Elsewhere", "LatentPrior", "RowsBeside", "RowsOfNormals", "There"]
@@ -158,6 +160,10 @@ class LatentPrior(ABC):
         The Gaussian processes that the latent functions are. A StructureError says so where they are something else.
     processes : tuple of LatentGP
         The Gaussian processes among what is integrated.
+    recipes : mapping of TensorVariable to Recipe
+        Integrated variables outside of Gaussian processes, and what they are made of.
+    kept : mapping of TensorVariable to str
+        Gaussian variables that stay hyperparameters, and why.
     """
 
     model: pm.Model
@@ -165,6 +171,8 @@ class LatentPrior(ABC):
     n_functions: int
     latents: tuple[LatentGP, ...]
     processes: tuple[LatentGP, ...]
+    recipes: Mapping[TensorVariable, Recipe]
+    kept: Mapping[TensorVariable, str]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Itself: it never changes, and its expressions belong to the model."""
@@ -188,6 +196,28 @@ class LatentPrior(ABC):
         """
         others = {*self.integrated, *unobserved_responses(self.model)}
         return tuple(rv for rv in self.model.free_RVs if rv not in others)
+
+    @property
+    @abstractmethod
+    def predictor(self) -> tuple[TensorVariable, ...]:
+        """The argument of the likelihood, and means of integrated variables, as far as these are not such variables."""
+
+    @property
+    @abstractmethod
+    def sources(self) -> frozenset[Variable]:
+        """Integrated variables as the argument of the likelihood has them: latent values of processes, and others."""
+
+    @cached_property
+    def reasons(self) -> dict[str, str]:
+        """Sentences that say why variables stay hyperparameters, by name, in the order of the model."""
+        behind = set(ancestors(list(self.predictor), blockers=self.sources))
+        found = {}
+        for rv in self.hyperparameters:
+            if rv in self.kept:
+                found[str(rv.name)] = f"{rv.name!r} stays a hyperparameter: {self.kept[rv]}."
+            elif rv in behind and (why := why_no_recipe(rv, self.model)):
+                found[str(rv.name)] = why
+        return found
 
     @property
     @abstractmethod
@@ -282,7 +312,7 @@ class LatentPrior(ABC):
     @property
     def effects(self) -> tuple[TensorVariable, ...]:
         """Integrated variables outside of Gaussian processes."""
-        return ()
+        return tuple(self.recipes)
 
     @property
     def implicit(self) -> tuple[TensorVariable, ...]:
@@ -297,4 +327,4 @@ class LatentPrior(ABC):
     @property
     def described(self) -> str:
         """Sentences that name what was integrated, and what not; empty where it is all latent values."""
-        return ""
+        return " ".join(self.reasons.values())

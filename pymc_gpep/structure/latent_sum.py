@@ -153,11 +153,6 @@ class LatentSum(LatentPrior):
         return [variable.name for variable in self.model.data_vars if variable in behind]
 
     @property
-    def effects(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
-        return tuple(rv for rv in self.recipes if "_hsgp_coeffs" not in str(rv.name))
-
-    @property
     def singular(self) -> bool:
         """See `LatentPrior`."""
         return not self.alone
@@ -170,12 +165,17 @@ class LatentSum(LatentPrior):
     @property
     def described(self) -> str:
         """See `LatentPrior`."""
-        kept = "".join(f" {v.name!r} stays a hyperparameter: {why}." for v, why in self.kept.items())
-        return f"Integrated: {', '.join(str(rv.name) for rv in self.integrated)}.{kept}"
+        integrated = f"Integrated: {', '.join(str(rv.name) for rv in self.integrated)}."
+        return " ".join([integrated, *self.reasons.values()])
+
+    @property
+    def predictor(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`."""
+        return (self.argument, *self.recipe_means, *(latent.mean for latent in self.processes))
 
     @property
     def sources(self) -> frozenset[Variable]:
-        """Integrated variables, and the latent values of processes."""
+        """See `LatentPrior`."""
         return frozenset([*self.recipes, *(latent.f for latent in self.processes)])
 
     @property

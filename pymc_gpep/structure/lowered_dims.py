@@ -1,6 +1,6 @@
 """Models whose variables are made by `pymc.dims`, as the same models of ordinary variables."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 from pymc.dims.distributions.transforms import DimTransform, IntervalTransform, SimplexTransform, ZeroSumTransform
 from pymc.distributions import transforms
 from pymc.logprob.transforms import Transform
+from pymc.util import UNSET
 from pytensor.compile import optdb
 from pytensor.compile.ops import ViewOp, view_op
 from pytensor.compile.sharedvalue import SharedVariable
@@ -29,7 +30,7 @@ from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.private_names import share_dims
 
-__all__ = ["lower_dims"]
+__all__ = ["lower_dims", "rebuilt"]
 
 _BY_NAME = {"log": transforms.log, "logodds": transforms.logodds, "circular": transforms.circular}
 
@@ -66,24 +67,46 @@ def lower_dims(model: pm.Model) -> pm.Model:
         return model
     begun = [value for value in model.rvs_to_initial_values.values() if isinstance(value, Variable)]
     given = [*named, *observed, *begun]
-    found = dict(zip(given, _lowered(given, set(model.basic_RVs)), strict=True))
-    lowered = pm.Model(model=None)  # not part of a model around it
-    share_dims(lowered, model)
-    for variable in named:
+    return rebuilt(model, dict(zip(given, _lowered(given, set(model.basic_RVs)), strict=True)))
+
+
+def rebuilt(
+    model: pm.Model,
+    found: Mapping[Variable, TensorVariable],
+    added: Mapping[TensorVariable, TensorVariable] | None = None,
+) -> pm.Model:
+    """Return a model of other variables in the places of those of a model, with the same names, dims and data.
+
+    Parameters
+    ----------
+    model : pm.Model
+    found : dict of Variable to TensorVariable
+        Named variables, observed values and graphs of initial values of the model, and what takes their places.
+    added : dict of TensorVariable to TensorVariable, optional
+        Variables of the model, and a new free variable in front of each.
+    """
+    made = pm.Model(model=None)  # not part of a model around it
+    share_dims(made, model)
+    for variable in model.named_vars.values():
         own, dims = found[variable], model.named_vars_to_dims.get(variable.name)
         own.name = variable.name
+        if added and (new := added.get(variable)) is not None:
+            made.set_initval(new, None)
+            made.create_value_var(new, transform=UNSET, default_transform=UNSET)
+            made.free_RVs.append(new)
+            made.add_named_variable(new)
         if variable in model.free_RVs:
             start = model.rvs_to_initial_values.get(variable)
-            lowered.set_initval(own, found[start] if isinstance(start, Variable) else start)
+            made.set_initval(own, found[start] if isinstance(start, Variable) else start)
         if variable in model.basic_RVs:
             transform = _transform(model.rvs_to_transforms[variable], dims or (), str(variable.name))
             value = _value(found[model.rvs_to_values[variable]]) if variable in model.observed_RVs else None
-            lowered.create_value_var(own, transform=transform, default_transform=None, value_var=value)
+            made.create_value_var(own, transform=transform, default_transform=None, value_var=value)
         for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
             if variable in getattr(model, kind):
-                getattr(lowered, kind).append(own)
-        lowered.add_named_variable(own, dims or None)
-    return lowered
+                getattr(made, kind).append(own)
+        made.add_named_variable(own, dims or None)
+    return made
 
 
 def _lowered(variables: Sequence[Variable], random: Container[Variable]) -> list[TensorVariable]:

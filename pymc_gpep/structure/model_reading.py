@@ -28,6 +28,7 @@ from pymc_gpep.structure.likelihood_search import FoundLikelihood, find_likeliho
 from pymc_gpep.structure.lowered_dims import lower_dims
 from pymc_gpep.structure.missing_responses import MissingResponses, missing_responses, unobserved_responses
 from pymc_gpep.structure.processes import GPModel, check_priors, refuse_what_was_made, with_functions
+from pymc_gpep.structure.series_starts import with_starts
 from pymc_gpep.structure.stacked_responses import StackedResponses, parameters_at_points
 from pymc_gpep.structure.sum_reading import read_sum
 
@@ -40,6 +41,7 @@ def read_classifier(
     hyperparameters: Sequence[str] = (),
     *,
     means: bool = False,
+    starts: bool = False,
 ) -> GPClassifier:
     """Read from the graph of a model what its likelihood is, and the Gaussian prior of its latent functions.
 
@@ -56,6 +58,9 @@ def read_classifier(
     means : bool
         Whether Gaussian variables in the means of Gaussian processes are integrated where latent functions are these
         processes alone. In sums with other effects they always are.
+    starts : bool
+        Whether the start of a series is a hyperparameter of its own where it is not Gaussian, so that the series after
+        it is integrated. The model that was read is then another one, see `with_starts`.
 
     Returns
     -------
@@ -74,6 +79,7 @@ def read_classifier(
     """
     refuse_what_was_made(model)
     model = lower_dims(model)
+    model = with_starts(model, hyperparameters) if starts else model
     gaussians = gaussians_of(model, hyperparameters)
     found = find_likelihoods(model, likelihood, gaussians.sources)
     missing = missing_responses(model)

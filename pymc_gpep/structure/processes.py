@@ -21,6 +21,7 @@ from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.lowered_dims import lower_dims
 from pymc_gpep.structure.process_values import ProcessValues
 from pymc_gpep.structure.process_variables import ProcessVariables
+from pymc_gpep.structure.recipes import Recipe
 
 __all__ = ["GPModel", "check_priors", "processes_or", "read_processes", "refuse_what_was_made", "with_functions"]
 
@@ -45,9 +46,19 @@ class GPModel(LatentPrior):
     kept: Mapping[TensorVariable, str] = field(default_factory=dict, kw_only=True)
 
     @property
-    def described(self) -> str:
+    def recipes(self) -> Mapping[TensorVariable, Recipe]:  # type: ignore[override]
+        """See `LatentPrior`: processes alone have none."""
+        return {}
+
+    @property
+    def predictor(self) -> tuple[TensorVariable, ...]:
         """See `LatentPrior`."""
-        return " ".join(f"{v.name!r} stays a hyperparameter: {why}." for v, why in self.kept.items())
+        return tuple(latent.mean for latent in self.latents)
+
+    @property
+    def sources(self) -> frozenset[Variable]:
+        """See `LatentPrior`."""
+        return frozenset(latent.f for latent in self.latents)
 
     @property
     def n_functions(self) -> int:  # type: ignore[override]  # it is counted

@@ -33,6 +33,7 @@ from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.fit_run import FitRun
+from pymc_gpep.variational.joint_maximum import warn_of_joint_maximum
 from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan, Search
 from pymc_gpep.variational.plans.plans import PLANS, plan_for
 
@@ -130,7 +131,7 @@ class GPInference(Inference):
         own = {field.name for field in fields(kind)}
         self._plan = kind(**{name: options.pop(name) for name in own & set(options)})
         check_whole("starts", starts, 1)
-        read = partial(read_classifier, pm.modelcontext(model), likelihood, hyperparameters)
+        read = partial(read_classifier, pm.modelcontext(model), likelihood, hyperparameters, starts=True)
         classifier = read(means=kind.sums)
         if not kind.sums:
             classifier.check_one()
@@ -142,6 +143,7 @@ class GPInference(Inference):
         left_off, values, self._plan = _begun(start, self._plan, kind.by_steps)
         seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
         first = space.initial_point(values, seed)
+        self._why_maximum = _why_maximum(space, kind.by_steps, asked=hyper is not None)
         hyper = hyper or (Maximum.name if kind.by_steps else _default_hyper(space, dense=kind.sums))
         self._hyper = hyper_method(hyper, hyper_options)
         self._hyper.check(approximator, method)
@@ -227,7 +229,9 @@ class GPInference(Inference):
             # The model may have other data than in an earlier fit.
             self._search = self._plan.begin(given, run, kwargs, obj_optimizer)
             fit = self._run(run, self._search, n, include_transformed, progressbar)
-        return self._reported(fit, n)
+        fit = self._reported(fit, n)
+        warn_of_joint_maximum(fit)
+        return fit
 
     def refine(self, n: int, progressbar: bool = True, progressbar_theme: Any = default_progress_theme) -> Fit:
         """Go on from the latest fit for at most `n` more iterations or steps; see `Fit.refine`.
@@ -264,7 +268,8 @@ class GPInference(Inference):
         """Search from the first point, or from an earlier fit."""
 
         def fit_of(log_posterior: LogPosterior, trace: Trace, **parts: Any) -> Fit:
-            fit = Fit(log_posterior, trace, seed=self._given.seed, again=self._refined, **parts)
+            own = partial(Fit, seed=self._given.seed, again=self._refined, why_maximum=self._why_maximum)
+            fit = own(log_posterior, trace, **parts)
             fit.include_transformed = transformed
             return fit
 
@@ -367,6 +372,17 @@ def _default_hyper(space: Hyperparameters, dense: bool) -> str:
         "gpep.marginalize(model) and pm.sample integrate over so many."
     )
     return Maximum.name
+
+
+def _why_maximum(space: Hyperparameters, by_steps: bool, *, asked: bool) -> str:
+    """Return why hyperparameters are at their maximum, if they are, in words."""
+    if asked:
+        return "hyper='map' was asked for"
+    if by_steps:
+        return "the default of batches is hyper='map'"
+    if not space.classifier.effects:
+        return "the default of Gaussian processes is hyper='map'"
+    return f"the default for {space.size} hyperparameters is hyper='map'"
 
 
 def _check_optimiser(obj_optimizer: Any, method: str, plan: Plan) -> None:

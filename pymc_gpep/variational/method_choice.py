@@ -130,7 +130,8 @@ def _not_by_inducing(classifier: GPClassifier) -> str:
 
 def chosen(model: pm.Model | None, given: Mapping[str, Any], n: int | None = None) -> MethodChoice:
     """Read a model, choose a method for it, and say which and why; `n` is the user's in place of the choice's."""
-    classifier = read_classifier(pm.modelcontext(model), given.get("likelihood"), given.get("hyperparameters", ()))
+    asked = given.get("hyperparameters", ())
+    classifier = read_classifier(pm.modelcontext(model), given.get("likelihood"), asked, starts=True)
     choice = choose_method(classifier, given)
     choice = choice if n is None else choice._replace(n=n)
     _log.info("method='auto' takes %s: %s", choice, choice.reason)

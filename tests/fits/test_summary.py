@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from scipy.special import log_softmax
 
+import pymc_gpep as gpep
 from pymc_gpep.fits.summary import SkewNormals, second_order
 
 GROUP = np.repeat(np.arange(6), 2)
@@ -199,3 +200,45 @@ def test_names_and_probabilities_are_checked(fit):
         fit.summary(ci_prob=95)
     with pytest.raises(ValueError, match="no variable 'a'"):
         fit.summary("a")
+
+
+@pytest.fixture(scope="module")
+def at_maximum():
+    """Groups of which the standard deviation and a shift stay at their maximum."""
+    with pm.Model():
+        s, shift = pm.HalfNormal("s", 1, shape=2), pm.Normal("shift", 0, 1)
+        u = pm.Normal("u", 0, s[0], shape=6)
+        pm.Deterministic("mean", shift + 0.0 * u)
+        pm.Deterministic("total", shift + u)
+        pm.Deterministic("nothing", 0.0 * u)
+        pm.Normal("y", mu=shift + u[GROUP], sigma=s[1], observed=Y)
+        return pm.fit(method="ep", hyper="map", hyperparameters=["shift"], progressbar=False)
+
+
+def test_hyperparameters_at_their_maximum_have_a_note_and_no_interval(at_maximum):
+    table = at_maximum.summary(ci_prob=0.9)
+    held = ["s[0]", "s[1]", "shift"]
+    assert set(table.index[table["note"] == "at its maximum"]) == set(held)
+    assert table.loc[held, ["sd", "eti90_lb", "eti90_ub"]].isna().all(axis=None)
+    found = at_maximum.hyperparameters
+    assert_allclose(table.loc[held, "mean"], np.append(found["s"], found["shift"]))
+    assert (table.loc[[f"u[{i}]" for i in range(6)], "sd"] > 0.0).all()
+    assert list(table.select_dtypes("number")) == list(table.columns[:-1])
+
+
+def test_functions_of_hyperparameters_at_their_maximum_have_a_note(at_maximum):
+    table = at_maximum.summary(["mean", "total", "nothing"])
+    assert table["note"].value_counts().to_dict() == {"": 12, "function of hyperparameters at their maximum": 6}
+    assert table["sd"].isna().sum() == 6
+    assert (table.loc[[f"nothing[{i}]" for i in range(6)], "sd"] == 0.0).all()
+
+
+def test_summary_of_integrated_hyperparameters_has_no_note(groups):
+    assert "note" not in groups[0].summary()
+
+
+def test_text_of_a_fit_names_hyperparameters_at_their_maximum(at_maximum, groups):
+    assert "At the maximum: 's', 'shift' (hyper='map' was asked for)." in str(at_maximum)
+    assert "At the maximum" not in str(groups[0])
+    again = gpep.from_datatree(at_maximum.to_datatree(), at_maximum.model)
+    assert str(again) == str(at_maximum)

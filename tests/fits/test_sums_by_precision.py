@@ -97,7 +97,7 @@ def test_evidence_nodes_and_moments(case):
 
 
 def test_summaries(case):
-    found, expected = case.sparse.summary(), case.dense.summary()
+    found, expected = (fit.summary().select_dtypes("number") for fit in (case.sparse, case.dense))
     assert_allclose(found, expected, atol=1e-5)
 
 

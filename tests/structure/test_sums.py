@@ -4,6 +4,8 @@ The oracle is PyMC's own log density: it is quadratic in the values of integrate
 its mean and precision, and the argument of the likelihood is affine in them, so that differences give coefficients.
 """
 
+import ast
+import re
 from contextlib import nullcontext
 
 import numpy as np
@@ -371,6 +373,18 @@ def test_what_cannot_be_integrated_is_refused_by_name(case):
         read_classifier(model)
     for phrase in phrases:
         assert phrase in str(raised.value)
+
+
+def test_several_products_are_refused_with_all_names_that_are_to_be_kept():
+    def declare():
+        v = groups("v")
+        counts(normal("a") + groups("u") * v + groups("w") * groups("x") + v)
+
+    with pytest.raises(StructureError, match=r"product .*'w'.*'x'.* and a product .*'u'.*'v'") as raised:
+        read_classifier(made(declare))
+    (names,) = re.findall(r"hyperparameters=(\[.*?\])", str(raised.value))
+    found = read_classifier(made(declare), hyperparameters=ast.literal_eval(names))
+    assert {rv.name for rv in found.hyperparameters} == {"u", "w"}
 
 
 def test_users_keep_hyperparameters():

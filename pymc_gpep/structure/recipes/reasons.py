@@ -40,6 +40,8 @@ def why_no_recipe(variable: TensorVariable, model: pm.Model) -> str:
     """
     op = variable.owner.op
     name = describe(variable)
+    if (series := getattr(variable.tag, "start_of", None)) is not None:
+        return f"{name} is the start of {series!r}, and stays a hyperparameter: give it init_dist=pm.Normal.dist(...)."
     if isinstance(op, FlatRV):
         return f"{name} has no density to integrate it by: give it pm.Normal({variable.name!r}, 0, s) with a large s."
     if type(op) in _MIXTURES:
