@@ -1,7 +1,7 @@
 """Sums of effects at new rows: the model's own argument with other data."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -29,14 +29,14 @@ from pymc_gpep.structure.levels import NOT_ALIKE, levels_of, normals_of_one_leve
 from pymc_gpep.structure.new_data import NewData, OwnRows, as_data, common_length
 from pymc_gpep.structure.row_parts import PartsElsewhere
 from pymc_gpep.structure.row_sum import MovedProcess, RowSum
+from pymc_gpep.structure.rows_apart import check_rows_apart
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
 from pymc_gpep.structure.sparse_slopes import Blocks, rows_of
 
 __all__ = ["SumElsewhere"]
 
 _INPUTS = "Xnew"
-_CHECKED = 1000  # fitted rows that are looked at for all
-_SAME = 1e-8  # relative, of coefficients at the same rows
+_SEED = 4
 
 
 class _AtRows(NamedTuple):
@@ -227,7 +227,7 @@ class SumElsewhere(Elsewhere):
     def _own(self, point: PointType) -> _AtRows:
         """Return the sum at all rows of the model, whose processes are where they were fitted."""
         if () not in self._made:
-            self._made[()] = self._compiled(())
+            self._made[()] = self._compiled((), None)
         return self._made[()][0](point, [], self._rows)
 
     def __call__(self, point: PointType, x: NewData | OwnRows) -> tuple[Array, Array, Array]:
@@ -269,8 +269,7 @@ class SumElsewhere(Elsewhere):
         """
         names = (*x.by_row, *x.others)
         if names not in self._made:
-            made = self._compiled(names)
-            self._check_alone(made[0], point, tuple(x.by_row), tuple(x.others))
+            made = self._compiled(names, (point, x.others))
             self._made[names] = made  # what was refused is refused again
         function, processes = self._made[names]
         m = len(x)
@@ -307,8 +306,13 @@ class SumElsewhere(Elsewhere):
             self._found[name] = owners_of(name, mean, rows)
         return self._found[name]
 
-    def _compiled(self, names: tuple[str, ...]) -> tuple[_Rows, list[Elsewhere]]:
-        """Return a function of a point and data, and the processes that are moved."""
+    def _compiled(
+        self, names: tuple[str, ...], checked: tuple[PointType, Mapping[str, Array]] | None
+    ) -> tuple[_Rows, list[Elsewhere]]:
+        """Return a function of a point and data, and the processes that are moved.
+
+        If `checked` is a point and data that rows share, rows that depend on each other there are refused.
+        """
         prior, model = self._prior, self._prior.model
         known = {name: self._known[name] for name in names if name in self._known}
         there: dict[str, TensorVariable] = {
@@ -351,6 +355,20 @@ class SumElsewhere(Elsewhere):
         replaced = {v: there[name] for name, v in known.items()}
         outputs = graph_replace(model.replace_rvs_by_values(outputs), {**self._data, **replaced}, strict=False)
         value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        if checked is not None:
+            by_point = {
+                latent.f: pt.tensor(latent.f.name, dtype="float64", shape=(None,) * latent.f.ndim) for latent in moved
+            }
+            made = model.replace_rvs_by_values([argument({f: value.T for f, value in by_point.items()})])
+            noise = np.random.default_rng(_SEED).standard_normal
+            known_there = {**self._data, **replaced, z: pt.constant(noise(prior.n_normals))}
+            self._check_apart(
+                graph_replace(made, known_there, strict=False)[0],
+                {v: self._fitted[name] for name, v in there.items() if name not in checked[1]},
+                {v: noise((self._rows, *[len(each.classes)] * (v.ndim - 1))) for each, v in zip(moved, by_point.values(), strict=True)},
+                {there[name]: value for name, value in checked[1].items()},
+                checked[0],
+            )
         function = graph_function(model, [*value_vars, *(there[name] for name in names)], outputs)
         counts = [len(latent.classes) for latent in moved]
 
@@ -366,6 +384,28 @@ class SumElsewhere(Elsewhere):
             )
 
         return at, [each.moments for each in processes]
+
+    def _check_apart(
+        self,
+        argument: TensorVariable,
+        rows: Mapping[TensorVariable, Array],
+        values: Mapping[TensorVariable, Array],
+        others: Mapping[TensorVariable, Array],
+        point: PointType,
+    ) -> None:
+        """Refuse an argument whose rows depend on each other, by data of rows and by values of processes."""
+        model = self._prior.model
+        value_vars = [model.rvs_to_values[rv] for rv in self._prior.hyperparameters]
+
+        def function(inputs: Sequence[TensorVariable]) -> Callable[..., Any]:
+            made = graph_function(model, [*value_vars, *others, *inputs], argument)
+            return partial(made, *(point[v.name] for v in value_vars), *others.values())
+
+        axis = argument.ndim - 1 - self._prior.by_class
+        names = [str(v.name) for v in values]
+        check_rows_apart(
+            "Latent functions", argument, axis if axis >= 0 else None, {**rows, **values}, function, processes=names
+        )
 
     def _check_row_by_row(self, moved: Sequence[LatentGP]) -> None:
         """Refuse other inputs of a process whose values rows select from."""
@@ -405,24 +445,6 @@ class SumElsewhere(Elsewhere):
             return sums.with_values(made, {latent.f: mean + values[latent.f] for latent, mean in each})
 
         return argument
-
-    def _check_alone(self, function: _Rows, point: PointType, by_row: tuple[str, ...], others: tuple[str, ...]) -> None:
-        """Refuse an argument that at some of the fitted rows is another one than among all of them."""
-        n = min(self._rows, _CHECKED)
-        some = slice(n // 2, None)
-        given = [self._fitted[name][:n] for name in by_row]
-        rest = [self._fitted[name] for name in others]
-        try:
-            alone = function(point, [*(each[some] for each in given), *rest], n - n // 2)
-        except (ValueError, IndexError, AssertionError):
-            return  # further data are missing, which new rows find out
-        among = function(point, [*given, *rest], n)
-        for one, all_of in ((alone.mean, among.mean[:, some]), (alone.roots, among.roots[:, some])):
-            if not np.allclose(one, all_of, rtol=0.0, atol=_SAME * (1.0 + np.abs(all_of).max(initial=0.0))):
-                raise ValueError(
-                    f"Latent functions at a row depend on other rows of {', '.join(map(repr, by_row))}, as by a mean "
-                    "over rows. They are not known at new rows alone: compute such numbers before the model."
-                )
 
     def _by_function(self, values: Array, n: int, batched: bool = False) -> Array:
         """Values of the argument as (c, n), or with a first axis of normals as (c, n, q)."""
