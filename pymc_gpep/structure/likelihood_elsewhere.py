@@ -1,9 +1,11 @@
 """The likelihood of a model at new points: what exposures, cutpoints and the like are there."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
@@ -11,11 +13,13 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import evaluate, graph_function
+from pymc_gpep.structure.rows_apart import check_rows_apart
 
 __all__ = ["LikelihoodElsewhere"]
 
@@ -72,6 +76,7 @@ class LikelihoodElsewhere:
         # With one row too many, what still has the rows of the fitted data cannot fit by chance.
         self._rows = n_points + (n_points == classifier.n_rows) if given else None
         self._values, there = [], {}
+        fitted_rows: dict[TensorVariable, NDArray[Any]] = {}
         for name, value in given.items():
             variable = known[name]
             (fitted,) = evaluate([data.get(variable, variable)])
@@ -80,18 +85,41 @@ class LikelihoodElsewhere:
             short = (self._rows or 0) - n_points if each_point else 0
             self._values.append(np.concatenate([checked, checked[-1:]]) if short else checked)
             there[variable] = pt.tensor(name, dtype=variable.dtype, shape=(None,) * variable.ndim)
+            if each_point:
+                fitted_rows[there[variable]] = fitted
         if not expressions:
             return
         value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
         self._names = [variable.name for variable in value_vars]
+        # Rows that depend on each other are found at the first hyperparameters.
+        self._unchecked: list[Callable[[PointType], None]] = []
 
         def function(outputs: list[Variable]) -> Callable[..., Any]:
             replaced = graph_replace(outputs, {**data, **there}, strict=False)
+            self._unchecked += [partial(self._check_apart, model, value_vars, each, fitted_rows) for each in replaced]
             return graph_function(model, [*value_vars, *there.values()], replaced)
 
+        self._shared = {v: v_given for v, v_given in zip(there.values(), self._values, strict=True) if v not in fitted_rows}
         self._function = function(expressions)
         bounded = classifier.unbounded is not None
         self._unbounded = function(model.replace_rvs_by_values([classifier.unbounded])) if bounded else None
+
+    def _check_apart(
+        self,
+        model: pm.Model,
+        value_vars: Sequence[TensorVariable],
+        output: TensorVariable,
+        rows: Mapping[TensorVariable, NDArray[Any]],
+        point: PointType,
+    ) -> None:
+        """Refuse parameters of rows that depend on other rows."""
+        theta = [point[name] for name in self._names]
+
+        def function(inputs: Sequence[TensorVariable]) -> Callable[..., Any]:
+            made = graph_function(model, [*value_vars, *self._shared, *inputs], output)
+            return partial(made, *theta, *self._shared.values())
+
+        check_rows_apart(f"Parameters of the likelihood of {self._name!r}", output, 1, rows, function)
 
     def __call__(self, point: PointType, observed: Observed | None = None) -> Likelihood:
         """Return the likelihood at the new points, given values of the value variables.
@@ -104,6 +132,9 @@ class LikelihoodElsewhere:
         """
         if not self._likelihood.has_parameters:
             return self._likelihood
+        while self._unchecked:
+            self._unchecked[-1](point)
+            self._unchecked.pop()
         try:
             parameters = self._parameters(self._function, point)
         except ValueError:

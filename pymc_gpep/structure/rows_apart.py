@@ -24,8 +24,8 @@ _COMPARED = 6
 _COMPANIONS = 200
 # Factors that make companion rows of extreme values.
 _EXTREMES = (1e2, 1e4)
-# Largest relative difference between values that count as equal.
-_SAME = 1e-8
+# Largest relative and absolute difference between values that count as equal.
+_SAME, _ROUNDING = 1e-8, 1e-13
 _SEED = 5
 
 _AS_THEY_ARE = (DimShuffle, Elemwise, Reshape, SpecifyShape)
@@ -197,7 +197,7 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
     if any(each is None for each in alone):
         return False  # further data are missing, which the prediction finds out
     expected = np.concatenate([each for each in alone if each is not None])
-    size = 1.0 + np.nanmax(np.abs(np.where(np.isfinite(expected), expected, 0.0)), initial=0.0)
+    size = np.abs(np.where(np.isfinite(expected), expected, 0.0)).max(axis=0)  # of each entry of a row
 
     def changed(places: NDArray[np.int64], extremes: Sequence[Sequence[Any]] = ()) -> bool:
         """Whether values at positions among the compared rows and other ones are not the expected."""
@@ -207,7 +207,7 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
         where = {int(place): i for i, place in enumerate(own)}
         pairs = [(i, where[int(place)]) for i, place in enumerate(places) if int(place) in where]
         here, there = (list(each) for each in zip(*pairs, strict=True))
-        return not np.allclose(found[here], expected[there], rtol=0.0, atol=_SAME * size, equal_nan=True)
+        return not np.allclose(found[here], expected[there], rtol=0.0, atol=_SAME * size + _ROUNDING, equal_nan=True)
 
     every = rng.permutation(n)[:_COMPANIONS]
     companions = [own, own[::-1], rng.permutation(own), np.concatenate([every, own]), np.concatenate([own, every])]
