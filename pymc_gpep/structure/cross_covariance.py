@@ -1,6 +1,7 @@
 """Prior moments of Gaussian processes at inputs other than those of the model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
@@ -17,6 +19,7 @@ from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
 from pymc_gpep.structure.process_functions import ProcessFunctions, process_functions
+from pymc_gpep.structure.rows_apart import check_rows_apart
 
 __all__ = ["CrossCovariance", "as_gps", "functions_of", "match_priors", "new_inputs"]
 
@@ -145,8 +148,21 @@ class CrossCovariance(Elsewhere):
         # In this order: a random variable may depend on data itself, and would no longer be the model's.
         outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
         self._names = [model.rvs_to_values[rv].name for rv in prior.hyperparameters]
-        inputs = [*(model.rvs_to_values[rv] for rv in prior.hyperparameters), x]
-        self._function = graph_function(model, inputs, arrays_as_shared(outputs))
+        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        self._function = graph_function(model, [*value_vars, x], arrays_as_shared(outputs))
+        # Graphs of the model are known to be apart. Functions of a `pm.gp.Latent` are checked at the first call.
+        self._unchecked: list[Callable[[PointType], None]] = []
+        if gps is not None:
+            self._unchecked = [partial(self._check_apart, model, [*value_vars, x], each) for each in outputs]
+
+    def _check_apart(self, model: pm.Model, given: Sequence[Any], output: TensorVariable, point: PointType) -> None:
+        """Refuse moments of an input that depend on other new inputs."""
+        *value_vars, x = given
+
+        def function(inputs: Sequence[TensorVariable]) -> Callable[..., Any]:
+            return partial(graph_function(model, [*value_vars, *inputs], output), *(point[v.name] for v in value_vars))
+
+        check_rows_apart("Prior moments", output, 1, {x: self.inputs}, function)
 
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
         """See `Elsewhere`."""
@@ -159,4 +175,7 @@ class CrossCovariance(Elsewhere):
 
     def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
         """Evaluate at the inputs `x` (m, d)."""
+        while self._unchecked:
+            self._unchecked[-1](point)
+            self._unchecked.pop()
         return tuple(np.asarray(out) for out in self._function(*(point[name] for name in self._names), x))  # type: ignore[return-value]  # three of them

@@ -1,7 +1,7 @@
 """Variables that are affine in standard normals, and in Gaussian processes, at other data than those of a fit."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,13 @@ from pymc_gpep.structure.levels import levels_of
 from pymc_gpep.structure.new_data import as_data, common_length
 from pymc_gpep.structure.process_term import cells_by_probes, probes
 from pymc_gpep.structure.row_sum import MovedProcess, RowSum
+from pymc_gpep.structure.rows_apart import check_rows_apart
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
 
 __all__ = ["EffectsElsewhere"]
 
 _INPUTS = "Xnew"
+_SEED = 4
 
 
 class EffectsElsewhere:
@@ -105,6 +107,7 @@ class EffectsElsewhere:
             raise ValueError(f"Means of effects depend on {listing(made)}, which is not known at other inputs.")
         self._processes: list[MovedProcess] = [prior.process(latent, None, data) for latent in self._moved]
         self.axes: dict[str, int] = {}
+        self._unchecked = list(self._names)  # whose rows are not known to be apart
 
     @property
     def _called(self) -> str:
@@ -194,6 +197,40 @@ class EffectsElsewhere:
         moved = function([latent.cov for latent in self._moved], [], {}), function(inputs, data, there)
         return value_vars, centres, slopes, *moved
 
+    def _check_apart(self, name: str, theta: Sequence[Any]) -> None:
+        """Refuse a variable of which an entry depends on data of other new rows."""
+        prior, model = self._prior, self._prior.model
+        noise = np.random.default_rng(_SEED).standard_normal
+        z = pt.constant(noise(prior.n_normals))
+        by_point = {
+            latent.f: pt.tensor(latent.f.name, dtype="float64", shape=(None,) * latent.f.ndim) for latent in self._moved
+        }
+        at = {f: value.T for f, value in by_point.items()}
+        made = (
+            prior.by_normals(self._variables, z, at) if self._place is None else self._from_inputs(self._place, z, at)
+        )
+        there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in self._shared}
+        replaced = {**self._data, **there}
+        (output,) = graph_replace(model.replace_rvs_by_values([made[self._names.index(name)]]), replaced, strict=False)
+        fitted = evaluate([self._data.get(v, v) for v in self._shared]) if self._shared else []
+        rows = {there[v]: values for v, values in zip(self._shared, fitted, strict=True) if values.ndim}
+        single = {there[v]: values for v, values in zip(self._shared, fitted, strict=True) if not values.ndim}
+        if self._place is not None:
+            rows[self._place] = self._own_inputs
+        n = max(len(values) for values in rows.values())
+        rows = {v: values[np.arange(n) % len(values)] for v, values in rows.items()}
+        for latent in self._moved:
+            rows[by_point[latent.f]] = noise((n, *[len(latent.classes)] * (latent.f.ndim - 1)))
+        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+
+        def function(inputs: Sequence[TensorVariable]) -> Any:
+            return partial(graph_function(model, [*value_vars, *single, *inputs], output), *theta, *single.values())
+
+        check_rows_apart(
+            f"Values of {name!r}", output, self.axes[name], rows, function,
+            processes=[str(latent.f.name) for latent in self._moved],
+        )  # fmt: skip
+
     def _from_inputs(
         self, x: TensorVariable, z: TensorVariable, at: Mapping[TensorVariable, TensorVariable]
     ) -> list[TensorVariable]:
@@ -262,6 +299,9 @@ class EffectsElsewhere:
                     found.slopes[name][of_output] += np.moveaxis(one[..., None] * ahead[cells], -1, 0)
                     found.noise[name][...] += one**2 * noise[cells]
         self.axes = {name: self._axis_of(name, found.centres[name]) for name in self._names}
+        while self._unchecked:
+            self._check_apart(self._unchecked[-1], theta)
+            self._unchecked.pop()
         rows = np.arange(self._count)
         return There(
             {name: np.take(each, rows, self.axes[name]) for name, each in found.centres.items()},

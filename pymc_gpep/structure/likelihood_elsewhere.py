@@ -99,7 +99,9 @@ class LikelihoodElsewhere:
             self._unchecked += [partial(self._check_apart, model, value_vars, each, fitted_rows) for each in replaced]
             return graph_function(model, [*value_vars, *there.values()], replaced)
 
-        self._shared = {v: v_given for v, v_given in zip(there.values(), self._values, strict=True) if v not in fitted_rows}
+        self._shared = {
+            v: v_given for v, v_given in zip(there.values(), self._values, strict=True) if v not in fitted_rows
+        }
         self._function = function(expressions)
         bounded = classifier.unbounded is not None
         self._unbounded = function(model.replace_rvs_by_values([classifier.unbounded])) if bounded else None

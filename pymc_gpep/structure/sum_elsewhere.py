@@ -365,7 +365,10 @@ class SumElsewhere(Elsewhere):
             self._check_apart(
                 graph_replace(made, known_there, strict=False)[0],
                 {v: self._fitted[name] for name, v in there.items() if name not in checked[1]},
-                {v: noise((self._rows, *[len(each.classes)] * (v.ndim - 1))) for each, v in zip(moved, by_point.values(), strict=True)},
+                {
+                    v: noise((self._rows, *[len(each.classes)] * (v.ndim - 1)))
+                    for each, v in zip(moved, by_point.values(), strict=True)
+                },
                 {there[name]: value for name, value in checked[1].items()},
                 checked[0],
             )
