@@ -1,7 +1,6 @@
 """Levels of groups: what data of a model select from, and rows of levels that it does not have."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -23,7 +22,15 @@ from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.interpreted import evaluate
 
-__all__ = ["NOT_ALIKE", "levels_of", "normals_of_one_level", "of_each_level", "owners_of", "stand_ins"]
+__all__ = [
+    "NOT_ALIKE",
+    "computed_indices",
+    "levels_of",
+    "normals_of_one_level",
+    "of_each_level",
+    "owners_of",
+    "selected_by",
+]
 
 NOT_ALIKE = (
     "has levels that the model does not have, and those it has differ a priori. A new level has a prior only where "
@@ -57,16 +64,36 @@ def of_each_level(variable: Variable, outputs: Sequence[TensorVariable]) -> Tens
     return total
 
 
-def _selected(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, int]]:
-    """Return arrays and axes that data select from by their values."""
+def selected_by(variable: Variable, outputs: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Return arrays that data select from by their values."""
+    return [source for source, _ in _selected(variable, outputs)]
+
+
+def computed_indices(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tuple[Variable, int]]:
+    """Return indices that a model computes from the values of data, and the number of levels of each."""
+    found = []
+    for source, axis, index in _gathers(outputs):
+        shapes = {v for v in ancestors([index]) if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)}
+        if _as_it_is(index) is not variable and variable in ancestors([index], blockers=shapes):
+            found.append((index, _shape(source)[axis]))
+    return found
+
+
+def _gathers(outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, int, Variable]]:
+    """Return arrays, axes, and the indices by which entries along them are selected."""
     found = []
     for each in ancestors(outputs):
         if each.owner is None or not isinstance(each.owner.op, AdvancedSubtensor):
             continue
         source, *indices = each.owner.inputs
         axes = [axis for axis, entry in enumerate(each.owner.op.idx_list) if isinstance(entry, int)]
-        found += [(source, a) for a, index in zip(axes, indices, strict=False) if _as_it_is(index) is variable]
+        found += [(source, axis, index) for axis, index in zip(axes, indices, strict=False)]
     return found
+
+
+def _selected(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, int]]:
+    """Return arrays and axes that data select from by their values."""
+    return [(source, axis) for source, axis, index in _gathers(outputs) if _as_it_is(index) is variable]
 
 
 def _read_otherwise(variable: Variable, outputs: Sequence[TensorVariable]) -> bool:
@@ -152,12 +179,3 @@ def normals_of_one_level(places: Mapping[TensorVariable, slice], number: TensorV
         if variable in behind and 1 in _shape(variable):
             owners[own] = 0
     return owners
-
-
-def stand_ins(strange: NDArray[np.bool_], levels: int, others: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    """Return levels (m,) in place of strange ones, which no other data name in the same row where there are enough."""
-    found = np.zeros(len(strange), np.int64)
-    for _ in others:
-        taken = np.any([found == each for each in others], axis=0)
-        found = np.where(taken, (found + 1) % levels, found)
-    return found

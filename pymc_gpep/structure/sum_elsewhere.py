@@ -25,13 +25,13 @@ from pymc_gpep.structure.fitted_rows import FittedRows
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, RowsOfNormals
-from pymc_gpep.structure.levels import NOT_ALIKE, levels_of, normals_of_one_level, of_each_level, owners_of, stand_ins
 from pymc_gpep.structure.new_data import NewData, OwnRows, as_data, common_length
+from pymc_gpep.structure.new_levels import NewLevels
 from pymc_gpep.structure.row_parts import PartsElsewhere
 from pymc_gpep.structure.row_sum import MovedProcess, RowSum
 from pymc_gpep.structure.rows_apart import check_rows_apart
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
-from pymc_gpep.structure.sparse_slopes import Blocks, rows_of
+from pymc_gpep.structure.sparse_slopes import Blocks
 
 __all__ = ["SumElsewhere"]
 
@@ -82,9 +82,17 @@ class SumElsewhere(Elsewhere):
         The makers of the processes.
     data : dict
         Data of the model → constants, as the fit had them.
+    blocks : sequence of tuple of int, optional
+        Shapes of the variables that the numbers are of; each variable has a row of standard normals if not given.
     """
 
-    def __init__(self, prior: RowSum, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> None:
+    def __init__(
+        self,
+        prior: RowSum,
+        gps: Sequence[pm.gp.Latent] | None,
+        data: Mapping[Variable, Variable],
+        blocks: Blocks | None = None,
+    ) -> None:
         self._prior, self._gps, self._data = prior, gps, data
         self._argument = prior.argument if prior.everywhere is None else prior.everywhere
         self._rows = prior.n_rows or prior.n_points
@@ -104,9 +112,9 @@ class SumElsewhere(Elsewhere):
             else "data={...} once what differs between rows is declared as pm.Data: here they depend on none."
         )
         self._made: dict[tuple[str, ...], tuple[_Rows, list[Elsewhere]]] = {}
-        self._blocks: Blocks = [(own.stop - own.start,) for own in prior.places.values()]
+        self._blocks: Blocks = blocks or [(own.stop - own.start,) for own in prior.places.values()]
         self._at_fit = FittedRows(prior, data)
-        self._found: dict[str, NDArray[np.int64]] = {}  # owners of normals, by the data that say a level
+        self._levels = NewLevels(prior, self._argument, self._known, data, self._blocks)
         self._complete: set[tuple[str, ...]] = set()  # names of data that rows were computed from
 
     @property
@@ -166,31 +174,7 @@ class SumElsewhere(Elsewhere):
         lengths = {name: len(value) for name, value in by_row.items()}
         m = common_length(lengths)
         spread = {name: np.repeat(value, m // max(len(value), 1), axis=0) for name, value in by_row.items()}
-        strange: dict[str, NDArray[np.bool_]] = {}
-        counts: dict[str, int] = {}
-        for name, values in spread.items():
-            if name == _INPUTS:
-                continue
-            levels = self._levels(name)
-            outside = (values < 0) | (values >= levels) if levels else np.zeros(m, bool)
-            if not outside.any():
-                continue
-            if not new_levels:
-                raise ValueError(
-                    f"data[{name!r}] has {values[outside][0]}, but its levels are 0 to {levels - 1}. Give "
-                    "new_levels=True for the prior of a level that the model does not have."
-                )
-            strange[name], counts[name] = outside, levels
-        for name, outside in strange.items():
-            beside = [v for k, v in spread.items() if k != name and v.dtype.kind in "iu" and v.ndim == 1]
-            spread[name] = np.where(outside, stand_ins(outside, counts[name], beside), spread[name])
-        return NewData(spread, others, m, strange)
-
-    def _levels(self, name: str) -> int:
-        """Return the number of levels that data select from; 0 where they are no index."""
-        if self._fitted[name].dtype.kind not in "iu" or self._fitted[name].ndim != 1:
-            return 0
-        return levels_of(self._known[name], [self._argument]) or 0
+        return NewData(spread, others, m, self._levels.strange(spread, new_levels))
 
     def _each_row(self, name: str) -> bool:
         """Tell whether data have an entry for each row."""
@@ -209,7 +193,7 @@ class SumElsewhere(Elsewhere):
             given = {self._known[name]: value for name, value in {**x.by_row, **x.others}.items()}
             mean, rows = parts(point, given, lambda values: self._by_function(values, m))
             return RowsOfNormals(rows, np.zeros_like(mean), mean)
-        _, _, new, known = self._at(point, x)
+        _, _, new, known = self._at(point, self._resolved(point, x))
         beside = (new.roots**2).sum(axis=2) - (known**2).sum(axis=2)
         rows = rows_of_functions(np.ascontiguousarray(known[:, :m]))
         return RowsOfNormals(rows, np.maximum(beside, 0.0)[:, :m], new.mean[:, :m])
@@ -242,7 +226,7 @@ class SumElsewhere(Elsewhere):
             ours = self._own(point).at(x.positions)
             seen = self._at_fit(point, []).roots
             return ours.roots @ seen.swapaxes(1, 2), (ours.roots**2).sum(axis=2), ours.mean
-        _, processes, new, known = self._at(point, x)
+        _, processes, new, known = self._at(point, self._resolved(point, x))
         m = len(x)
         fitted = self._at_fit(point, self._moved((*x.by_row, *x.others)))
         cross = known @ fitted.roots.swapaxes(1, 2)
@@ -281,30 +265,18 @@ class SumElsewhere(Elsewhere):
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal(names, m)) from error
         known = new.roots.copy()  # less what belongs to levels that the fit has no rows of
-        for name, mask in x.strange.items():
-            alone = mask[:, None] & (self._owners(point, name) == x.by_row[name][:, None])
-            known[:, :m][:, alone] = 0.0
+        for owned in self._levels.owned(point, x):
+            known[:, :m][:, owned] = 0.0
         return function, processes, new, known
 
-    def _owners(self, point: PointType, name: str) -> NDArray[np.int64]:
-        """Return the level of data that each standard normal belongs to alone, (q,); raises where levels differ."""
-        if name not in self._found:
-            prior, model = self._prior, self._prior.model
-            number = of_each_level(self._known[name], [self._argument])
-            if number is None:
-                raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
-            if self._levels(name) == 1:
-                self._found[name] = normals_of_one_level(prior.places, number, prior.n_normals)
-                return self._found[name]
-            z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
-            value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-            made = model.replace_rvs_by_values(prior.by_normals([number], z, seen=True))
-            function = graph_function(model, [*value_vars, z], graph_replace(made, self._data, strict=False)[0])
-            theta = [point[v.name] for v in value_vars]
-            mean = np.asarray(function(*theta, np.zeros(prior.n_normals)))
-            rows = rows_of(lambda normals: np.asarray(function(*theta, normals)) - mean, self._blocks)
-            self._found[name] = owners_of(name, mean, rows)
-        return self._found[name]
+    def _resolved(self, point: PointType, x: NewData) -> NewData:
+        """Return rows with placeholders of new levels, which the argument of a row uses for these alone."""
+        return self._levels.resolved(point, x, partial(self._used, point))
+
+    def _used(self, point: PointType, x: NewData, other: NewData) -> NDArray[np.bool_]:
+        """Return which rows have coefficients of the placeholders of other ones."""
+        roots = self._at(point, x)[2].roots[:, : len(x)]
+        return np.any([(owned & (roots != 0.0)).any(axis=(0, 2)) for owned in self._levels.owned(point, other)], axis=0)
 
     def _compiled(
         self, names: tuple[str, ...], checked: tuple[PointType, Mapping[str, Array]] | None
