@@ -29,7 +29,8 @@ from pymc_gpep.progress import RowProgress
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
+from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
+from pymc_gpep.structure.new_data import repeated
 from pymc_gpep.user_warnings import warn
 
 __all__ = [
@@ -250,6 +251,7 @@ def predict(
     if missing and classifier.missing is None:
         raise ValueError(f"All rows of {classifier.response!r} have a response: there are no missing ones to predict.")
     inputs = first.missing_rows() if missing else first.new_rows(Xnew, data or {}, new_levels)
+    inputs = repeated(inputs, rows_of_parameters(classifier, data))
     how = classifier.likelihood_model.check_way(probabilities, "probabilities")
     own = classifier.missing.rows if missing and classifier.missing is not None else None
     elsewhere = LikelihoodElsewhere(classifier, len(inputs), log_posterior.space.data, data, first.takes, own)
@@ -288,7 +290,7 @@ def predict(
         if not covariances:
             averaged = averaged._replace(cov=None)
     attrs = {"probabilities": how} | ({"correction": correction} if correction else {})
-    if Xnew is not None:
+    if Xnew is not None or isinstance(inputs, np.ndarray):
         warn_of_far_rows(averaged.far, lambda: unreached(*first.among_fitted()), log_posterior.by)
     if own is None:
         return labelled(classifier, Xnew, dim or _NEW, averaged, levels).assign_attrs(attrs)

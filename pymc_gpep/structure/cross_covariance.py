@@ -9,19 +9,22 @@ import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike
 from pymc.blocking import PointType
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
+from pytensor.scalar.basic import Cast
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
+from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
-from pymc_gpep.structure.process_functions import ProcessFunctions, process_functions
+from pymc_gpep.structure.process_functions import AS_THEY_ARE, ProcessFunctions, process_functions
 from pymc_gpep.structure.rows_apart import check_rows_apart
 
-__all__ = ["CrossCovariance", "as_gps", "functions_of", "match_priors", "new_inputs"]
+__all__ = ["CrossCovariance", "as_gps", "functions_of", "inputs_by_name", "match_priors", "named_inputs", "new_inputs"]
 
 
 def new_inputs(x: ArrayLike | None, columns: int) -> Array:
@@ -49,6 +52,27 @@ def new_inputs(x: ArrayLike | None, columns: int) -> Array:
     if not np.isfinite(values).all():
         raise ValueError(f"Xnew must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not.")
     return values
+
+
+def named_inputs(inputs: Variable, model: pm.Model) -> SharedVariable | None:
+    """Return the data that are the inputs of a process, but for their type and axes; None where there are none."""
+    while inputs.owner is not None and (isinstance(inputs.owner.op, AS_THEY_ARE) or is_elementwise(inputs, Cast)):
+        inputs = inputs.owner.inputs[0]
+    return inputs if isinstance(inputs, SharedVariable) and inputs in model.data_vars else None
+
+
+def inputs_by_name(
+    x: ArrayLike | None, new: Mapping[str, ArrayLike], variable: SharedVariable | None, columns: int
+) -> Array:
+    """Check new inputs (m, columns) that are given as an array, or as the data of the model that they are."""
+    if variable is None or variable.name not in new:
+        return new_inputs(x, columns)
+    if x is not None:
+        raise TypeError(f"Xnew and data[{variable.name!r}] are the same inputs. Give one of them.")
+    given = np.asarray(new[variable.name])
+    if variable.ndim == 1 and given.ndim <= 1:
+        return new_inputs(given.reshape(-1, 1), columns)
+    return new_inputs(given[None] if given.shape == (columns,) else given, columns)
 
 
 def as_gps(gp: Any) -> tuple[pm.gp.Latent, ...] | None:
@@ -127,6 +151,8 @@ class CrossCovariance(Elsewhere):
         matched = functions_of(prior, gps)
         model = prior.model
         self.where = matched[0][1].inputs
+        self._named = named_inputs(self.where, model)
+        self.takes = [] if self._named is None else [str(self._named.name)]
         (self._inputs,) = graph_replace([self.where], data, strict=False)
         known = self._inputs.type.shape[1]
         self.columns = int(evaluate([self._inputs.shape[1]])[0]) if known is None else known
@@ -166,7 +192,7 @@ class CrossCovariance(Elsewhere):
 
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
         """See `Elsewhere`."""
-        return new_inputs(x, self.columns)
+        return inputs_by_name(x, new, self._named, self.columns)
 
     @property
     def inputs(self) -> Array:

@@ -16,7 +16,7 @@ from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.errors import StructureError, listing
 from pymc_gpep.structure.interpreted import GraphFunction, interpreted
 from pymc_gpep.structure.latent_sum import LatentSum
-from pymc_gpep.structure.new_data import NewData
+from pymc_gpep.structure.new_data import NewData, repeated
 from pymc_gpep.structure.rows_apart import check_rows_apart
 
 __all__ = ["DrawnSum", "drawn_sum"]
@@ -51,8 +51,10 @@ class DrawnSum:
         function = _function(self.variables, self._prior.argument)
         return lambda values: self._by_function(function(*values), self._prior.n_points)
 
-    def at_new_rows(self, data: Mapping[str, ArrayLike] | None) -> tuple[int, Callable[[Sequence[Array]], Array]]:
-        """Return the number of new rows m, and the function that makes (c, m).
+    def at_new_rows(
+        self, data: Mapping[str, ArrayLike] | None, count: int = 1
+    ) -> tuple[int, Callable[[Sequence[Array]], Array]]:
+        """Return the number of new rows m, and the function that makes (c, m). A single row is repeated `count` times.
 
         Raises
         ------
@@ -65,7 +67,7 @@ class DrawnSum:
                 f"Draws have the values of {listing([latent.f for latent in prior.processes])} at the rows of the "
                 "model alone. Predict by a fit, fit.predict, or by pm.sample_posterior_predictive."
             )
-        new: NewData = prior.elsewhere(None, {}).rows(None, data or {})
+        new: NewData = repeated(prior.elsewhere(None, {}).rows(None, data or {}), count)
         given = {**new.by_row, **new.others}
         known = {name: prior.model[name] for name in given}
         there = {v: pt.tensor(name, dtype=v.dtype, shape=(None,) * v.ndim) for name, v in known.items()}

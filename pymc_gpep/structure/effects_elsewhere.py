@@ -22,7 +22,7 @@ from pymc_gpep.structure.cross_covariance import new_inputs
 from pymc_gpep.structure.errors import listing
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent import LatentGP
-from pymc_gpep.structure.levels import levels_of
+from pymc_gpep.structure.levels import outside_levels, refuse_labels
 from pymc_gpep.structure.new_data import as_data, common_length
 from pymc_gpep.structure.process_term import cells_by_probes, probes
 from pymc_gpep.structure.row_sum import MovedProcess, RowSum
@@ -154,12 +154,12 @@ class EffectsElsewhere:
     def _checked(self, variable: SharedVariable, value: ArrayLike) -> NDArray[Any]:
         (fitted,) = evaluate([self._data.get(variable, variable)])
         array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            refuse_labels(self._prior.model, variable, self._variables, array)
         wide = array[None] if fitted.ndim and array.ndim == fitted.ndim - 1 else array
         found = as_data(variable, array, wide, ("rows", *fitted.shape[1:])[: fitted.ndim])
-        index = found.dtype.kind in "iu" and found.ndim == 1
-        levels = (levels_of(variable, self._variables) if index else None) or 0
-        outside = (found < 0) | (found >= levels)
-        if levels and outside.any():
+        for outside, levels in outside_levels({variable: found}, self._variables, self._data).values():
+            refuse_labels(self._prior.model, variable, self._variables, found[outside])
             raise ValueError(f"data[{variable.name!r}] has {found[outside][0]}, but its levels are 0 to {levels - 1}.")
         return found
 

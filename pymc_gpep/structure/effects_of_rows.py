@@ -25,7 +25,7 @@ from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent_sum import LatentSum
-from pymc_gpep.structure.levels import levels_of
+from pymc_gpep.structure.levels import levels_of, refuse_labels
 from pymc_gpep.structure.new_data import as_data, common_length
 from pymc_gpep.structure.rows_apart import check_rows_apart
 
@@ -181,6 +181,8 @@ class EffectsOfRows:
             wide = array[None] if array.ndim == leaf.ndim - 1 else array  # one for all rows
             shape = ("rows", *[width] * (leaf.ndim - 1))
             assert isinstance(leaf, SharedVariable)
+            if array.dtype.kind not in "biuf":
+                refuse_labels(self._whole.model, leaf, [self._whole.argument], array)
             parts.append(_wide(as_data(leaf, array, wide, shape)))
         m = common_length({name: len(part) for name, part in zip(["Xnew", *self.names], parts, strict=True)})
         found = np.concatenate([np.repeat(part, m // max(len(part), 1), axis=0) for part in parts], axis=1)

@@ -19,9 +19,21 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import evaluate, graph_function
+from pymc_gpep.structure.levels import outside_levels
 from pymc_gpep.structure.rows_apart import check_rows_apart
 
-__all__ = ["LikelihoodElsewhere"]
+__all__ = ["LikelihoodElsewhere", "rows_of_parameters"]
+
+
+def rows_of_parameters(classifier: GPClassifier, new: Mapping[str, ArrayLike] | None) -> int:
+    """Return the number of new rows that parameters of the likelihood have by the data given, 1 if these do not say."""
+    if classifier.given is None or not new:
+        return 1
+    behind = set(ancestors([classifier.given]))
+    known = [v for v in classifier.model.data_vars if v in behind and v.name in new]
+    fitted = evaluate(known) if known else []
+    each = [v.name for v, values in zip(known, fitted, strict=True) if values.shape[:1] == (classifier.n_rows,)]
+    return max((len(np.atleast_1d(np.asarray(new[str(name)]))) for name in each), default=1)
 
 
 class LikelihoodElsewhere:
@@ -87,8 +99,16 @@ class LikelihoodElsewhere:
             there[variable] = pt.tensor(name, dtype=variable.dtype, shape=(None,) * variable.ndim)
             if each_point:
                 fitted_rows[there[variable]] = fitted
-        if not expressions:
+        if classifier.given is None:
             return
+        rows = {known[name]: value[:n_points] for name, value in zip(given, self._values, strict=True)}
+        rows = {v: value for v, value in rows.items() if there[v] in fitted_rows}
+        for variable, (outside, count) in outside_levels(rows, [classifier.given], data).items():
+            raise ValueError(
+                f"data[{variable.name!r}] has {rows[variable][outside][0]}, but parameters of the likelihood of "
+                f"{self._name!r} have levels 0 to {count - 1}, and no value for another level. Predict rows of these "
+                "levels."
+            )
         value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
         self._names = [variable.name for variable in value_vars]
         # Rows that depend on each other are found at the first hyperparameters.

@@ -17,14 +17,14 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.structure.interpreted import evaluate, graph_function
+from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.levels import (
-    NOT_ALIKE,
-    computed_indices,
     levels_of,
     normals_of_one_level,
     of_each_level,
+    outside_levels,
     owners_of,
+    refuse_labels,
     selected_by,
 )
 from pymc_gpep.structure.new_data import NewData
@@ -74,44 +74,26 @@ class NewLevels:
         Raises
         ------
         ValueError
-            If there are such entries without `new_levels`, or if an index that the model computes is out of range.
+            If there are such entries without `new_levels`, if they are labels of levels in place of positions, or if an
+            index that the model computes is out of range.
         """
-        found: dict[str, NDArray[np.bool_]] = {}
-        for name, values in by_row.items():
-            if name not in self._known or not (levels := self.count(name)):
-                continue
-            outside = (values < 0) | (values >= levels)
-            if not outside.any():
-                continue
+        given = {self._known[name]: values for name, values in by_row.items() if name in self._known}
+        found = {}
+        for variable, (outside, count) in outside_levels(given, [self._argument], self._data).items():
+            name, values = str(variable.name), given[variable]
+            refuse_labels(self._prior.model, variable, [self._argument], values[outside])
             if not new_levels:
                 raise ValueError(
-                    f"data[{name!r}] has {values[outside][0]}, but its levels are 0 to {levels - 1}. Give "
+                    f"data[{name!r}] has {values[outside][0]}, but its levels are 0 to {count - 1}. Give "
                     "new_levels=True for the prior of a level that the model does not have."
                 )
             found[name] = outside
-        self._check_computed(by_row)
         return found
 
-    def _check_computed(self, by_row: Mapping[str, NDArray[Any]]) -> None:
-        """Refuse new rows whose indices, as the model computes them, are out of range."""
-        given = {self._known[name]: values for name, values in by_row.items() if name in self._known}
-        there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in given}
-        for variable in given:
-            for index, count in computed_indices(variable, [self._argument]):
-                try:
-                    (fitted,) = evaluate(graph_replace([index], dict(self._data), strict=False))
-                    moved = graph_replace([index], {**self._data, **there}, strict=False)
-                    (values,) = evaluate(moved, dict(zip(there.values(), given.values(), strict=True)))
-                except (ValueError, IndexError, AssertionError):
-                    continue  # further data are missing, or a hyperparameter is behind the index
-                # An index below 0 counts from the last level, if the fitted rows have such.
-                outside = (values >= count) | ((values < 0) & (np.min(fitted, initial=0) >= 0))
-                if outside.any():
-                    raise ValueError(
-                        f"The index that the model computes from data[{variable.name!r}] is {values[outside][0]} at a "
-                        f"new row, but its levels are 0 to {count - 1}. For a new level, compute the index in NumPy "
-                        "before the model, declare it as pm.Data, and predict with new_levels=True."
-                    )
+    def check_labels(self, name: str, values: NDArray[Any]) -> None:
+        """Refuse labels that are no numbers, in place of positions of levels."""
+        if values.dtype.kind not in "biuf":
+            refuse_labels(self._prior.model, self._known[name], [self._argument], values)
 
     def owners(self, point: PointType, name: str) -> NDArray[np.int64]:
         """Return the level of data that each standard normal belongs to alone, (q,); raise where levels differ."""
@@ -119,7 +101,10 @@ class NewLevels:
             prior, model = self._prior, self._prior.model
             number = of_each_level(self._known[name], [self._argument])
             if number is None:
-                raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
+                raise ValueError(
+                    f"data[{name!r}] names a new level, and the model uses its values as numbers as well. Declare the "
+                    f"numbers as data of their own, pm.Data('{name}_value', ...), and give both."
+                )
             if self.count(name) == 1:
                 self._owners[name] = normals_of_one_level(prior.places, number, prior.n_normals)
                 return self._owners[name]

@@ -163,11 +163,12 @@ class SumElsewhere(Elsewhere):
             else:
                 advice = " Declare inputs as pm.Data('X', X) for predict(Xnew)." * bool(self._processes)
                 raise TypeError(f"Latent functions that are sums have no Xnew. They take {self._new}{advice}")
-        if not given and not by_row and self._known:
+        if not given and not by_row and any(map(self._each_row, self._known)):
             raise TypeError(f"predict needs {self._new}")
         for name, value in given.items():
             fitted, array = self._fitted[name], np.asarray(value)
             each_row = self._each_row(name)
+            self._levels.check_labels(name, array)
             wide = array[None] if each_row and array.ndim == fitted.ndim - 1 else array  # one for all rows
             shape = ("rows", *fitted.shape[1:]) if each_row else fitted.shape
             (by_row if each_row else others)[name] = as_data(self._known[name], array, wide, shape)
