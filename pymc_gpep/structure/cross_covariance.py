@@ -18,6 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.elementwise import is_elementwise
+from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
@@ -124,7 +125,27 @@ def functions_of(prior: LatentPrior, gps: Sequence[pm.gp.Latent] | None) -> list
         If the graph does not say what they are at other inputs.
     """
     makers = None if gps is None else dict(match_priors(prior, gps))
-    return list(zip(prior.latents, process_functions(prior, makers), strict=True))
+    found = list(zip(prior.latents, process_functions(prior, makers), strict=True))
+    if makers is not None:  # graphs are split by rows; functions of a maker may do anything
+        for _, functions in found:
+            _check_apart(prior.model, functions)
+    return found
+
+
+def _check_apart(model: pm.Model, functions: ProcessFunctions) -> None:
+    """Refuse functions of inputs whose moments at an input depend on the other inputs."""
+    x, inputs = pt.dmatrix("X"), functions.inputs
+    moments = functions.covariance(x, inputs), functions.covariance(inputs, x), functions.variance(x), functions.mean(x)
+    axes = 0, 1, 0, moments[3].ndim - 1
+    rows = {x: np.asarray(evaluate([inputs])[0], dtype=np.float64)}
+    for moment, axis in zip(moments, axes, strict=True):
+
+        def function(given: Sequence[TensorVariable], moment: TensorVariable = moment) -> Callable[..., Any]:
+            (made,), point = model.replace_rvs_by_values([moment]), initial_point(model)
+            value_vars = [v for v in model.value_vars if v.name in point]
+            return partial(graph_function(model, [*value_vars, *given], made), *(point[v.name] for v in value_vars))
+
+        check_rows_apart("Prior moments", moment, axis, rows, function, stop=model.basic_RVs)
 
 
 class CrossCovariance(Elsewhere):
@@ -176,19 +197,6 @@ class CrossCovariance(Elsewhere):
         self._names = [model.rvs_to_values[rv].name for rv in prior.hyperparameters]
         value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
         self._function = graph_function(model, [*value_vars, x], arrays_as_shared(outputs))
-        # Graphs of the model are known to be apart. Functions of a `pm.gp.Latent` are checked at the first call.
-        self._unchecked: list[Callable[[PointType], None]] = []
-        if gps is not None:
-            self._unchecked = [partial(self._check_apart, model, [*value_vars, x], each) for each in outputs]
-
-    def _check_apart(self, model: pm.Model, given: Sequence[Any], output: TensorVariable, point: PointType) -> None:
-        """Refuse moments of an input that depend on other new inputs."""
-        *value_vars, x = given
-
-        def function(inputs: Sequence[TensorVariable]) -> Callable[..., Any]:
-            return partial(graph_function(model, [*value_vars, *inputs], output), *(point[v.name] for v in value_vars))
-
-        check_rows_apart("Prior moments", output, 1, {x: self.inputs}, function)
 
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
         """See `Elsewhere`."""
@@ -201,7 +209,4 @@ class CrossCovariance(Elsewhere):
 
     def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
         """Evaluate at the inputs `x` (m, d)."""
-        while self._unchecked:
-            self._unchecked[-1](point)
-            self._unchecked.pop()
         return tuple(np.asarray(out) for out in self._function(*(point[name] for name in self._names), x))  # type: ignore[return-value]  # three of them

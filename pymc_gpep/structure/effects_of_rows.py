@@ -25,7 +25,7 @@ from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent_sum import LatentSum
-from pymc_gpep.structure.levels import levels_of, refuse_labels
+from pymc_gpep.structure.levels import levels_of, outside_levels, refuse_labels
 from pymc_gpep.structure.new_data import as_data, common_length
 from pymc_gpep.structure.rows_apart import check_rows_apart
 
@@ -87,7 +87,7 @@ class EffectsOfRows:
         self._levels = [
             (str(leaf.name or "a level"), place, levels)
             for leaf, place in zip([*self.leaves, *self._own], places, strict=True)
-            if leaf.dtype.startswith(("int", "uint")) and (levels := levels_of(leaf, [whole.argument])) is not None
+            if (levels := levels_of(leaf, [whole.argument])) is not None
         ]
         self._check(argument)
 
@@ -175,7 +175,7 @@ class EffectsOfRows:
             raise TypeError(
                 f"predict needs inputs of the process and data of all rows: predict(Xnew, data={{{wanted}}})."
             )
-        parts = [new_inputs(inputs, self._inputs.shape[1])]
+        parts, values = [new_inputs(inputs, self._inputs.shape[1])], {}
         for leaf, name, width in zip(self.leaves, self.names, self._widths, strict=True):
             array = np.asarray(given[name])
             wide = array[None] if array.ndim == leaf.ndim - 1 else array  # one for all rows
@@ -183,7 +183,9 @@ class EffectsOfRows:
             assert isinstance(leaf, SharedVariable)
             if array.dtype.kind not in "biuf":
                 refuse_labels(self._whole.model, leaf, [self._whole.argument], array)
-            parts.append(_wide(as_data(leaf, array, wide, shape)))
+            values[leaf] = as_data(leaf, array, wide, shape)
+            parts.append(_wide(values[leaf]))
+        outside_levels(values, [self._whole.argument], self._data)  # refuses indices that are computed from these
         m = common_length({name: len(part) for name, part in zip(["Xnew", *self.names], parts, strict=True)})
         found = np.concatenate([np.repeat(part, m // max(len(part), 1), axis=0) for part in parts], axis=1)
         self.check(found, advice=_NEW_LEVELS)

@@ -138,12 +138,17 @@ def refuse_labels(model: pm.Model, variable: Variable, outputs: Sequence[TensorV
     alike = [dim for dim, labels in model.coords.items() if labels is not None and len(labels) == count]
     for dim in [str(dim) for each in dims for dim in each] or alike:
         labels = list(model.coords.get(dim) or ())
-        if label := [value for value in values.ravel().tolist() if value in labels]:
+        own = values.ravel().tolist()
+        if label := [value for value in own if value in labels or isinstance(value, str)]:
             raise ValueError(
                 f"data[{variable.name!r}] has the label {label[0]!r}, and an index has positions from 0 on. Give "
                 f"data={{{variable.name!r}: pd.Index(model.coords[{dim!r}]).get_indexer(labels)}}, where a label that "
                 "is not in the model becomes -1, a new level."
             )
+    if selected and values.dtype.kind not in "biuf":
+        raise ValueError(
+            f"data[{variable.name!r}] is an index and has positions, whole numbers from 0 to {(count or 1) - 1}."
+        )
 
 
 def _gathers(outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, int, Variable]]:

@@ -35,6 +35,8 @@ _OPERATIONS = {
     "Max": "a maximum over rows",
     "Min": "a minimum over rows",
     "Argmax": "the position of a maximum among rows",
+    "IncSubtensor": "values that are set at given positions",
+    "AdvancedIncSubtensor": "values that are summed or set at given positions",
     "Subtensor": "values at given positions of rows",
     "AdvancedSubtensor": "values at given positions of rows",
     "CumOp": "a cumulative sum over rows",
@@ -98,7 +100,6 @@ def check_rows_apart(
     of = [found] if found is not None else _by_values(output, own) or list(own)
     name = next((str(v.name) for v in of if v.name in processes), str(of[0].name))
     advice = _OF_PROCESSES if name in processes else _OF_DATA
-    name = "X" if name == "Xnew" else name
     raise ValueError(
         f"{what} at a row depend on other rows of {listing(of)}{_operation(why, found)}, so that they are not known "
         f"at a new row alone. {advice.format(name)}"
