@@ -8,11 +8,13 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Second
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.errors import listing
 from pymc_gpep.structure.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, MixedRowsError, Role, Walk, named
 
@@ -152,8 +154,15 @@ def _unproven(
 
 def _by_values(output: TensorVariable, rows: Collection[TensorVariable]) -> list[TensorVariable]:
     """Return data whose values count, and not their shapes alone."""
-    shapes = {v for v in ancestors([output]) if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)}
-    behind = set(ancestors([output], blockers=shapes))
+    pending: list[Variable] = [output]
+    behind: set[Variable] = set()
+    while pending:
+        variable = pending.pop()
+        if variable in behind:
+            continue
+        behind.add(variable)
+        if variable.owner is not None and not isinstance(variable.owner.op, Shape | Shape_i):
+            pending += variable.owner.inputs[is_elementwise(variable, Second) :]
     return [variable for variable in rows if variable in behind]
 
 
