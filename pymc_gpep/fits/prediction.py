@@ -171,8 +171,9 @@ def predict(
         Name of the observed variable that is predicted, where the model has several.
     data : dict of str to array, optional
         Data of the model (`pm.Data`) at the new points. A sum of effects is made of such data, and a likelihood
-        may be given some besides latent values, such as an exposure of counts. A number stands for all
-        points. A value that all points of the fit share is kept, and need not be given.
+        may be given some besides latent values, such as an exposure of counts. A single process takes its inputs
+        by name as well. A number, or a single row, stands for all points. A value that all points of the fit share
+        is kept, and need not be given.
     new_levels : bool
         Whether data that select levels of a group may name levels that the model does not have. Such a level has
         the prior of all others, given what they have in common.
@@ -229,7 +230,7 @@ def predict(
     ValueError
         If `gp` is not of this model, or `Xnew` has a wrong shape or values that are not finite. If the way to
         compute the probabilities does not fit the likelihood. If the likelihood is given other numbers at other
-        points, and `data` does not have those of new ones.
+        points, and `data` does not have those of new ones. If values of a row depend on other new rows.
 
     Warns
     -----

@@ -56,7 +56,7 @@ def new_inputs(x: ArrayLike | None, columns: int) -> Array:
 
 
 def named_inputs(inputs: Variable, model: pm.Model) -> SharedVariable | None:
-    """Return the data that are the inputs of a process, but for their type and axes; None where there are none."""
+    """Return the data that are the inputs of a process, but for their type and axes; None for other inputs."""
     while inputs.owner is not None and (isinstance(inputs.owner.op, AS_THEY_ARE) or is_elementwise(inputs, Cast)):
         inputs = inputs.owner.inputs[0]
     return inputs if isinstance(inputs, SharedVariable) and inputs in model.data_vars else None

@@ -74,8 +74,8 @@ class NewLevels:
         Raises
         ------
         ValueError
-            If there are such entries without `new_levels`, if they are labels of levels in place of positions, or if an
-            index that the model computes is out of range.
+            If there are such entries without `new_levels`, or if they are labels in place of positions. It is raised as
+            well if an index that the model computes is out of range.
         """
         given = {self._known[name]: values for name, values in by_row.items() if name in self._known}
         found = {}
@@ -91,7 +91,7 @@ class NewLevels:
         return found
 
     def check_labels(self, name: str, values: NDArray[Any]) -> None:
-        """Refuse labels that are no numbers, in place of positions of levels."""
+        """Refuse labels that are not numbers, in place of positions of levels."""
         if values.dtype.kind not in "biuf":
             refuse_labels(self._prior.model, self._known[name], [self._argument], values)
 
@@ -160,13 +160,14 @@ class NewLevels:
                 f"data[{name!r}] names a new level in a row with all {self.count(name)} levels of the model. Give the "
                 "model one more level, without rows, as one more of its coords. Fit it again, and predict that level."
             )
-        second = self._placed(point, x, first)
-        if second is None or not (wrong := used(second, first)).any():
+        other = self._placed(point, x, first, alone=True)
+        if other is None or not (wrong := used(other, first)).any():
             return first
-        if (wrong & used(first, second)).any():
+        second = self._placed(point, x, first)
+        if second is None or (wrong & used(first, second)).any():
             raise ValueError(
-                f"A row with a new level in {', '.join(f'data[{name!r}]' for name in x.strange)} depends on all levels "
-                "of the model, so that the prior of the new level is not known."
+                f"A row with a new level in {', '.join(f'data[{name!r}]' for name in x.strange)} uses all levels of "
+                "the model. Give the model one more level, without rows, fit it again, and predict that level."
             )
         by_row = {
             name: np.where(wrong.reshape(-1, *[1] * (values.ndim - 1)), second.by_row[name], values)
@@ -174,10 +175,13 @@ class NewLevels:
         }
         return replace(first, by_row=by_row)
 
-    def _placed(self, point: PointType, x: NewData, without: NewData | None = None) -> NewData | None:
+    def _placed(
+        self, point: PointType, x: NewData, without: NewData | None = None, alone: bool = False
+    ) -> NewData | None:
         """Return rows with placeholders, other ones than those of rows `without`; None where there are too few.
 
-        The same new level of one variable has one placeholder in a row, and no other data of that variable name it.
+        The same new level of one variable has one placeholder in a row. No other data of that variable name it, unless
+        the placeholders of `without` are to be avoided `alone`.
         """
         m = len(x)
         names = [name for name in x.by_row if name in self._known and self.count(name)]
@@ -200,7 +204,7 @@ class NewLevels:
                 if other < place:
                     same = new[other] & ~settled & (values[other] == values[place])
                     found, settled = np.where(same, placed[other], found), settled | same
-            avoided = [(~nothing if other < place else ~new[other], placed[other]) for other in related]
+            avoided = [(~nothing if other < place else ~new[other], placed[other]) for other in related if not alone]
             if without is not None:
                 also = [k for k in x.strange if k in {of[other] for other in related}]
                 avoided += [(~nothing, column) for k in also for column in without.by_row[k].reshape(m, -1).T]
