@@ -44,6 +44,7 @@ SAMPLED = {
     "columns that are set": lambda x: pt.set_subtensor(pt.zeros((x.shape[0], 2))[:, 1], x).sum(axis=1),
     "places among constants": lambda x: pt.searchsorted(pt.constant(np.array([0.0, 1.0])), x) * 1.0,
     "a diagonal matrix": lambda x: pt.diag(x) @ pt.ones(x.shape[0]),
+    "a diagonal matrix of large numbers": lambda x: pt.diag(pt.exp(100 * x)) @ pt.ones(x.shape[0]),
     "a loop over rows": lambda x: pytensor.scan(lambda v: v**2, sequences=[x], return_updates=False),
 }
 MIXED = {
@@ -90,6 +91,10 @@ def test_samples_show_that_rows_are_apart(made):
 def test_rows_that_depend_on_each_other_are_refused(made, operation, order):
     with pytest.raises(ValueError, match=rf"Values at a row depend on other rows of 'x'.*{operation}.*x_train\.mean"):
         check(made, x=np.ascontiguousarray(order))
+
+
+def test_single_precision_is_compared_roughly():
+    check(lambda x: pt.tile(x[:, None], 3).sum(axis=1) * 1e3, x=X.astype("float32"))
 
 
 def test_index_into_a_table_is_proven():
