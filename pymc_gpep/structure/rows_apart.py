@@ -22,6 +22,8 @@ __all__ = ["check_rows_apart"]
 
 # Number of rows that are compared alone and among others.
 _COMPARED = 6
+# Number of copies of a row, if the row alone cannot be computed.
+_COPIES = 5
 # Largest number of companion rows.
 _COMPANIONS = 200
 # Factors that make companion rows of extreme values.
@@ -201,21 +203,31 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
         ]
         try:
             found = np.asarray(function(*arrays))
-        except (ValueError, IndexError, AssertionError):
+        except (ValueError, AssertionError):
             return None
         m = len(arrays[0])
         found = found[None] if axis is None or found.ndim <= axis else np.moveaxis(found, axis, 0)
         return np.broadcast_to(found, (m, *found.shape[1:])) if len(found) in (1, m) else None
 
-    alone = [at(own[[i]]) for i in range(len(own))]
-    if any(each is None for each in alone):
-        return False  # further data are missing, which the prediction finds out
-    expected = np.concatenate([each for each in alone if each is not None])
+    found = []
+    for place in own:
+        try:
+            alone = at(np.array([place]))
+            alone = at(np.repeat(place, _COPIES)) if alone is None else alone
+        except IndexError:
+            return True  # a row is taken by its position
+        if alone is None:
+            return False  # further data are missing, which the prediction finds out
+        found.append(alone[:1])
+    expected = np.concatenate(found)
     size = np.abs(np.where(np.isfinite(expected), expected, 0.0)).max(axis=0)  # of each entry of a row
 
     def changed(places: NDArray[np.int64], extremes: Sequence[Sequence[Any]] = ()) -> bool:
         """Whether values at positions among the compared rows and other ones are not the expected."""
-        found = at(places, extremes)
+        try:
+            found = at(places, extremes)
+        except IndexError:  # an extreme value is an index
+            return False
         if found is None:
             return False
         where = {int(place): i for i, place in enumerate(own)}

@@ -62,6 +62,7 @@ MIXED = {
     "ranks": (lambda x: pt.argsort(pt.argsort(x)), "an order of rows"),
     "share of the number of rows": (lambda x: x / x.shape[0], ""),
     "place among rows": (lambda x: x + pt.arange(x.shape[0]), ""),
+    "second row after a cumulative sum": (lambda x: pt.cumsum(x) * 0.0 + x - x[1], ""),
     "pairs": (lambda x: (x[:, None] - x).mean(axis=1), ""),
     "a mean at each row": (lambda x: pt.ones_like(x) * x.mean(), "a sum over rows"),
     "a mean for all rows": (lambda x: x.mean(), "a sum over rows"),
