@@ -1,7 +1,6 @@
 """Prior moments of Gaussian processes at inputs other than those of the model."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
 from pymc_gpep.structure.process_functions import AS_THEY_ARE, ProcessFunctions, process_functions
-from pymc_gpep.structure.rows_apart import check_rows_apart
+from pymc_gpep.structure.rows_apart import at_point, check_rows_apart
 
 __all__ = ["CrossCovariance", "as_gps", "functions_of", "inputs_by_name", "match_priors", "named_inputs", "new_inputs"]
 
@@ -140,12 +139,11 @@ def _check_apart(model: pm.Model, functions: ProcessFunctions) -> None:
     rows = {x: np.asarray(evaluate([inputs])[0], dtype=np.float64)}
     for moment, axis in zip(moments, axes, strict=True):
 
-        def function(given: Sequence[TensorVariable], moment: TensorVariable = moment) -> Callable[..., Any]:
+        def by_rows(given: Sequence[TensorVariable], moment: TensorVariable = moment) -> Callable[..., Any]:
             (made,), point = model.replace_rvs_by_values([moment]), initial_point(model)
-            value_vars = [v for v in model.value_vars if v.name in point]
-            return partial(graph_function(model, [*value_vars, *given], made), *(point[v.name] for v in value_vars))
+            return at_point(model, point, [v for v in model.value_vars if v.name in point], made)(given)
 
-        check_rows_apart("Prior moments", moment, axis, rows, function, stop=model.basic_RVs)
+        check_rows_apart("Prior moments", moment, axis, rows, by_rows, stop=model.basic_RVs)
 
 
 class CrossCovariance(Elsewhere):

@@ -1,7 +1,7 @@
 """Variables that are affine in standard normals, and in Gaussian processes, at other data than those of a fit."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from pymc_gpep.structure.levels import outside_levels, refuse_labels
 from pymc_gpep.structure.new_data import as_data, common_length
 from pymc_gpep.structure.process_term import cells_by_probes, probes
 from pymc_gpep.structure.row_sum import MovedProcess, RowSum
-from pymc_gpep.structure.rows_apart import check_rows_apart
+from pymc_gpep.structure.rows_apart import at_point, check_rows_apart
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
 
 __all__ = ["EffectsElsewhere"]
@@ -197,7 +197,7 @@ class EffectsElsewhere:
         moved = function([latent.cov for latent in self._moved], [], {}), function(inputs, data, there)
         return value_vars, centres, slopes, *moved
 
-    def _check_apart(self, name: str, theta: Sequence[Any]) -> None:
+    def _check_apart(self, name: str, point: PointType) -> None:
         """Refuse a variable of which an entry depends on data of other new rows."""
         prior, model = self._prior, self._prior.model
         noise = np.random.default_rng(_SEED).standard_normal
@@ -222,14 +222,9 @@ class EffectsElsewhere:
         for latent in self._moved:
             rows[by_point[latent.f]] = noise((n, *[len(latent.classes)] * (latent.f.ndim - 1)))
         value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-
-        def function(inputs: Sequence[TensorVariable]) -> Any:
-            return partial(graph_function(model, [*value_vars, *single, *inputs], output), *theta, *single.values())
-
-        check_rows_apart(
-            f"Values of {name!r}", output, self.axes[name], rows, function,
-            processes=[str(latent.f.name) for latent in self._moved],
-        )  # fmt: skip
+        by_rows = at_point(model, point, value_vars, output, single)
+        names = [str(latent.f.name) for latent in self._moved]
+        check_rows_apart(f"Values of {name!r}", output, self.axes[name], rows, by_rows, processes=names)
 
     def _from_inputs(
         self, x: TensorVariable, z: TensorVariable, at: Mapping[TensorVariable, TensorVariable]
@@ -300,7 +295,7 @@ class EffectsElsewhere:
                     found.noise[name][...] += one**2 * noise[cells]
         self.axes = {name: self._axis_of(name, found.centres[name]) for name in self._names}
         while self._unchecked:
-            self._check_apart(self._unchecked[-1], theta)
+            self._check_apart(self._unchecked[-1], point)
             self._unchecked.pop()
         rows = np.arange(self._count)
         return There(

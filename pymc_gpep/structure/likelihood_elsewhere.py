@@ -20,7 +20,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.levels import outside_levels
-from pymc_gpep.structure.rows_apart import check_rows_apart
+from pymc_gpep.structure.rows_apart import at_point, check_rows_apart
 
 __all__ = ["LikelihoodElsewhere", "rows_of_parameters"]
 
@@ -135,13 +135,8 @@ class LikelihoodElsewhere:
         point: PointType,
     ) -> None:
         """Refuse parameters of rows that depend on other rows."""
-        theta = [point[name] for name in self._names]
-
-        def function(inputs: Sequence[TensorVariable]) -> Callable[..., Any]:
-            made = graph_function(model, [*value_vars, *self._shared, *inputs], output)
-            return partial(made, *theta, *self._shared.values())
-
-        check_rows_apart(f"Parameters of the likelihood of {self._name!r}", output, 1, rows, function)
+        by_rows = at_point(model, point, value_vars, output, self._shared)
+        check_rows_apart(f"Parameters of the likelihood of {self._name!r}", output, 1, rows, by_rows)
 
     def __call__(self, point: PointType, observed: Observed | None = None) -> Likelihood:
         """Return the likelihood at the new points, given values of the value variables.
@@ -203,6 +198,8 @@ def _checked(variable: SharedVariable, value: ArrayLike, rows: int | None) -> ND
     given = np.asarray(value)
     if rows is not None and given.ndim == 0:
         given = np.full((rows, *[1] * (variable.ndim - 1)), given)
+    if rows is not None and given.ndim == variable.ndim and len(given) == 1:  # one row for all
+        given = np.repeat(given, rows, axis=0)
     shape = (given.shape[:1] if rows is None else (rows,)) + given.shape[1:]
     fits = given.dtype.kind in "biuf" and given.ndim == variable.ndim and given.shape == shape
     with np.errstate(invalid="ignore", over="ignore"):

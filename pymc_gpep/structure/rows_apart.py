@@ -1,11 +1,14 @@
 """Whether the value of a row depends on the data of that row alone: a proof by the graph, or comparisons of samples."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Second
@@ -16,9 +19,10 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.errors import listing
+from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, MixedRowsError, Role, Walk, named
 
-__all__ = ["check_rows_apart"]
+__all__ = ["at_point", "check_rows_apart"]
 
 # Number of rows that are compared alone and among others.
 _COMPARED = 6
@@ -110,6 +114,19 @@ def check_rows_apart(
         f"{what} at a row depend on other rows of {listing(of)}{_operation(why, found)}, so that they are not known "
         f"at a new row alone. {advice.format(name)}"
     )
+
+
+def at_point(
+    model: pm.Model,
+    point: PointType,
+    value_vars: Sequence[TensorVariable],
+    output: TensorVariable,
+    others: Mapping[TensorVariable, Any] | None = None,
+) -> Callable[[Sequence[TensorVariable]], Callable[..., Any]]:
+    """Return what makes a function of data over rows, given values of the value variables and of other data."""
+    given = [*value_vars, *(others or {})]
+    values = [*(point[str(v.name)] for v in value_vars), *(others or {}).values()]
+    return lambda rows: partial(graph_function(model, [*given, *rows], output), *values)
 
 
 class _RowData:

@@ -29,7 +29,7 @@ from pymc_gpep.structure.new_data import NewData, OwnRows, as_data, common_lengt
 from pymc_gpep.structure.new_levels import NewLevels
 from pymc_gpep.structure.row_parts import PartsElsewhere
 from pymc_gpep.structure.row_sum import MovedProcess, RowSum
-from pymc_gpep.structure.rows_apart import check_rows_apart
+from pymc_gpep.structure.rows_apart import at_point, check_rows_apart
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
 from pymc_gpep.structure.sparse_slopes import Blocks
 
@@ -329,22 +329,22 @@ class SumElsewhere(Elsewhere):
         outputs = graph_replace(model.replace_rvs_by_values(outputs), {**self._data, **replaced}, strict=False)
         value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
         if checked is not None:
-            by_point = {
-                latent.f: pt.tensor(latent.f.name, dtype="float64", shape=(None,) * latent.f.ndim) for latent in moved
-            }
-            made = model.replace_rvs_by_values([argument({f: value.T for f, value in by_point.items()})])
+            point, shared = checked
             noise = np.random.default_rng(_SEED).standard_normal
+            of = {each.f: pt.tensor(each.f.name, dtype="float64", shape=(None,) * each.f.ndim) for each in moved}
+            rows = {v: self._fitted[name] for name, v in there.items() if name not in shared}
+            rows |= {of[each.f]: noise((self._rows, *[len(each.classes)] * (each.f.ndim - 1))) for each in moved}
+            made = model.replace_rvs_by_values([argument({f: value.T for f, value in of.items()})])
             known_there = {**self._data, **replaced, z: pt.constant(noise(prior.n_normals))}
-            self._check_apart(
-                graph_replace(made, known_there, strict=False)[0],
-                {v: self._fitted[name] for name, v in there.items() if name not in checked[1]},
-                {
-                    v: noise((self._rows, *[len(each.classes)] * (v.ndim - 1)))
-                    for each, v in zip(moved, by_point.values(), strict=True)
-                },
-                {there[name]: value for name, value in checked[1].items()},
-                checked[0],
-            )
+            (whole,) = graph_replace(made, known_there, strict=False)
+            axis = whole.ndim - 1 - prior.by_class
+            others = {there[name]: value for name, value in shared.items()}
+            for what, output, along in (
+                ("Latent functions", whole, axis if axis >= 0 else None),
+                *(("Inputs of processes", each, 0) for each in outputs[len(outputs) - len(inputs) :]),
+            ):
+                by_rows = at_point(model, point, value_vars, output, others)
+                check_rows_apart(what, output, along, rows, by_rows, processes=[str(v.name) for v in of.values()])
         function = graph_function(model, [*value_vars, *(there[name] for name in names)], outputs)
         counts = [len(latent.classes) for latent in moved]
 
@@ -360,28 +360,6 @@ class SumElsewhere(Elsewhere):
             )
 
         return at, [each.moments for each in processes]
-
-    def _check_apart(
-        self,
-        argument: TensorVariable,
-        rows: Mapping[TensorVariable, Array],
-        values: Mapping[TensorVariable, Array],
-        others: Mapping[TensorVariable, Array],
-        point: PointType,
-    ) -> None:
-        """Refuse an argument whose rows depend on each other, by data of rows and by values of processes."""
-        model = self._prior.model
-        value_vars = [model.rvs_to_values[rv] for rv in self._prior.hyperparameters]
-
-        def function(inputs: Sequence[TensorVariable]) -> Callable[..., Any]:
-            made = graph_function(model, [*value_vars, *others, *inputs], argument)
-            return partial(made, *(point[v.name] for v in value_vars), *others.values())
-
-        axis = argument.ndim - 1 - self._prior.by_class
-        names = [str(v.name) for v in values]
-        check_rows_apart(
-            "Latent functions", argument, axis if axis >= 0 else None, {**rows, **values}, function, processes=names
-        )
 
     def _check_row_by_row(self, moved: Sequence[LatentGP]) -> None:
         """Refuse other inputs of a process whose values rows select from."""

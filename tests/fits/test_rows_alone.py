@@ -173,6 +173,27 @@ def test_exposure_less_a_constant_is_predicted_alike_alone_and_among_others():
     assert_allclose(fit.predict(data={"hours": [1.0]}, progressbar=False)["y_mean"], found["y_mean"][:1], rtol=1e-12)
 
 
+@pytest.mark.parametrize("effects", [0.0, 1.0], ids=["alone", "in a sum"])
+def test_inputs_less_their_mean_are_predicted_with_a_constant_as_advised(effects):
+    def fitted(inputs):
+        with pm.Model():
+            gp = pm.gp.Latent(cov_func=ExpQuad(1, ls=1.0))
+            f = gp.prior("f", X=inputs(pm.Data("X", X[:, None])))
+            return normal(f + effects * pm.Normal("level", 0, 1) if effects else f), gp
+
+    fit, gp = fitted(lambda x: x - x.mean(0))
+    if effects:
+        with pytest.raises(ValueError, match=r"Inputs of processes at a row depend on other .*'X'.* X_train\.mean\(\)"):
+            fit.predict(gp, data={"X": NEW[:, None]}, progressbar=False)
+    with pytest.raises(gpep.StructureError, match="a number from 'X' that is of all points together"):
+        fit.predict(data={"X": NEW[:, None]}, progressbar=False)
+    fit, _ = fitted(lambda x: x - X.mean())
+    k = kernel(np.concatenate([X, NEW]), np.concatenate([X, NEW])) + effects
+    weights = np.linalg.solve(k[:N, :N] + SD**2 * np.eye(N), k[:N, N:]).T
+    found = fit.predict(data={"X": NEW[:, None]}, progressbar=False)
+    assert_allclose(found["mean"], weights @ Y, atol=1e-4)
+
+
 def test_covariance_function_of_a_maker_is_refused_with_numbers_of_all_inputs():
     def fitted(warp):
         with pm.Model():
