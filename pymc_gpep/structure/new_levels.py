@@ -153,18 +153,17 @@ class NewLevels:
         """
         if not x.strange:
             return x
-        first = self._placed(point, x)
-        if first is None:
+        first, short = self._placed(point, x)
+        if short.any():
             name = next(iter(x.strange))
             raise ValueError(
                 f"data[{name!r}] names a new level in a row with all {self.count(name)} levels of the model. Give the "
                 "model one more level, without rows, as one more of its coords. Fit it again, and predict that level."
             )
-        other = self._placed(point, x, first, alone=True)
-        if other is None or not (wrong := used(other, first)).any():
+        if not (wrong := self._used(first, used)).any():
             return first
-        second = self._placed(point, x, first)
-        if second is None or (wrong & used(first, second)).any():
+        second, short = self._placed(point, x, first)
+        if (wrong & (short | self._used(second, used))).any():
             raise ValueError(
                 f"A row with a new level in {', '.join(f'data[{name!r}]' for name in x.strange)} uses all levels of "
                 "the model. Give the model one more level, without rows, fit it again, and predict that level."
@@ -175,13 +174,33 @@ class NewLevels:
         }
         return replace(first, by_row=by_row)
 
-    def _placed(
-        self, point: PointType, x: NewData, without: NewData | None = None, alone: bool = False
-    ) -> NewData | None:
-        """Return rows with placeholders, other ones than those of rows `without`; None where there are too few.
+    def _used(self, x: NewData, used: Callable[[NewData, NewData], NDArray[np.bool_]]) -> NDArray[np.bool_]:
+        """Return which rows use the placeholder of a new level otherwise, (m,): if another one is in its place."""
+        m, found = len(x), np.zeros(len(x), bool)
+        for name in x.strange:
+            if self.count(name) == 1:
+                continue
+            for column, where in enumerate(x.strange[name].reshape(m, -1).T):
+                if not where.any():
+                    continue
+                level = x.by_row[name].reshape(m, -1)[:, column]
+                by_row = dict(x.by_row)
+                for other, mask in x.strange.items():
+                    values = x.by_row[other]
+                    same = mask & (values == level.reshape(-1, *[1] * (values.ndim - 1)))
+                    by_row[other] = np.where(same, (values + 1) % self.count(other), values).astype(values.dtype)
+                only = np.zeros_like(x.strange[name].reshape(m, -1))
+                only[:, column] = where
+                alone = {name: only.reshape(x.strange[name].shape)}
+                found |= used(replace(x, by_row=by_row), replace(x, strange=alone))
+        return found
 
-        The same new level of one variable has one placeholder in a row. No other data of that variable name it, unless
-        the placeholders of `without` are to be avoided `alone`.
+    def _placed(
+        self, point: PointType, x: NewData, without: NewData | None = None
+    ) -> tuple[NewData, NDArray[np.bool_]]:
+        """Return rows with placeholders, other ones than those of rows `without`, and which rows have too few levels.
+
+        The same new level of one variable has one placeholder in a row, and no other data of that variable name it.
         """
         m = len(x)
         names = [name for name in x.by_row if name in self._known and self.count(name)]
@@ -194,7 +213,7 @@ class NewLevels:
             for name in names
             for column in (x.strange[name].reshape(m, -1).T if name in x.strange else [nothing] * widths[name])
         ]
-        placed = list(values)
+        placed, short = list(values), np.zeros(m, bool)
         for place, name in enumerate(of):
             if not new[place].any():
                 continue
@@ -204,21 +223,21 @@ class NewLevels:
                 if other < place:
                     same = new[other] & ~settled & (values[other] == values[place])
                     found, settled = np.where(same, placed[other], found), settled | same
-            avoided = [(~nothing if other < place else ~new[other], placed[other]) for other in related if not alone]
+            avoided = [(~nothing if other < place else ~new[other], placed[other]) for other in related]
             if without is not None:
                 also = [k for k in x.strange if k in {of[other] for other in related}]
                 avoided += [(~nothing, column) for k in also for column in without.by_row[k].reshape(m, -1).T]
             for _ in avoided:
                 taken = np.any([where & (own == found) for where, own in avoided], axis=0)
                 found = np.where(taken & ~settled, found + 1, found)
-            if (found >= self.count(name)).any():
-                return None
+            short |= found >= self.count(name)
+            found = np.where(short, 0, found)
             placed[place] = np.where(new[place], found, values[place])
         by_row = dict(x.by_row)
         for name in x.strange:
             own = np.stack([placed[place] for place in range(len(of)) if of[place] == name], axis=1)
             by_row[name] = own.reshape(x.by_row[name].shape).astype(x.by_row[name].dtype)
-        return replace(x, by_row=by_row)
+        return replace(x, by_row=by_row), short
 
     def owned(self, point: PointType, x: NewData) -> list[NDArray[np.bool_]]:
         """Return which normals (m, q) belong to the placeholders of each row, for each of the data with new levels."""

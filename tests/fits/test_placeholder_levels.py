@@ -85,6 +85,16 @@ def test_placeholder_is_not_a_level_that_the_row_uses(mean, b, level):
     check(fit, {"a": [9], "b": [value]}, one_hot([level]), [[1.0]], exact(one_hot(A) + one_hot(other)))
 
 
+def test_placeholder_of_two_levels_is_not_a_fixed_level():
+    a, b = A % 2, B % 2
+    fit = fitted(lambda u, a, b: u[a] - u[b] + u[0], levels=2, a=a, b=b)
+    rows = one_hot(a, 2) - one_hot(b, 2) + one_hot([0], 2)
+    check(fit, {"a": [9, 9], "b": [9, 0]}, [[1, 0], [0, 0]], [[0.0], [1.0]], exact(rows))
+    for value in (8, 1):
+        with pytest.raises(ValueError, match="uses all levels of the model"):
+            fit.predict(data={"a": [9], "b": [value]}, new_levels=True, progressbar=False)
+
+
 @pytest.mark.parametrize("levels", [0, 1, 2, 3])
 def test_placeholder_differs_from_any_fixed_level(levels):
     fit = fitted(lambda u, a: u[a] + 2 * u[levels], a=A)
