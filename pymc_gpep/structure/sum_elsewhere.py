@@ -164,7 +164,8 @@ class SumElsewhere(Elsewhere):
                 advice = " Declare inputs as pm.Data('X', X) for predict(Xnew)." * bool(self._processes)
                 raise TypeError(f"Latent functions that are sums have no Xnew. They take {self._new}{advice}")
         if not given and not by_row and any(map(self._each_row, self._known)):
-            raise TypeError(f"predict needs {self._new}")
+            wanted = ", ".join(f"{name!r}: ..." for name in self._known if self._each_row(name))
+            raise TypeError(f"predict needs the data of the new rows: fit.predict(data={{{wanted}}}).")
         for name, value in given.items():
             fitted, array = self._fitted[name], np.asarray(value)
             each_row = self._each_row(name)

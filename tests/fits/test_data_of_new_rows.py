@@ -54,7 +54,7 @@ def test_one_row_of_effects_stands_for_all_rows_of_trials():
     assert_allclose(found["y_mean"][1], 4 * found["y_mean"][0], rtol=1e-8)
     other = fit.predict(data={"x": [0.5, 0.7], "trials": [4]}, progressbar=False)
     assert_allclose(other["y_mean"][0], found["y_mean"][1], rtol=1e-8)
-    with pytest.raises(TypeError, match=r"predict needs data of the model at new rows, data=\{\.\.\.\} with x"):
+    with pytest.raises(TypeError, match=r"needs the data of the new rows: fit\.predict\(data=\{'x': \.\.\.\}\)"):
         fit.predict(data={"trials": [1, 4]}, progressbar=False)
 
 

@@ -41,6 +41,7 @@ MIXED = {
 }
 
 
+@pytest.mark.variation(but=["mean", "reversed"])
 @pytest.mark.parametrize("mixed", MIXED.values(), ids=MIXED)
 def test_process_whose_rows_depend_on_each_other_is_refused(mixed):
     with pm.Model():
@@ -92,6 +93,7 @@ LARGEST = {
 }
 
 
+@pytest.mark.variation(but=["largest", "last"])
 @pytest.mark.parametrize("mixed", LARGEST.values(), ids=LARGEST)
 def test_numbers_of_all_rows_are_refused_where_rows_are_sorted(mixed):
     with pm.Model() as model:
@@ -150,6 +152,7 @@ HOURS_MIXED = {
 }
 
 
+@pytest.mark.variation(but=["exposure", "noise"])
 @pytest.mark.parametrize("likelihood", [exposure, noise, size])
 def test_parameters_of_likelihoods_are_refused_with_other_rows(likelihood):
     for mixed in HOURS_MIXED.values():
