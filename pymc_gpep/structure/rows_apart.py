@@ -22,7 +22,7 @@ from pymc_gpep.structure.errors import listing
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, MixedRowsError, Role, Walk, named
 
-__all__ = ["at_point", "check_rows_apart"]
+__all__ = ["at_point", "check_rows_apart", "dependent_rows"]
 
 # Number of rows that are compared alone and among others.
 _COMPARED = 6
@@ -108,11 +108,30 @@ def check_rows_apart(
     if found is None and not _differs(function(list(own)), axis, list(own.values())):
         return
     of = [found] if found is not None else _by_values(output, own) or list(own)
+    raise dependent_rows(what, why, of, processes)
+
+
+def dependent_rows(
+    what: str, why: CannotSplitError, of: Sequence[Variable], processes: Collection[str] = ()
+) -> ValueError:
+    """Return the error for values of rows that depend on other rows of some variables.
+
+    Parameters
+    ----------
+    what : str
+        Name of the values, in the plural.
+    why : CannotSplitError
+        What is in the way of a proof.
+    of : sequence of Variable
+        The variables.
+    processes : collection of str
+        Names of those that are values of Gaussian processes.
+    """
     name = next((str(v.name) for v in of if v.name in processes), str(of[0].name))
     advice = _OF_PROCESSES if name in processes else _OF_DATA
-    raise ValueError(
-        f"{what} at a row depend on other rows of {listing(of)}{_operation(why, found)}, so that they are not known "
-        f"at a new row alone. {advice.format(name)}"
+    return ValueError(
+        f"{what} at a row depend on other rows of {listing(of)}{_operation(why)}, so that they are not known at a new "
+        f"row alone. {advice.format(name)}"
     )
 
 
@@ -187,7 +206,7 @@ def _by_values(output: TensorVariable, rows: Collection[TensorVariable]) -> list
     return [variable for variable in rows if variable in behind]
 
 
-def _operation(why: CannotSplitError, source: Variable | None) -> str:
+def _operation(why: CannotSplitError) -> str:
     """Return the operation that mixes rows, for a message; empty where it is not known."""
     if not isinstance(why, MixedRowsError):
         name = str(why).rpartition(" ")[2]
@@ -195,7 +214,7 @@ def _operation(why: CannotSplitError, source: Variable | None) -> str:
     pending = [why.number]
     while pending:
         variable = pending.pop(0)
-        if variable.owner is None or source not in ancestors([variable]):
+        if variable.owner is None or why.source not in ancestors([variable]):
             continue
         op = variable.owner.op
         name = type(getattr(op, "core_op", op)).__name__

@@ -29,8 +29,8 @@ from pymc_gpep.structure.new_data import NewData, OwnRows, as_data, common_lengt
 from pymc_gpep.structure.new_levels import NewLevels
 from pymc_gpep.structure.row_parts import PartsElsewhere
 from pymc_gpep.structure.row_sum import MovedProcess, RowSum
-from pymc_gpep.structure.rows_apart import at_point, check_rows_apart
-from pymc_gpep.structure.rows_of_graphs import CannotSplitError
+from pymc_gpep.structure.rows_apart import at_point, check_rows_apart, dependent_rows
+from pymc_gpep.structure.rows_of_graphs import CannotSplitError, MixedRowsError
 from pymc_gpep.structure.sparse_slopes import Blocks
 
 __all__ = ["SumElsewhere"]
@@ -388,9 +388,11 @@ class SumElsewhere(Elsewhere):
             own = sums.moved(self._argument, self._argument.ndim - 1 - prior.by_class)
             means = [sums.mean(latent, makers.get(latent.f)) for latent in self._processes]
         except CannotSplitError as why:
+            if isinstance(why, MixedRowsError) and (of := [f for f in sums.values if sums.is_of(why.source, f)]):
+                raise dependent_rows("Latent functions", why, of, [str(f.name) for f in of]) from None
             raise ValueError(
-                f"Latent functions cannot be computed from Xnew alone: their sum {why}. Put what differs between rows "
-                "into the model as pm.Data."
+                f"Latent functions cannot be computed from Xnew alone: their sum {why}. Compute numbers of all rows in "
+                "NumPy before the model, and put what differs between rows into it as pm.Data."
             ) from None
         nothing = {latent.f: pt.zeros(latent.f.type.shape[:0]) for latent in self._processes}
         made, *means = prior.by_normals([own, *means], z, nothing, seen=True)

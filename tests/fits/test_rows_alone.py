@@ -55,6 +55,14 @@ def test_process_whose_rows_depend_on_each_other_is_refused(mixed):
         fit.effects("part", data={"X": NEW[:, None]})
 
 
+def test_process_of_an_array_whose_rows_depend_on_each_other_is_refused():
+    with pm.Model():
+        f = process(X[:, None])
+        fit = normal(f - f.mean() + pm.Normal("level", 0, 1))
+    with pytest.raises(ValueError, match=r"depend on other rows of 'f'.*select the values of rows by an index"):
+        fit.predict(NEW[:, None], progressbar=False)
+
+
 def test_process_less_its_mean_is_selected_by_an_index_as_advised():
     every = np.concatenate([X, NEW])
     with pm.Model():
