@@ -19,7 +19,7 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import evaluate, graph_function
-from pymc_gpep.structure.levels import outside_levels
+from pymc_gpep.structure.levels import outside_levels, refuse_labels
 from pymc_gpep.structure.rows_apart import at_point, check_rows_apart
 
 __all__ = ["LikelihoodElsewhere", "rows_of_parameters"]
@@ -93,6 +93,8 @@ class LikelihoodElsewhere:
             variable = known[name]
             (fitted,) = evaluate([data.get(variable, variable)])
             each_point = fitted.shape[:1] == (classifier.n_rows,)
+            if np.asarray(value).dtype.kind not in "biuf" and classifier.given is not None:
+                refuse_labels(model, variable, [classifier.given], np.asarray(value))
             checked = _checked(variable, value, n_points if each_point else None)
             short = (self._rows or 0) - n_points if each_point else 0
             self._values.append(np.concatenate([checked, checked[-1:]]) if short else checked)

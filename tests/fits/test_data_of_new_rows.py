@@ -66,6 +66,8 @@ def test_rows_are_counted_by_the_group_of_the_noise_and_unknown_groups_are_refus
         fit = pm.fit(method="laplace", progressbar=False)
     found = fit.predict(data={"group": [0, 1, 2, 1]}, progressbar=False)
     assert_allclose(found["y_variance"] - found["variance"], sd[[0, 1, 2, 1]] ** 2, rtol=1e-6)
+    with pytest.raises(ValueError, match="is an index and has positions, whole numbers from 0 to 2"):
+        fit.predict(data={"group": ["a"]}, progressbar=False)
     for wrong in (-1, 3):
         with pytest.raises(
             ValueError, match=rf"'group'\] has {wrong}, but parameters of the likelihood of 'y' have levels"
