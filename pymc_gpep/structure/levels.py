@@ -1,6 +1,6 @@
 """Levels of groups: what data of a model select from, and rows of levels that it does not have."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ __all__ = [
     "owners_of",
     "refuse_labels",
     "selected_by",
+    "used_beside",
 ]
 
 NOT_ALIKE = (
@@ -182,6 +183,23 @@ def _read_otherwise(variable: Variable, outputs: Sequence[TensorVariable]) -> bo
         inputs = each.owner.inputs[is_elementwise(each, Second) :]
         selects = isinstance(each.owner.op, AdvancedSubtensor)
         pending += [v for v in inputs if not (selects and _as_it_is(v) is variable)]
+    return False
+
+
+def used_beside(variable: Variable, outputs: Sequence[TensorVariable], targets: Collection[Variable]) -> bool:
+    """Return whether outputs depend on some variables otherwise than by what data select."""
+    pending: list[Variable] = list(outputs)
+    seen: set[Variable] = set()
+    while pending:
+        each = pending.pop()
+        if each in targets:
+            return True
+        if each in seen or each.owner is None:
+            continue
+        seen.add(each)
+        others = each.owner.inputs[1:]
+        selects = isinstance(each.owner.op, AdvancedSubtensor) and any(_as_it_is(v) is variable for v in others)
+        pending += others if selects else each.owner.inputs
     return False
 
 

@@ -26,6 +26,7 @@ from pymc_gpep.structure.levels import (
     owners_of,
     refuse_labels,
     selected_by,
+    used_beside,
 )
 from pymc_gpep.structure.new_data import NewData
 from pymc_gpep.structure.row_sum import RowSum
@@ -160,10 +161,10 @@ class NewLevels:
                 f"data[{name!r}] names a new level in a row with all {self.count(name)} levels of the model. Give the "
                 "model one more level, without rows, as one more of its coords. Fit it again, and predict that level."
             )
-        if not (wrong := self._used(first, used)).any():
+        if not (wrong := self._used(point, first, used)).any():
             return first
         second, short = self._placed(point, x, first)
-        if (wrong & (short | self._used(second, used))).any():
+        if (wrong & (short | self._used(point, second, used))).any():
             raise ValueError(
                 f"A row with a new level in {', '.join(f'data[{name!r}]' for name in x.strange)} uses all levels of "
                 "the model. Give the model one more level, without rows, fit it again, and predict that level."
@@ -174,11 +175,17 @@ class NewLevels:
         }
         return replace(first, by_row=by_row)
 
-    def _used(self, x: NewData, used: Callable[[NewData, NewData], NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    def _used(
+        self, point: PointType, x: NewData, used: Callable[[NewData, NewData], NDArray[np.bool_]]
+    ) -> NDArray[np.bool_]:
         """Return which rows use the placeholder of a new level otherwise, (m,): if another one is in its place."""
         m, found = len(x), np.zeros(len(x), bool)
         for name in x.strange:
-            if self.count(name) == 1:
+            if self.count(name) == 1:  # no other level can show it
+                places = self._prior.places.items()
+                own = {v for v, place in places if (self.owners(point, name)[place] >= 0).any()}
+                if used_beside(self._known[name], [self._argument], own):
+                    found |= x.strange[name].reshape(m, -1).any(axis=1)
                 continue
             for column, where in enumerate(x.strange[name].reshape(m, -1).T):
                 if not where.any():

@@ -85,6 +85,13 @@ def test_placeholder_is_not_a_level_that_the_row_uses(mean, b, level):
     check(fit, {"a": [9], "b": [value]}, one_hot([level]), [[1.0]], exact(one_hot(A) + one_hot(other)))
 
 
+def test_single_level_that_is_used_otherwise_is_no_placeholder():
+    a = np.zeros(N, int)
+    check(fitted(lambda u, a: u[a], levels=1, a=a), {"a": [9]}, [[0]], [[1.0]], exact(one_hot(a, 1)))
+    with pytest.raises(ValueError, match="uses all levels of the model"):
+        fitted(lambda u, a: u[a] + u[0], levels=1, a=a).predict(data={"a": [9]}, new_levels=True, progressbar=False)
+
+
 def test_placeholder_of_two_levels_is_not_a_fixed_level():
     a, b = A % 2, B % 2
     fit = fitted(lambda u, a, b: u[a] - u[b] + u[0], levels=2, a=a, b=b)
