@@ -23,10 +23,11 @@ from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.structure import GPClassifier, read_classifier
-from pymc_gpep.structure.cross_covariance import CrossCovariance, as_gps, new_inputs
+from pymc_gpep.structure.cross_covariance import CrossCovariance, as_gps
 from pymc_gpep.structure.drawn_sums import DrawnSum, drawn_sum
-from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
+from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
 from pymc_gpep.structure.natural_scale import unconstrain
+from pymc_gpep.structure.new_data import repeated
 from pymc_gpep.structure.prior_functions import prior_moments
 
 __all__ = ["predict_draws"]
@@ -108,9 +109,9 @@ def predict_draws(
         raise ValueError(f"draws must be at least 1, but is {draws}.")
     drawn = drawn_sum(classifier)
     if drawn is None:
-        m, given = _processes(classifier, idata, gp, Xnew)
+        m, given = _processes(classifier, idata, gp, Xnew, data)
     else:
-        m, given = _sum(drawn, idata, gp, Xnew, data)
+        m, given = _sum(classifier, drawn, idata, gp, Xnew, data)
     names = [rv.name for rv in classifier.hyperparameters]
     values = dict(zip(names, draws_of(idata, names), strict=True))
     size = idata["posterior"].sizes["chain"] * idata["posterior"].sizes["draw"]
@@ -146,11 +147,11 @@ type _Moments = Callable[[slice], tuple[Array, Array]]
 
 
 def _processes(
-    classifier: GPClassifier, idata: xr.DataTree, gp: Any, x: ArrayLike | None
+    classifier: GPClassifier, idata: xr.DataTree, gp: Any, x: ArrayLike | None, data: Mapping[str, ArrayLike] | None
 ) -> tuple[int, Callable[[int, PointType], _Moments]]:
     """The number of new rows, and the moments there given a draw, of Gaussian processes."""
     cross_covariance = CrossCovariance(classifier, as_gps(gp), {})
-    inputs = new_inputs(x, cross_covariance.columns)
+    inputs = repeated(cross_covariance.rows(x, data or {}), rows_of_parameters(classifier, data))
     f, prior_at = latent_draws(idata, classifier), prior_moments(classifier)
 
     def given(s: int, point: PointType) -> _Moments:
@@ -169,12 +170,17 @@ def _processes(
 
 
 def _sum(
-    drawn: DrawnSum, idata: xr.DataTree, gp: Any, x: ArrayLike | None, data: Mapping[str, ArrayLike] | None
+    classifier: GPClassifier,
+    drawn: DrawnSum,
+    idata: xr.DataTree,
+    gp: Any,
+    x: ArrayLike | None,
+    data: Mapping[str, ArrayLike] | None,
 ) -> tuple[int, Callable[[int, PointType], _Moments]]:
     """The same of sums of effects, which a draw says all of."""
     if gp is not None or x is not None:
         raise TypeError("Latent functions that are sums are predicted from draws at other data: data={...}, not Xnew.")
-    m, at = drawn.at_new_rows(data)
+    m, at = drawn.at_new_rows(data, rows_of_parameters(classifier, data))
     values = draws_of(idata, [str(v.name) for v in drawn.variables])
 
     def given(s: int, point: PointType) -> _Moments:

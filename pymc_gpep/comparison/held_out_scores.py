@@ -14,8 +14,8 @@ from pymc_gpep.fits.prediction import held_out, predict_at
 from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.cross_covariance import as_gps
-from pymc_gpep.structure.drawn_sums import drawn_sum
-from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
+from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
+from pymc_gpep.structure.new_data import repeated
 
 __all__ = ["information", "scores_at"]
 
@@ -68,16 +68,15 @@ def scores_at(
     given = [gp is not None, Xnew is not None, ynew is not None]
     if not any(given) and data is None:
         return None
-    sums = drawn_sum(classifier) is not None
-    if ynew is None or (Xnew is None and not (sums and data)):
+    if ynew is None or (Xnew is None and not data):
         raise ValueError(
             "Predictions of held-out points need Xnew and ynew, and those of sums data and ynew. They need gp where "
             "the graph of the model does not say what the prior is at other inputs."
         )
     prior = classifier.elsewhere(as_gps(gp), {})
-    x = prior.rows(Xnew, data or {} if sums else {})
+    x = repeated(prior.rows(Xnew, data or {}), rows_of_parameters(classifier, data))
     observed = held_out(classifier, ynew, len(x), "ynew")
-    elsewhere = LikelihoodElsewhere(classifier, len(x), {}, data, classifier.inputs if sums else ())
+    elsewhere = LikelihoodElsewhere(classifier, len(x), {}, data, prior.takes)
     names = ", ".join(repr(variable.name) for variable in classifier.integrated)
 
     def score(solution: Solution, point: PointType) -> dict[str, float]:

@@ -29,7 +29,8 @@ from pymc_gpep.progress import RowProgress
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
+from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
+from pymc_gpep.structure.new_data import repeated
 from pymc_gpep.user_warnings import warn
 
 __all__ = [
@@ -170,8 +171,9 @@ def predict(
         Name of the observed variable that is predicted, where the model has several.
     data : dict of str to array, optional
         Data of the model (`pm.Data`) at the new points. A sum of effects is made of such data, and a likelihood
-        may be given some besides latent values, such as an exposure of counts. A number stands for all
-        points. A value that all points of the fit share is kept, and need not be given.
+        may be given some besides latent values, such as an exposure of counts. A single process takes its inputs
+        by name as well. A number, or a single row, stands for all points. A value that all points of the fit share
+        is kept, and need not be given.
     new_levels : bool
         Whether data that select levels of a group may name levels that the model does not have. Such a level has
         the prior of all others, given what they have in common.
@@ -228,7 +230,7 @@ def predict(
     ValueError
         If `gp` is not of this model, or `Xnew` has a wrong shape or values that are not finite. If the way to
         compute the probabilities does not fit the likelihood. If the likelihood is given other numbers at other
-        points, and `data` does not have those of new ones.
+        points, and `data` does not have those of new ones. If values of a row depend on other new rows.
 
     Warns
     -----
@@ -250,6 +252,7 @@ def predict(
     if missing and classifier.missing is None:
         raise ValueError(f"All rows of {classifier.response!r} have a response: there are no missing ones to predict.")
     inputs = first.missing_rows() if missing else first.new_rows(Xnew, data or {}, new_levels)
+    inputs = repeated(inputs, rows_of_parameters(classifier, data))
     how = classifier.likelihood_model.check_way(probabilities, "probabilities")
     own = classifier.missing.rows if missing and classifier.missing is not None else None
     elsewhere = LikelihoodElsewhere(classifier, len(inputs), log_posterior.space.data, data, first.takes, own)
@@ -288,7 +291,7 @@ def predict(
         if not covariances:
             averaged = averaged._replace(cov=None)
     attrs = {"probabilities": how} | ({"correction": correction} if correction else {})
-    if Xnew is not None:
+    if Xnew is not None or isinstance(inputs, np.ndarray):
         warn_of_far_rows(averaged.far, lambda: unreached(*first.among_fitted()), log_posterior.by)
     if own is None:
         return labelled(classifier, Xnew, dim or _NEW, averaged, levels).assign_attrs(attrs)

@@ -25,7 +25,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.sparse_contract import LeftOut
-from pymc_gpep.structure.cross_covariance import new_inputs
+from pymc_gpep.structure.cross_covariance import inputs_by_name
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import prior_moments
@@ -88,12 +88,14 @@ class BlockFunctions(LatentFunctions):
         """See `LatentFunctions`."""
         if self._blocks.beside:
             return self._blocks.beside.new_rows(x, data)
-        return new_inputs(x, self._blocks.rows.n_inputs)
+        return inputs_by_name(x, data, self._blocks.named, self._blocks.rows.n_inputs)
 
     @property
     def takes(self) -> Collection[str]:
         """See `LatentFunctions`."""
-        return self._blocks.beside.takes if self._blocks.beside else ()
+        if self._blocks.beside:
+            return self._blocks.beside.takes
+        return () if self._blocks.named is None else (str(self._blocks.named.name),)
 
     @cached_property
     def likelihood(self) -> Likelihood:

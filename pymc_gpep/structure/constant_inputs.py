@@ -77,6 +77,10 @@ class MovedSum:
         whole = isinstance(variable, Constant) and np.array_equal(variable.data, self._inputs)
         return whole or variable in self._there
 
+    def is_of(self, variable: Variable, f: TensorVariable) -> bool:
+        """Return whether a variable stands for the values of a process in a message of the walk."""
+        return variable in ancestors([self._leaves[f]])
+
     def _columns(self, leaf: Constant) -> TensorVariable:
         """Return the columns of the new inputs that a constant has of those of the model."""
         array = np.asarray(leaf.data, dtype=np.float64)

@@ -1,6 +1,6 @@
 """Prior moments of Gaussian processes at inputs other than those of the model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,17 +8,23 @@ import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike
 from pymc.blocking import PointType
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
+from pytensor.scalar.basic import Cast
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
+from pymc_gpep.structure.elementwise import is_elementwise
+from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
-from pymc_gpep.structure.process_functions import ProcessFunctions, process_functions
+from pymc_gpep.structure.process_functions import AS_THEY_ARE, ProcessFunctions, process_functions
+from pymc_gpep.structure.rows_apart import at_point, check_rows_apart
 
-__all__ = ["CrossCovariance", "as_gps", "functions_of", "match_priors", "new_inputs"]
+__all__ = ["CrossCovariance", "as_gps", "functions_of", "inputs_by_name", "match_priors", "named_inputs", "new_inputs"]
 
 
 def new_inputs(x: ArrayLike | None, columns: int) -> Array:
@@ -46,6 +52,27 @@ def new_inputs(x: ArrayLike | None, columns: int) -> Array:
     if not np.isfinite(values).all():
         raise ValueError(f"Xnew must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not.")
     return values
+
+
+def named_inputs(inputs: Variable, model: pm.Model) -> SharedVariable | None:
+    """Return the data that are the inputs of a process, but for their type and axes; None for other inputs."""
+    while inputs.owner is not None and (isinstance(inputs.owner.op, AS_THEY_ARE) or is_elementwise(inputs, Cast)):
+        inputs = inputs.owner.inputs[0]
+    return inputs if isinstance(inputs, SharedVariable) and inputs in model.data_vars else None
+
+
+def inputs_by_name(
+    x: ArrayLike | None, new: Mapping[str, ArrayLike], variable: SharedVariable | None, columns: int
+) -> Array:
+    """Check new inputs (m, columns) that are given as an array, or as the data of the model that they are."""
+    if variable is None or variable.name not in new:
+        return new_inputs(x, columns)
+    if x is not None:
+        raise TypeError(f"Xnew and data[{variable.name!r}] are the same inputs. Give one of them.")
+    given = np.asarray(new[variable.name])
+    if variable.ndim == 1 and given.ndim <= 1:
+        return new_inputs(given.reshape(-1, 1), columns)
+    return new_inputs(given[None] if given.shape == (columns,) else given, columns)
 
 
 def as_gps(gp: Any) -> tuple[pm.gp.Latent, ...] | None:
@@ -97,7 +124,26 @@ def functions_of(prior: LatentPrior, gps: Sequence[pm.gp.Latent] | None) -> list
         If the graph does not say what they are at other inputs.
     """
     makers = None if gps is None else dict(match_priors(prior, gps))
-    return list(zip(prior.latents, process_functions(prior, makers), strict=True))
+    found = list(zip(prior.latents, process_functions(prior, makers), strict=True))
+    if makers is not None:  # graphs are split by rows; functions of a maker may do anything
+        for _, functions in found:
+            _check_apart(prior.model, functions)
+    return found
+
+
+def _check_apart(model: pm.Model, functions: ProcessFunctions) -> None:
+    """Refuse functions of inputs whose moments at an input depend on the other inputs."""
+    x, inputs = pt.dmatrix("X"), functions.inputs
+    moments = functions.covariance(x, inputs), functions.covariance(inputs, x), functions.variance(x), functions.mean(x)
+    axes = 0, 1, 0, moments[3].ndim - 1
+    rows = {x: np.asarray(evaluate([inputs])[0], dtype=np.float64)}
+    for moment, axis in zip(moments, axes, strict=True):
+
+        def by_rows(given: Sequence[TensorVariable], moment: TensorVariable = moment) -> Callable[..., Any]:
+            (made,), point = model.replace_rvs_by_values([moment]), initial_point(model)
+            return at_point(model, point, [v for v in model.value_vars if v.name in point], made)(given)
+
+        check_rows_apart("Prior moments", moment, axis, rows, by_rows, stop=model.basic_RVs)
 
 
 class CrossCovariance(Elsewhere):
@@ -124,6 +170,8 @@ class CrossCovariance(Elsewhere):
         matched = functions_of(prior, gps)
         model = prior.model
         self.where = matched[0][1].inputs
+        self._named = named_inputs(self.where, model)
+        self.takes = [] if self._named is None else [str(self._named.name)]
         (self._inputs,) = graph_replace([self.where], data, strict=False)
         known = self._inputs.type.shape[1]
         self.columns = int(evaluate([self._inputs.shape[1]])[0]) if known is None else known
@@ -145,12 +193,12 @@ class CrossCovariance(Elsewhere):
         # In this order: a random variable may depend on data itself, and would no longer be the model's.
         outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
         self._names = [model.rvs_to_values[rv].name for rv in prior.hyperparameters]
-        inputs = [*(model.rvs_to_values[rv] for rv in prior.hyperparameters), x]
-        self._function = graph_function(model, inputs, arrays_as_shared(outputs))
+        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        self._function = graph_function(model, [*value_vars, x], arrays_as_shared(outputs))
 
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
         """See `Elsewhere`."""
-        return new_inputs(x, self.columns)
+        return inputs_by_name(x, new, self._named, self.columns)
 
     @property
     def inputs(self) -> Array:

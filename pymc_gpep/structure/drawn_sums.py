@@ -1,6 +1,7 @@
 """Latent functions that are sums, as a function of draws of a model's variables."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.errors import StructureError, listing
 from pymc_gpep.structure.interpreted import GraphFunction, interpreted
 from pymc_gpep.structure.latent_sum import LatentSum
-from pymc_gpep.structure.new_data import NewData
+from pymc_gpep.structure.new_data import NewData, repeated
+from pymc_gpep.structure.rows_apart import check_rows_apart
 
 __all__ = ["DrawnSum", "drawn_sum"]
 
@@ -49,8 +51,10 @@ class DrawnSum:
         function = _function(self.variables, self._prior.argument)
         return lambda values: self._by_function(function(*values), self._prior.n_points)
 
-    def at_new_rows(self, data: Mapping[str, ArrayLike] | None) -> tuple[int, Callable[[Sequence[Array]], Array]]:
-        """Return the number of new rows m, and the function that makes (c, m).
+    def at_new_rows(
+        self, data: Mapping[str, ArrayLike] | None, count: int = 1
+    ) -> tuple[int, Callable[[Sequence[Array]], Array]]:
+        """Return the number of new rows m, and the function that makes (c, m). A single row is repeated `count` times.
 
         Raises
         ------
@@ -63,15 +67,33 @@ class DrawnSum:
                 f"Draws have the values of {listing([latent.f for latent in prior.processes])} at the rows of the "
                 "model alone. Predict by a fit, fit.predict, or by pm.sample_posterior_predictive."
             )
-        new: NewData = prior.elsewhere(None, {}).rows(None, data or {})
+        new: NewData = repeated(prior.elsewhere(None, {}).rows(None, data or {}), count)
         given = {**new.by_row, **new.others}
         known = {name: prior.model[name] for name in given}
         there = {v: pt.tensor(name, dtype=v.dtype, shape=(None,) * v.ndim) for name, v in known.items()}
         argument = prior.argument if prior.everywhere is None else prior.everywhere
         (moved,) = graph_replace([argument], there, strict=False)
         function, m = _function([*self.variables, *there.values()], moved), len(new)
+        unchecked = [there[known[name]] for name in new.by_row]
+
+        def check(values: Sequence[Array]) -> None:
+            """Refuse an argument whose rows depend on each other, given values of `variables`."""
+
+            def partly(inputs: Sequence[Variable]) -> Callable[..., Any]:
+                others = {v: given[name] for name, v in zip(given, there.values(), strict=True) if v not in inputs}
+                made = _function([*self.variables, *others, *inputs], moved)
+                return partial(made, *values, *others.values())
+
+            axis = moved.ndim - 1 - prior.by_class
+            rows = {v: np.asarray(known[v.name].get_value()) for v in unchecked}
+            check_rows_apart(
+                "Latent functions", moved, axis if axis >= 0 else None, rows, partly, stop=prior.model.basic_RVs
+            )
+            unchecked.clear()
 
         def at(values: Sequence[Array]) -> Array:
+            if unchecked:
+                check(values)
             try:
                 return self._by_function(function(*values, *given.values()), m)
             except (ValueError, IndexError) as error:

@@ -22,15 +22,17 @@ from pymc_gpep.structure.cross_covariance import new_inputs
 from pymc_gpep.structure.errors import listing
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent import LatentGP
-from pymc_gpep.structure.levels import levels_of
+from pymc_gpep.structure.levels import outside_levels, refuse_labels
 from pymc_gpep.structure.new_data import as_data, common_length
 from pymc_gpep.structure.process_term import cells_by_probes, probes
 from pymc_gpep.structure.row_sum import MovedProcess, RowSum
+from pymc_gpep.structure.rows_apart import at_point, check_rows_apart
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
 
 __all__ = ["EffectsElsewhere"]
 
 _INPUTS = "Xnew"
+_SEED = 4
 
 
 class EffectsElsewhere:
@@ -105,6 +107,7 @@ class EffectsElsewhere:
             raise ValueError(f"Means of effects depend on {listing(made)}, which is not known at other inputs.")
         self._processes: list[MovedProcess] = [prior.process(latent, None, data) for latent in self._moved]
         self.axes: dict[str, int] = {}
+        self._unchecked = list(self._names)  # whose rows are not known to be apart
 
     @property
     def _called(self) -> str:
@@ -151,12 +154,12 @@ class EffectsElsewhere:
     def _checked(self, variable: SharedVariable, value: ArrayLike) -> NDArray[Any]:
         (fitted,) = evaluate([self._data.get(variable, variable)])
         array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            refuse_labels(self._prior.model, variable, self._variables, array)
         wide = array[None] if fitted.ndim and array.ndim == fitted.ndim - 1 else array
         found = as_data(variable, array, wide, ("rows", *fitted.shape[1:])[: fitted.ndim])
-        index = found.dtype.kind in "iu" and found.ndim == 1
-        levels = (levels_of(variable, self._variables) if index else None) or 0
-        outside = (found < 0) | (found >= levels)
-        if levels and outside.any():
+        for outside, levels in outside_levels({variable: found}, self._variables, self._data).values():
+            refuse_labels(self._prior.model, variable, self._variables, found[outside])
             raise ValueError(f"data[{variable.name!r}] has {found[outside][0]}, but its levels are 0 to {levels - 1}.")
         return found
 
@@ -193,6 +196,35 @@ class EffectsElsewhere:
         inputs = [self._place if self._place is not None else each.inputs for each in self._processes]
         moved = function([latent.cov for latent in self._moved], [], {}), function(inputs, data, there)
         return value_vars, centres, slopes, *moved
+
+    def _check_apart(self, name: str, point: PointType) -> None:
+        """Refuse a variable of which an entry depends on data of other new rows."""
+        prior, model = self._prior, self._prior.model
+        noise = np.random.default_rng(_SEED).standard_normal
+        z = pt.constant(noise(prior.n_normals))
+        by_point = {
+            latent.f: pt.tensor(latent.f.name, dtype="float64", shape=(None,) * latent.f.ndim) for latent in self._moved
+        }
+        at = {f: value.T for f, value in by_point.items()}
+        made = (
+            prior.by_normals(self._variables, z, at) if self._place is None else self._from_inputs(self._place, z, at)
+        )
+        there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in self._shared}
+        replaced = {**self._data, **there}
+        (output,) = graph_replace(model.replace_rvs_by_values([made[self._names.index(name)]]), replaced, strict=False)
+        fitted = evaluate([self._data.get(v, v) for v in self._shared]) if self._shared else []
+        rows = {there[v]: values for v, values in zip(self._shared, fitted, strict=True) if values.ndim}
+        single = {there[v]: values for v, values in zip(self._shared, fitted, strict=True) if not values.ndim}
+        if self._place is not None:
+            rows[self._place] = self._own_inputs
+        n = max(len(values) for values in rows.values())
+        rows = {v: values[np.arange(n) % len(values)] for v, values in rows.items()}
+        for latent in self._moved:
+            rows[by_point[latent.f]] = noise((n, *[len(latent.classes)] * (latent.f.ndim - 1)))
+        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        by_rows = at_point(model, point, value_vars, output, single)
+        names = [str(latent.f.name) for latent in self._moved]
+        check_rows_apart(f"Values of {name!r}", output, self.axes[name], rows, by_rows, processes=names)
 
     def _from_inputs(
         self, x: TensorVariable, z: TensorVariable, at: Mapping[TensorVariable, TensorVariable]
@@ -262,6 +294,9 @@ class EffectsElsewhere:
                     found.slopes[name][of_output] += np.moveaxis(one[..., None] * ahead[cells], -1, 0)
                     found.noise[name][...] += one**2 * noise[cells]
         self.axes = {name: self._axis_of(name, found.centres[name]) for name in self._names}
+        while self._unchecked:
+            self._check_apart(self._unchecked[-1], point)
+            self._unchecked.pop()
         rows = np.arange(self._count)
         return There(
             {name: np.take(each, rows, self.axes[name]) for name, each in found.centres.items()},

@@ -12,7 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.affine_variables import InNormals, at_zero, slopes_of
-from pymc_gpep.structure.cross_covariance import CrossCovariance, new_inputs
+from pymc_gpep.structure.cross_covariance import CrossCovariance
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere
@@ -44,7 +44,7 @@ class EffectsInMeans(Elsewhere):
         data: Mapping[Variable, Variable],
     ) -> None:
         model = prior.model
-        self._processes = processes
+        self._processes, self.takes = processes, processes.takes
         x, z = pt.dmatrix("Xnew"), pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
         rows: dict[int, TensorVariable] = {}
         for latent, functions in matched:
@@ -64,7 +64,7 @@ class EffectsInMeans(Elsewhere):
 
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
         """See `Elsewhere`."""
-        return new_inputs(x, self._processes.columns)
+        return self._processes.rows(x, new)
 
     def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
         """See `Elsewhere`."""

@@ -1,6 +1,6 @@
 """Effects at rows: a graph of the argument of a sum with the data of some rows in place of all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -25,8 +25,9 @@ from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent_sum import LatentSum
-from pymc_gpep.structure.levels import levels_of
+from pymc_gpep.structure.levels import levels_of, outside_levels, refuse_labels
 from pymc_gpep.structure.new_data import as_data, common_length
+from pymc_gpep.structure.rows_apart import check_rows_apart
 
 __all__ = ["EffectsOfRows"]
 
@@ -86,7 +87,7 @@ class EffectsOfRows:
         self._levels = [
             (str(leaf.name or "a level"), place, levels)
             for leaf, place in zip([*self.leaves, *self._own], places, strict=True)
-            if leaf.dtype.startswith(("int", "uint")) and (levels := levels_of(leaf, [whole.argument])) is not None
+            if (levels := levels_of(leaf, [whole.argument])) is not None
         ]
         self._check(argument)
 
@@ -174,13 +175,17 @@ class EffectsOfRows:
             raise TypeError(
                 f"predict needs inputs of the process and data of all rows: predict(Xnew, data={{{wanted}}})."
             )
-        parts = [new_inputs(inputs, self._inputs.shape[1])]
+        parts, values = [new_inputs(inputs, self._inputs.shape[1])], {}
         for leaf, name, width in zip(self.leaves, self.names, self._widths, strict=True):
             array = np.asarray(given[name])
             wide = array[None] if array.ndim == leaf.ndim - 1 else array  # one for all rows
             shape = ("rows", *[width] * (leaf.ndim - 1))
             assert isinstance(leaf, SharedVariable)
-            parts.append(_wide(as_data(leaf, array, wide, shape)))
+            if array.dtype.kind not in "biuf":
+                refuse_labels(self._whole.model, leaf, [self._whole.argument], array)
+            values[leaf] = as_data(leaf, array, wide, shape)
+            parts.append(_wide(values[leaf]))
+        outside_levels(values, [self._whole.argument], self._data)  # refuses indices that are computed from these
         m = common_length({name: len(part) for name, part in zip(["Xnew", *self.names], parts, strict=True)})
         found = np.concatenate([np.repeat(part, m // max(len(part), 1), axis=0) for part in parts], axis=1)
         self.check(found, advice=_NEW_LEVELS)
@@ -212,11 +217,11 @@ class EffectsOfRows:
         x = pt.dmatrix("rows")
         try:
             outputs = [_with_others(whole, {self._still: pt.zeros(self._whole.n_points)}), self._at(x)]
-            among, alone = self._evaluated(outputs, x)
+            among, alone = self._function(outputs, x)(self.table()[_some(self._whole.n_points)])
             n = self._whole.n_points
             among = np.broadcast_to(among, (n,))[_some(n)]
             size = 1.0 + np.abs(among).max()
-            same = bool(np.allclose(among, alone, rtol=0.0, atol=_SAME * size))
+            same = bool(np.allclose(among, alone, rtol=0.0, atol=_SAME * size)) and self._apart(x, outputs[1])
         except (ValueError, IndexError, TypeError, AssertionError, NotImplementedError):
             same = False
         if not same:
@@ -226,8 +231,21 @@ class EffectsOfRows:
                 'before the model, or fit it by methods on all rows together: "ep", "laplace", "kl".'
             )
 
-    def _evaluated(self, outputs: Sequence[TensorVariable], x: TensorVariable) -> list[Array]:
-        """Values at a random point, with rows `x` of the table that are some of the model's."""
+    def _apart(self, x: TensorVariable, argument: TensorVariable) -> bool:
+        """Return whether the argument at rows `x` of the table is known by each of them alone."""
+
+        def function(inputs: Sequence[TensorVariable]) -> Callable[..., Any]:
+            at = self._function([argument], x)
+            return lambda rows: at(rows)[0]
+
+        try:
+            check_rows_apart("Rows", argument, 0, {x: self.table()}, function, stop=self._whole.model.basic_RVs)
+        except ValueError:
+            return False
+        return True
+
+    def _function(self, outputs: Sequence[TensorVariable], x: TensorVariable) -> Callable[[Array], list[Array]]:
+        """Return a function of rows `x` of the table, at a random point."""
         model, rng = self._whole.model, np.random.default_rng(_SEED)
         value_vars = [model.rvs_to_values[rv] for rv in self._whole.hyperparameters]
         point = initial_point(model)
@@ -235,7 +253,7 @@ class EffectsOfRows:
         known = graph_replace(model.replace_rvs_by_values(list(outputs)), dict(self._data), strict=False)
         function = graph_function(model, [*value_vars, self._z, x], known)
         noise = rng.standard_normal(self.n_effects)
-        return [np.asarray(each) for each in function(*theta, noise, self.table()[_some(self._whole.n_points)])]
+        return lambda rows: [np.asarray(each) for each in function(*theta, noise, rows)]
 
 
 def _bare(mean: TensorVariable) -> TensorVariable:

@@ -21,7 +21,7 @@ from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.step_blocks import Group, grouped
 from pymc_gpep.structure.classifier import GPClassifier
-from pymc_gpep.structure.cross_covariance import functions_of
+from pymc_gpep.structure.cross_covariance import functions_of, named_inputs
 from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.moment_functions import MomentFunctions, moment_functions
 from pymc_gpep.structure.stationary import Stationary
@@ -50,6 +50,8 @@ class InducingBlocks:
         Inputs and labels. With effects beside the processes inputs are a table of all data of rows.
     beside : RowsBeside or None
         These effects.
+    named : SharedVariable or None
+        The data of the model that are the inputs.
 
     Raises
     ------
@@ -74,6 +76,7 @@ class InducingBlocks:
         observed = [matched[0][1].inputs, classifier.labels]
         inputs, labels = evaluate(graph_replace(observed, data, strict=False))
         self._matched, self._data, self._columns = matched, data, inputs.shape[1]
+        self.named = named_inputs(matched[0][1].inputs, classifier.model)
         self.beside = classifier.beside(matched[0][1].inputs, data)
         table = inputs if self.beside is None else self.beside.table()
         self.rows: Rows = _rows_of_model(table, labels) if rows is None else rows

@@ -1,13 +1,15 @@
 """Levels of groups: what data of a model select from, and rows of levels that it does not have."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.compile.ops import ViewOp
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
@@ -23,12 +25,24 @@ from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.interpreted import evaluate
 
-__all__ = ["NOT_ALIKE", "levels_of", "normals_of_one_level", "of_each_level", "owners_of", "stand_ins"]
+__all__ = [
+    "NOT_ALIKE",
+    "computed_indices",
+    "levels_of",
+    "normals_of_one_level",
+    "of_each_level",
+    "outside_levels",
+    "owners_of",
+    "refuse_labels",
+    "selected_by",
+    "used_beside",
+]
 
 NOT_ALIKE = (
-    "has levels that the model does not have, and those it has differ a priori. A new level has a prior only where "
-    "all levels have the same, as in pm.Normal('u', mu, sigma, dims=...). Declare walks as long as they are to be "
-    "predicted."
+    "names a level that is not in the model, and the levels of the model have different priors. If a covariate of the "
+    "levels is in their prior mean, move it to the rows: u[g] + gamma * x in place of u[g] with the mean gamma * x, "
+    "where x = pm.Data('x', ...) has an entry for each row. If the levels are a walk or a process, declare them with "
+    "the levels to predict."
 )
 """What is wrong with data that name a new level, after the name of the data."""
 
@@ -57,16 +71,102 @@ def of_each_level(variable: Variable, outputs: Sequence[TensorVariable]) -> Tens
     return total
 
 
-def _selected(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, int]]:
-    """Return arrays and axes that data select from by their values."""
+def selected_by(variable: Variable, outputs: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Return arrays that data select from by their values."""
+    return [source for source, _ in _selected(variable, outputs)]
+
+
+def computed_indices(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tuple[Variable, int]]:
+    """Return indices that a model computes from the values of data, and the number of levels of each."""
+    found = []
+    for source, axis, index in _gathers(outputs):
+        shapes = {v for v in ancestors([index]) if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)}
+        if _as_it_is(index) is not variable and variable in ancestors([index], blockers=shapes):
+            found.append((index, _shape(source)[axis]))
+    return found
+
+
+def outside_levels(
+    given: Mapping[SharedVariable, NDArray[Any]], outputs: Sequence[TensorVariable], data: Mapping[Variable, Variable]
+) -> dict[SharedVariable, tuple[NDArray[np.bool_], int]]:
+    """Return which new values of data are out of range as an index, and the number of levels, by the data.
+
+    Parameters
+    ----------
+    given : mapping
+        Data with an entry for each row, and their values at new rows.
+    outputs : sequence of TensorVariable
+        Variables made of them.
+    data : mapping
+        Data of the model → constants, as the fit had them.
+
+    Raises
+    ------
+    ValueError
+        If an index that the model computes from these data is out of range.
+    """
+    found = {}
+    for variable, values in given.items():
+        if (levels := levels_of(variable, outputs)) is not None:
+            outside = (values < 0) | (values >= levels)
+            if outside.any():
+                found[variable] = outside, levels
+    there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in given}
+    for variable in given:
+        for index, count in computed_indices(variable, outputs):
+            try:
+                (fitted,) = evaluate(graph_replace([index], dict(data), strict=False))
+                moved = graph_replace([index], {**data, **there}, strict=False)
+                (values,) = evaluate(moved, dict(zip(there.values(), given.values(), strict=True)))
+            except (ValueError, IndexError, AssertionError):
+                continue  # further data are missing, or a hyperparameter is behind the index
+            # An index below 0 counts from the last level, if the fitted rows have such.
+            wrong = (values >= count) | ((values < 0) & (np.min(fitted, initial=0) >= 0))
+            if wrong.any():
+                raise ValueError(
+                    f"The index that the model computes from data[{variable.name!r}] is {values[wrong][0]} at a new "
+                    f"row, but its levels are 0 to {count - 1}. For a new level, compute the index in NumPy before the "
+                    "model, declare it as pm.Data, and predict with new_levels=True."
+                )
+    return found
+
+
+def refuse_labels(model: pm.Model, variable: Variable, outputs: Sequence[TensorVariable], values: NDArray[Any]) -> None:
+    """Refuse values of an index that are labels of levels in place of positions."""
+    selected = _selected(variable, outputs)
+    dims = [model.named_vars_to_dims.get(str(source.name), ())[axis : axis + 1] for source, axis in selected]
+    count = levels_of(variable, outputs)
+    alike = [dim for dim, labels in model.coords.items() if labels is not None and len(labels) == count]
+    for dim in [str(dim) for each in dims for dim in each] or alike:
+        labels = list(model.coords.get(dim) or ())
+        own = values.ravel().tolist()
+        if label := [value for value in own if value in labels or isinstance(value, str)]:
+            raise ValueError(
+                f"data[{variable.name!r}] has the label {label[0]!r}, and an index has positions from 0 on. Give "
+                f"data={{{variable.name!r}: pd.Index(model.coords[{dim!r}]).get_indexer(labels)}}, where a label that "
+                "is not in the model becomes -1, a new level."
+            )
+    if selected and values.dtype.kind not in "biuf":
+        raise ValueError(
+            f"data[{variable.name!r}] is an index and has positions, whole numbers from 0 to {(count or 1) - 1}."
+        )
+
+
+def _gathers(outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, int, Variable]]:
+    """Return arrays, axes, and the indices by which entries along them are selected."""
     found = []
     for each in ancestors(outputs):
         if each.owner is None or not isinstance(each.owner.op, AdvancedSubtensor):
             continue
         source, *indices = each.owner.inputs
         axes = [axis for axis, entry in enumerate(each.owner.op.idx_list) if isinstance(entry, int)]
-        found += [(source, a) for a, index in zip(axes, indices, strict=False) if _as_it_is(index) is variable]
+        found += [(source, axis, index) for axis, index in zip(axes, indices, strict=False)]
     return found
+
+
+def _selected(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, int]]:
+    """Return arrays and axes that data select from by their values."""
+    return [(source, axis) for source, axis, index in _gathers(outputs) if _as_it_is(index) is variable]
 
 
 def _read_otherwise(variable: Variable, outputs: Sequence[TensorVariable]) -> bool:
@@ -83,6 +183,23 @@ def _read_otherwise(variable: Variable, outputs: Sequence[TensorVariable]) -> bo
         inputs = each.owner.inputs[is_elementwise(each, Second) :]
         selects = isinstance(each.owner.op, AdvancedSubtensor)
         pending += [v for v in inputs if not (selects and _as_it_is(v) is variable)]
+    return False
+
+
+def used_beside(variable: Variable, outputs: Sequence[TensorVariable], targets: Collection[Variable]) -> bool:
+    """Return whether outputs depend on some variables otherwise than by what data select."""
+    pending: list[Variable] = list(outputs)
+    seen: set[Variable] = set()
+    while pending:
+        each = pending.pop()
+        if each in targets:
+            return True
+        if each in seen or each.owner is None:
+            continue
+        seen.add(each)
+        others = each.owner.inputs[1:]
+        selects = isinstance(each.owner.op, AdvancedSubtensor) and any(_as_it_is(v) is variable for v in others)
+        pending += others if selects else each.owner.inputs
     return False
 
 
@@ -152,12 +269,3 @@ def normals_of_one_level(places: Mapping[TensorVariable, slice], number: TensorV
         if variable in behind and 1 in _shape(variable):
             owners[own] = 0
     return owners
-
-
-def stand_ins(strange: NDArray[np.bool_], levels: int, others: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    """Return levels (m,) in place of strange ones, which no other data name in the same row where there are enough."""
-    found = np.zeros(len(strange), np.int64)
-    for _ in others:
-        taken = np.any([found == each for each in others], axis=0)
-        found = np.where(taken, (found + 1) % levels, found)
-    return found

@@ -1,9 +1,11 @@
 """The likelihood of a model at new points: what exposures, cutpoints and the like are there."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
@@ -11,13 +13,27 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import evaluate, graph_function
+from pymc_gpep.structure.levels import outside_levels, refuse_labels
+from pymc_gpep.structure.rows_apart import at_point, check_rows_apart
 
-__all__ = ["LikelihoodElsewhere"]
+__all__ = ["LikelihoodElsewhere", "rows_of_parameters"]
+
+
+def rows_of_parameters(classifier: GPClassifier, new: Mapping[str, ArrayLike] | None) -> int:
+    """Return the number of new rows that parameters of the likelihood have by the data given, 1 if these do not say."""
+    if classifier.given is None or not new:
+        return 1
+    behind = set(ancestors([classifier.given]))
+    known = [v for v in classifier.model.data_vars if v in behind and v.name in new]
+    fitted = evaluate(known) if known else []
+    each = [v.name for v, values in zip(known, fitted, strict=True) if values.shape[:1] == (classifier.n_rows,)]
+    return max((len(np.atleast_1d(np.asarray(new[str(name)]))) for name in each), default=1)
 
 
 class LikelihoodElsewhere:
@@ -72,26 +88,57 @@ class LikelihoodElsewhere:
         # With one row too many, what still has the rows of the fitted data cannot fit by chance.
         self._rows = n_points + (n_points == classifier.n_rows) if given else None
         self._values, there = [], {}
+        fitted_rows: dict[TensorVariable, NDArray[Any]] = {}
         for name, value in given.items():
             variable = known[name]
             (fitted,) = evaluate([data.get(variable, variable)])
             each_point = fitted.shape[:1] == (classifier.n_rows,)
+            if np.asarray(value).dtype.kind not in "biuf" and classifier.given is not None:
+                refuse_labels(model, variable, [classifier.given], np.asarray(value))
             checked = _checked(variable, value, n_points if each_point else None)
             short = (self._rows or 0) - n_points if each_point else 0
             self._values.append(np.concatenate([checked, checked[-1:]]) if short else checked)
             there[variable] = pt.tensor(name, dtype=variable.dtype, shape=(None,) * variable.ndim)
-        if not expressions:
+            if each_point:
+                fitted_rows[there[variable]] = fitted
+        if classifier.given is None:
             return
+        rows = {known[name]: value[:n_points] for name, value in zip(given, self._values, strict=True)}
+        rows = {v: value for v, value in rows.items() if there[v] in fitted_rows}
+        for variable, (outside, count) in outside_levels(rows, [classifier.given], data).items():
+            raise ValueError(
+                f"data[{variable.name!r}] has {rows[variable][outside][0]}, but parameters of the likelihood of "
+                f"{self._name!r} have levels 0 to {count - 1}, and no value for another level. Predict rows of these "
+                "levels."
+            )
         value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
         self._names = [variable.name for variable in value_vars]
+        # Rows that depend on each other are found at the first hyperparameters.
+        self._unchecked: list[Callable[[PointType], None]] = []
 
         def function(outputs: list[Variable]) -> Callable[..., Any]:
             replaced = graph_replace(outputs, {**data, **there}, strict=False)
+            self._unchecked += [partial(self._check_apart, model, value_vars, each, fitted_rows) for each in replaced]
             return graph_function(model, [*value_vars, *there.values()], replaced)
 
+        self._shared = {
+            v: v_given for v, v_given in zip(there.values(), self._values, strict=True) if v not in fitted_rows
+        }
         self._function = function(expressions)
         bounded = classifier.unbounded is not None
         self._unbounded = function(model.replace_rvs_by_values([classifier.unbounded])) if bounded else None
+
+    def _check_apart(
+        self,
+        model: pm.Model,
+        value_vars: Sequence[TensorVariable],
+        output: TensorVariable,
+        rows: Mapping[TensorVariable, NDArray[Any]],
+        point: PointType,
+    ) -> None:
+        """Refuse parameters of rows that depend on other rows."""
+        by_rows = at_point(model, point, value_vars, output, self._shared)
+        check_rows_apart(f"Parameters of the likelihood of {self._name!r}", output, 1, rows, by_rows)
 
     def __call__(self, point: PointType, observed: Observed | None = None) -> Likelihood:
         """Return the likelihood at the new points, given values of the value variables.
@@ -104,6 +151,9 @@ class LikelihoodElsewhere:
         """
         if not self._likelihood.has_parameters:
             return self._likelihood
+        while self._unchecked:
+            self._unchecked[-1](point)
+            self._unchecked.pop()
         try:
             parameters = self._parameters(self._function, point)
         except ValueError:
@@ -150,6 +200,8 @@ def _checked(variable: SharedVariable, value: ArrayLike, rows: int | None) -> ND
     given = np.asarray(value)
     if rows is not None and given.ndim == 0:
         given = np.full((rows, *[1] * (variable.ndim - 1)), given)
+    if rows is not None and given.ndim == variable.ndim and len(given) == 1:  # one row for all
+        given = np.repeat(given, rows, axis=0)
     shape = (given.shape[:1] if rows is None else (rows,)) + given.shape[1:]
     fits = given.dtype.kind in "biuf" and given.ndim == variable.ndim and given.shape == shape
     with np.errstate(invalid="ignore", over="ignore"):

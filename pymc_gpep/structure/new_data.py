@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pytensor.compile.sharedvalue import SharedVariable
 
-__all__ = ["NewData", "OwnRows", "as_data", "common_length"]
+__all__ = ["NewData", "OwnRows", "as_data", "common_length", "repeated"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,17 @@ class NewData:
         cut = {name: values[rows] for name, values in self.by_row.items()}
         strange = {name: mask[rows] for name, mask in self.strange.items()}
         return NewData(cut, self.others, len(range(*rows.indices(self.n_rows))), strange)
+
+
+def repeated(rows: Any, count: int) -> Any:
+    """Return a single new row as often as is wanted; several rows, and rows of the model, are returned as they are."""
+    if len(rows) != 1 or count < 2 or isinstance(rows, OwnRows):
+        return rows
+    if not isinstance(rows, NewData):
+        return np.repeat(rows, count, axis=0)
+    by_row = {name: np.repeat(values, count, axis=0) for name, values in rows.by_row.items()}
+    strange = {name: np.repeat(mask, count, axis=0) for name, mask in rows.strange.items()}
+    return NewData(by_row, rows.others, count, strange)
 
 
 @dataclass(frozen=True)

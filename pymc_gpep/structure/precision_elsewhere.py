@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
@@ -42,8 +43,7 @@ class PrecisionElsewhere(SumElsewhere):
     """
 
     def __init__(self, prior: RowSum, blocks: Blocks, independent: Any, data: Mapping[Variable, Variable]) -> None:
-        super().__init__(prior, None, data)
-        self._blocks: Blocks = blocks
+        super().__init__(prior, None, data, blocks)
         self._independent = independent
         self._functions: dict[tuple[str, ...], Callable[..., Array]] = {}
 
@@ -58,20 +58,30 @@ class PrecisionElsewhere(SumElsewhere):
             mean, every = self._sparse_rows(point, (), [], self._rows)
             rows = Entries(every.cells[x.positions], every.values[x.positions], every.q)
             return RowsOfNormals(rows, np.zeros((1, len(x))), mean[:, x.positions])
-        names, m = (*x.by_row, *x.others), len(x)
-        if names not in self._complete:
-            self._at(point, NewData(x.by_row, x.others, m)[:1])  # refuses data that are missing
-            self._complete.add(names)
-        mean, rows = self._sparse_rows(point, names, [*x.by_row.values(), *x.others.values()], m)
-        beside = np.zeros((1, m))
-        for name, strange in x.strange.items():
-            owners = self._owners(point, name)
-            if (owners[~self._independent] >= 0).any():
+        for name in x.strange:
+            if (self._levels.owners(point, name)[~self._independent] >= 0).any():
                 raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
-            alone = strange[:, None] & (owners[rows.cells] == x.by_row[name][:, None])
+        x = self._resolved(point, x)
+        mean, rows = self._at_rows(point, x)
+        beside = np.zeros((1, len(x)))
+        for alone in self._levels.owned_cells(point, x, rows.cells):
             beside += (np.where(alone, rows.values, 0.0) ** 2).sum(axis=1)
             rows.values[alone] = 0.0
         return RowsOfNormals(rows, beside, mean)
+
+    def _at_rows(self, point: PointType, x: NewData) -> tuple[Array, Entries]:
+        """Return means (1, m) and coefficients at rows without new levels, or with their placeholders."""
+        names = (*x.by_row, *x.others)
+        if names not in self._complete:
+            self._at(point, NewData(x.by_row, x.others, len(x))[:1])  # refuses data that are missing
+            self._complete.add(names)
+        return self._sparse_rows(point, names, [*x.by_row.values(), *x.others.values()], len(x))
+
+    def _used(self, point: PointType, x: NewData, other: NewData) -> NDArray[np.bool_]:
+        """See `SumElsewhere`."""
+        _, rows = self._at_rows(point, x)
+        each = self._levels.owned_cells(point, other, rows.cells)
+        return np.any([(owned & (rows.values != 0.0)).any(axis=1) for owned in each], axis=0)
 
     def __call__(self, point: PointType, x: NewData | OwnRows) -> NoReturn:
         """See `Elsewhere`."""

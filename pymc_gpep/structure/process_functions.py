@@ -28,9 +28,9 @@ from pymc_gpep.structure.latent import LatentGP, is_process, without_jitter
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Leaves, Role, Walk, named
 
-__all__ = ["ProcessFunctions", "process_functions"]
+__all__ = ["AS_THEY_ARE", "ProcessFunctions", "process_functions"]
 
-_AS_THEY_ARE = (ViewOp, DimShuffle, Reshape, SpecifyShape)
+AS_THEY_ARE = (ViewOp, DimShuffle, Reshape, SpecifyShape)
 """What gives inputs another shape at most."""
 
 
@@ -250,7 +250,7 @@ def process_functions(prior: LatentPrior, gps: Mapping[LatentGP, pm.gp.Latent] |
 def _refuse_other_inputs(prior: LatentPrior, latent: LatentGP, gp: pm.gp.Latent) -> None:
     """Raise a StructureError if new inputs would be taken in one form with a gp, and in another without it."""
     moved = gp.X
-    while isinstance(moved, Variable) and moved.owner is not None and isinstance(moved.owner.op, _AS_THEY_ARE):
+    while isinstance(moved, Variable) and moved.owner is not None and isinstance(moved.owner.op, AS_THEY_ARE):
         moved = moved.owner.inputs[0]
     if not isinstance(moved, Variable) or moved.owner is None:
         return

@@ -28,7 +28,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.double_precision import is_bitwise, reduced, whole
 
-__all__ = ["COLUMNS", "ROWS", "CannotSplitError", "Leaves", "Role", "Walk", "named"]
+__all__ = ["COLUMNS", "ROWS", "CannotSplitError", "Leaves", "MixedRowsError", "Role", "Walk", "named"]
 
 
 class Role(Enum):
@@ -56,6 +56,22 @@ class Points(Protocol):
 
 class CannotSplitError(Exception):
     """The graph cannot be had over other points. It says what is in the way: "goes through Cholesky"."""
+
+
+class MixedRowsError(CannotSplitError):
+    """The graph takes a number of all points together.
+
+    Parameters
+    ----------
+    source : Variable
+        Data over points.
+    number : Variable
+        The number, or what is made of it.
+    """
+
+    def __init__(self, source: Variable, number: Variable) -> None:
+        super().__init__(f"takes a number from {named(source)} that is of all points together")
+        self.source, self.number = source, number
 
 
 class Walk:
@@ -122,7 +138,7 @@ class Walk:
         shapes = {v for v in ancestors([variable]) if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)}
         for source in ancestors([variable], blockers=self._stop | shapes):
             if self._points.holds(source):
-                raise CannotSplitError(f"takes a number from {named(source)} that is of all points together")
+                raise MixedRowsError(source, variable)
         return variable
 
 
@@ -258,7 +274,10 @@ def _(op: Subtensor | AdvancedSubtensor, node: Apply, roles: Roles, walk: Walk) 
         width = max(index.type.ndim for index in arrays)
         if any(index.type.ndim != width for index in arrays):
             return None
-        table = walk(source, [None] * source.type.ndim)
+        try:
+            table = walk(source, [None] * source.type.ndim)
+        except MixedRowsError:
+            return None  # each row may select among its own entries
         return table[tuple(whole(walk(index, _where_long(index, roles)), index.type.dtype) for index in arrays)]
     left = list(roles)
     inner: list[Role | None] = []

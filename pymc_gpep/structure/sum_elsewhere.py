@@ -1,7 +1,7 @@
 """Sums of effects at new rows: the model's own argument with other data."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -25,18 +25,18 @@ from pymc_gpep.structure.fitted_rows import FittedRows
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, RowsOfNormals
-from pymc_gpep.structure.levels import NOT_ALIKE, levels_of, normals_of_one_level, of_each_level, owners_of, stand_ins
 from pymc_gpep.structure.new_data import NewData, OwnRows, as_data, common_length
+from pymc_gpep.structure.new_levels import NewLevels
 from pymc_gpep.structure.row_parts import PartsElsewhere
 from pymc_gpep.structure.row_sum import MovedProcess, RowSum
-from pymc_gpep.structure.rows_of_graphs import CannotSplitError
-from pymc_gpep.structure.sparse_slopes import Blocks, rows_of
+from pymc_gpep.structure.rows_apart import at_point, check_rows_apart, dependent_rows
+from pymc_gpep.structure.rows_of_graphs import CannotSplitError, MixedRowsError
+from pymc_gpep.structure.sparse_slopes import Blocks
 
 __all__ = ["SumElsewhere"]
 
 _INPUTS = "Xnew"
-_CHECKED = 1000  # fitted rows that are looked at for all
-_SAME = 1e-8  # relative, of coefficients at the same rows
+_SEED = 4
 
 
 class _AtRows(NamedTuple):
@@ -82,9 +82,17 @@ class SumElsewhere(Elsewhere):
         The makers of the processes.
     data : dict
         Data of the model → constants, as the fit had them.
+    blocks : sequence of tuple of int, optional
+        Shapes of the variables that the numbers are of; each variable has a row of standard normals if not given.
     """
 
-    def __init__(self, prior: RowSum, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> None:
+    def __init__(
+        self,
+        prior: RowSum,
+        gps: Sequence[pm.gp.Latent] | None,
+        data: Mapping[Variable, Variable],
+        blocks: Blocks | None = None,
+    ) -> None:
         self._prior, self._gps, self._data = prior, gps, data
         self._argument = prior.argument if prior.everywhere is None else prior.everywhere
         self._rows = prior.n_rows or prior.n_points
@@ -104,9 +112,9 @@ class SumElsewhere(Elsewhere):
             else "data={...} once what differs between rows is declared as pm.Data: here they depend on none."
         )
         self._made: dict[tuple[str, ...], tuple[_Rows, list[Elsewhere]]] = {}
-        self._blocks: Blocks = [(own.stop - own.start,) for own in prior.places.values()]
+        self._blocks: Blocks = blocks or [(own.stop - own.start,) for own in prior.places.values()]
         self._at_fit = FittedRows(prior, data)
-        self._found: dict[str, NDArray[np.int64]] = {}  # owners of normals, by the data that say a level
+        self._levels = NewLevels(prior, self._argument, self._known, data, self._blocks)
         self._complete: set[tuple[str, ...]] = set()  # names of data that rows were computed from
 
     @property
@@ -155,42 +163,20 @@ class SumElsewhere(Elsewhere):
             else:
                 advice = " Declare inputs as pm.Data('X', X) for predict(Xnew)." * bool(self._processes)
                 raise TypeError(f"Latent functions that are sums have no Xnew. They take {self._new}{advice}")
-        if not given and not by_row and self._known:
-            raise TypeError(f"predict needs {self._new}")
+        if not given and not by_row and any(map(self._each_row, self._known)):
+            wanted = ", ".join(f"{name!r}: ..." for name in self._known if self._each_row(name))
+            raise TypeError(f"predict needs the data of the new rows: fit.predict(data={{{wanted}}}).")
         for name, value in given.items():
             fitted, array = self._fitted[name], np.asarray(value)
             each_row = self._each_row(name)
+            self._levels.check_labels(name, array)
             wide = array[None] if each_row and array.ndim == fitted.ndim - 1 else array  # one for all rows
             shape = ("rows", *fitted.shape[1:]) if each_row else fitted.shape
             (by_row if each_row else others)[name] = as_data(self._known[name], array, wide, shape)
         lengths = {name: len(value) for name, value in by_row.items()}
         m = common_length(lengths)
         spread = {name: np.repeat(value, m // max(len(value), 1), axis=0) for name, value in by_row.items()}
-        strange: dict[str, NDArray[np.bool_]] = {}
-        counts: dict[str, int] = {}
-        for name, values in spread.items():
-            if name == _INPUTS:
-                continue
-            levels = self._levels(name)
-            outside = (values < 0) | (values >= levels) if levels else np.zeros(m, bool)
-            if not outside.any():
-                continue
-            if not new_levels:
-                raise ValueError(
-                    f"data[{name!r}] has {values[outside][0]}, but its levels are 0 to {levels - 1}. Give "
-                    "new_levels=True for the prior of a level that the model does not have."
-                )
-            strange[name], counts[name] = outside, levels
-        for name, outside in strange.items():
-            beside = [v for k, v in spread.items() if k != name and v.dtype.kind in "iu" and v.ndim == 1]
-            spread[name] = np.where(outside, stand_ins(outside, counts[name], beside), spread[name])
-        return NewData(spread, others, m, strange)
-
-    def _levels(self, name: str) -> int:
-        """Return the number of levels that data select from; 0 where they are no index."""
-        if self._fitted[name].dtype.kind not in "iu" or self._fitted[name].ndim != 1:
-            return 0
-        return levels_of(self._known[name], [self._argument]) or 0
+        return NewData(spread, others, m, self._levels.strange(spread, new_levels))
 
     def _each_row(self, name: str) -> bool:
         """Tell whether data have an entry for each row."""
@@ -209,7 +195,7 @@ class SumElsewhere(Elsewhere):
             given = {self._known[name]: value for name, value in {**x.by_row, **x.others}.items()}
             mean, rows = parts(point, given, lambda values: self._by_function(values, m))
             return RowsOfNormals(rows, np.zeros_like(mean), mean)
-        _, _, new, known = self._at(point, x)
+        _, _, new, known = self._at(point, self._resolved(point, x))
         beside = (new.roots**2).sum(axis=2) - (known**2).sum(axis=2)
         rows = rows_of_functions(np.ascontiguousarray(known[:, :m]))
         return RowsOfNormals(rows, np.maximum(beside, 0.0)[:, :m], new.mean[:, :m])
@@ -227,7 +213,7 @@ class SumElsewhere(Elsewhere):
     def _own(self, point: PointType) -> _AtRows:
         """Return the sum at all rows of the model, whose processes are where they were fitted."""
         if () not in self._made:
-            self._made[()] = self._compiled(())
+            self._made[()] = self._compiled((), None)
         return self._made[()][0](point, [], self._rows)
 
     def __call__(self, point: PointType, x: NewData | OwnRows) -> tuple[Array, Array, Array]:
@@ -242,7 +228,7 @@ class SumElsewhere(Elsewhere):
             ours = self._own(point).at(x.positions)
             seen = self._at_fit(point, []).roots
             return ours.roots @ seen.swapaxes(1, 2), (ours.roots**2).sum(axis=2), ours.mean
-        _, processes, new, known = self._at(point, x)
+        _, processes, new, known = self._at(point, self._resolved(point, x))
         m = len(x)
         fitted = self._at_fit(point, self._moved((*x.by_row, *x.others)))
         cross = known @ fitted.roots.swapaxes(1, 2)
@@ -269,8 +255,7 @@ class SumElsewhere(Elsewhere):
         """
         names = (*x.by_row, *x.others)
         if names not in self._made:
-            made = self._compiled(names)
-            self._check_alone(made[0], point, tuple(x.by_row), tuple(x.others))
+            made = self._compiled(names, (point, x.others))
             self._made[names] = made  # what was refused is refused again
         function, processes = self._made[names]
         m = len(x)
@@ -282,33 +267,26 @@ class SumElsewhere(Elsewhere):
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal(names, m)) from error
         known = new.roots.copy()  # less what belongs to levels that the fit has no rows of
-        for name, mask in x.strange.items():
-            alone = mask[:, None] & (self._owners(point, name) == x.by_row[name][:, None])
-            known[:, :m][:, alone] = 0.0
+        for owned in self._levels.owned(point, x):
+            known[:, :m][:, owned] = 0.0
         return function, processes, new, known
 
-    def _owners(self, point: PointType, name: str) -> NDArray[np.int64]:
-        """Return the level of data that each standard normal belongs to alone, (q,); raises where levels differ."""
-        if name not in self._found:
-            prior, model = self._prior, self._prior.model
-            number = of_each_level(self._known[name], [self._argument])
-            if number is None:
-                raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
-            if self._levels(name) == 1:
-                self._found[name] = normals_of_one_level(prior.places, number, prior.n_normals)
-                return self._found[name]
-            z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
-            value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-            made = model.replace_rvs_by_values(prior.by_normals([number], z, seen=True))
-            function = graph_function(model, [*value_vars, z], graph_replace(made, self._data, strict=False)[0])
-            theta = [point[v.name] for v in value_vars]
-            mean = np.asarray(function(*theta, np.zeros(prior.n_normals)))
-            rows = rows_of(lambda normals: np.asarray(function(*theta, normals)) - mean, self._blocks)
-            self._found[name] = owners_of(name, mean, rows)
-        return self._found[name]
+    def _resolved(self, point: PointType, x: NewData) -> NewData:
+        """Return rows with placeholders of new levels, which the argument of a row uses for these alone."""
+        return self._levels.resolved(point, x, partial(self._used, point))
 
-    def _compiled(self, names: tuple[str, ...]) -> tuple[_Rows, list[Elsewhere]]:
-        """Return a function of a point and data, and the processes that are moved."""
+    def _used(self, point: PointType, x: NewData, other: NewData) -> NDArray[np.bool_]:
+        """Return which rows have coefficients of the placeholders of other ones."""
+        roots = self._at(point, x)[2].roots[:, : len(x)]
+        return np.any([(owned & (roots != 0.0)).any(axis=(0, 2)) for owned in self._levels.owned(point, other)], axis=0)
+
+    def _compiled(
+        self, names: tuple[str, ...], checked: tuple[PointType, Mapping[str, Array]] | None
+    ) -> tuple[_Rows, list[Elsewhere]]:
+        """Return a function of a point and data, and the processes that are moved.
+
+        If `checked` is a point and data that rows share, rows that depend on each other there are refused.
+        """
         prior, model = self._prior, self._prior.model
         known = {name: self._known[name] for name in names if name in self._known}
         there: dict[str, TensorVariable] = {
@@ -351,6 +329,23 @@ class SumElsewhere(Elsewhere):
         replaced = {v: there[name] for name, v in known.items()}
         outputs = graph_replace(model.replace_rvs_by_values(outputs), {**self._data, **replaced}, strict=False)
         value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        if checked is not None:
+            point, shared = checked
+            noise = np.random.default_rng(_SEED).standard_normal
+            of = {each.f: pt.tensor(each.f.name, dtype="float64", shape=(None,) * each.f.ndim) for each in moved}
+            rows = {v: self._fitted[name] for name, v in there.items() if name not in shared}
+            rows |= {of[each.f]: noise((self._rows, *[len(each.classes)] * (each.f.ndim - 1))) for each in moved}
+            made = model.replace_rvs_by_values([argument({f: value.T for f, value in of.items()})])
+            known_there = {**self._data, **replaced, z: pt.constant(noise(prior.n_normals))}
+            (whole,) = graph_replace(made, known_there, strict=False)
+            axis = whole.ndim - 1 - prior.by_class
+            others = {there[name]: value for name, value in shared.items()}
+            for what, output, along in (
+                ("Latent functions", whole, axis if axis >= 0 else None),
+                *(("Inputs of processes", each, 0) for each in outputs[len(outputs) - len(inputs) :]),
+            ):
+                by_rows = at_point(model, point, value_vars, output, others)
+                check_rows_apart(what, output, along, rows, by_rows, processes=[str(v.name) for v in of.values()])
         function = graph_function(model, [*value_vars, *(there[name] for name in names)], outputs)
         counts = [len(latent.classes) for latent in moved]
 
@@ -393,9 +388,11 @@ class SumElsewhere(Elsewhere):
             own = sums.moved(self._argument, self._argument.ndim - 1 - prior.by_class)
             means = [sums.mean(latent, makers.get(latent.f)) for latent in self._processes]
         except CannotSplitError as why:
+            if isinstance(why, MixedRowsError) and (of := [f for f in sums.values if sums.is_of(why.source, f)]):
+                raise dependent_rows("Latent functions", why, of, [str(f.name) for f in of]) from None
             raise ValueError(
-                f"Latent functions cannot be computed from Xnew alone: their sum {why}. Put what differs between rows "
-                "into the model as pm.Data."
+                f"Latent functions cannot be computed from Xnew alone: their sum {why}. Compute numbers of all rows in "
+                "NumPy before the model, and put what differs between rows into it as pm.Data."
             ) from None
         nothing = {latent.f: pt.zeros(latent.f.type.shape[:0]) for latent in self._processes}
         made, *means = prior.by_normals([own, *means], z, nothing, seen=True)
@@ -405,24 +402,6 @@ class SumElsewhere(Elsewhere):
             return sums.with_values(made, {latent.f: mean + values[latent.f] for latent, mean in each})
 
         return argument
-
-    def _check_alone(self, function: _Rows, point: PointType, by_row: tuple[str, ...], others: tuple[str, ...]) -> None:
-        """Refuse an argument that at some of the fitted rows is another one than among all of them."""
-        n = min(self._rows, _CHECKED)
-        some = slice(n // 2, None)
-        given = [self._fitted[name][:n] for name in by_row]
-        rest = [self._fitted[name] for name in others]
-        try:
-            alone = function(point, [*(each[some] for each in given), *rest], n - n // 2)
-        except (ValueError, IndexError, AssertionError):
-            return  # further data are missing, which new rows find out
-        among = function(point, [*given, *rest], n)
-        for one, all_of in ((alone.mean, among.mean[:, some]), (alone.roots, among.roots[:, some])):
-            if not np.allclose(one, all_of, rtol=0.0, atol=_SAME * (1.0 + np.abs(all_of).max(initial=0.0))):
-                raise ValueError(
-                    f"Latent functions at a row depend on other rows of {', '.join(map(repr, by_row))}, as by a mean "
-                    "over rows. They are not known at new rows alone: compute such numbers before the model."
-                )
 
     def _by_function(self, values: Array, n: int, batched: bool = False) -> Array:
         """Values of the argument as (c, n), or with a first axis of normals as (c, n, q)."""

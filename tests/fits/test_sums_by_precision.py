@@ -166,7 +166,7 @@ def test_levels_of_several_groups_that_are_new_at_once(monkeypatch):
 
 @pytest.mark.parametrize("case", ["areas and noise, Laplace"], indirect=True)
 def test_areas_that_are_new_have_no_prior(case):
-    with pytest.raises(ValueError, match="differ a priori"):
+    with pytest.raises(ValueError, match="have different priors"):
         case.sparse.predict(data={"where": [T + 1], "x": [0.0]}, new_levels=True, progressbar=False)
 
 

@@ -114,7 +114,7 @@ def test_predictions(case, levels):
     arguments = {"data": {"where": levels, "x": [0.1, 2.0, -1.0]}, "new_levels": J + 2 in levels, "progressbar": False}
     if case.rows.classifier.processes and arguments["new_levels"]:
         for fit in (case.rows, case.dense):
-            with pytest.raises(ValueError, match="those it has differ a priori"):
+            with pytest.raises(ValueError, match="have different priors"):
                 fit.predict(**arguments)
         return
     found, expected = case.rows.predict(**arguments), case.dense.predict(**arguments)
