@@ -136,7 +136,12 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         return counts
 
     def predict(self, X: Any) -> Array:
-        """Mean (m,) of a count at each new row."""
+        """Predict the mean (m,) of a count at each new row.
+
+        The logarithm of the rate has a normal posterior, and the mean is that of a log-normal mixture. At rows far from
+        the training rows that posterior is wide, and rare large counts make the mean. If the mean is above nearly all
+        predicted counts, there is a warning; `predict_interval` shows what to expect.
+        """
         mean: Array = self._predicted(X)["y_mean"].values
         return mean
 
