@@ -27,6 +27,7 @@ from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.likelihood_search import FoundLikelihood, find_likelihoods, read_response
 from pymc_gpep.structure.lowered_dims import lower_dims
 from pymc_gpep.structure.missing_responses import MissingResponses, missing_responses, unobserved_responses
+from pymc_gpep.structure.own_constants import own_constants, own_constants_of_model
 from pymc_gpep.structure.processes import GPModel, check_priors, refuse_what_was_made, with_functions
 from pymc_gpep.structure.stacked_responses import StackedResponses, parameters_at_points
 from pymc_gpep.structure.sum_reading import read_sum
@@ -73,6 +74,7 @@ def read_classifier(
     30
     """
     refuse_what_was_made(model)
+    own_constants_of_model(model)
     model = lower_dims(model)
     gaussians = gaussians_of(model, hyperparameters)
     found = find_likelihoods(model, likelihood, gaussians.sources)
@@ -148,6 +150,7 @@ def _classifier(
     model, n = prior.model, rows.stop - rows.start
     likelihood_model = reading.likelihood or likelihood_model
     _check_apart(prior, rv, reading)
+    own_constants([each for each in (reading.argument, reading.parameters) if each is not None])
     parameters, count = parameters_at_points(reading, n)
     # Only the number of parameters is known as yet.
     likelihood_model = likelihood_model.given(np.full((count, n), np.nan))
