@@ -17,8 +17,8 @@ _LOOKED_AT = 64  # Rows of larger inputs whose values are compared each time.
 class InMemory:
     """Inputs and labels as arrays.
 
-    They are copies, so that later changes of the arrays do not change a fit. Inputs of more than 256 MiB are not copied.
-    If those change later, reading them raises an error.
+    They are copies, so that later changes of the arrays do not change a fit. Inputs of more than 256 MiB are not
+    copied. If such inputs change later, reading them raises an error.
 
     Parameters
     ----------
@@ -81,9 +81,8 @@ class InMemory:
         """
         if self._checksum is not None and self._values() != self._checksum:
             raise ValueError(
-                "The inputs of data=(inputs, labels) have changed in place since they were given, and the fit is one of "
-                "the former values. Undo the change, or fit again. A fit to data=(inputs.copy(), labels) is not affected "
-                "by such changes."
+                "The inputs of data=(inputs, labels) have changed in place, and the fit is one of the former values. "
+                "Undo the change, or fit again. A fit to data=(inputs.copy(), labels) does not see such changes."
             )
         return self._inputs[rows]
 

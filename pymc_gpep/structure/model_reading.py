@@ -13,7 +13,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
-from pymc_gpep.likelihoods.observed_classes import missing_labels
 from pymc_gpep.likelihoods.observed_numbers import rows_text
 from pymc_gpep.structure.alternatives import as_it_is
 from pymc_gpep.structure.assembly import Dims, read_assembly
@@ -260,7 +259,13 @@ def _check_missing(model: pm.Model, own: Sequence[MissingResponses]) -> None:
         each.check(model)
     for other in missing_responses(model).values():
         if not any(other.observed is each.observed for each in own):
-            raise StructureError(missing_labels(other.missing, f"Values of {other.name!r}"))
+            where = rows_text(other.missing)
+            raise StructureError(
+                f"{other.name!r} has no value in {where}, and PyMC would draw these values. A fit needs all values of "
+                f"what a likelihood depends on: put numbers in their place before the model is made, such as "
+                f"np.where(np.isnan(x), np.nanmean(x), x), or leave {where} out. pm.sample() draws from the model as it "
+                "is."
+            )
 
 
 def _as_given(labels: Variable) -> Variable:
