@@ -30,6 +30,7 @@ from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace
 from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.streaming.rules.all_rules import rule_for
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
+from pymc_gpep.structure.bambi_intercept import with_bambi_intercept
 from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
@@ -128,6 +129,7 @@ def _classifier(model: pm.Model, attrs: Mapping[Any, Any]) -> GPClassifier:
     asked = json.loads(attrs.get("asked", "[]"))
     means = attrs["kind"] == DenseLogPosterior.kind
     name = attrs["likelihood"] if len(_responses(attrs)) == 1 else None
+    model = with_bambi_intercept(model)
     classifier = read_classifier(model, name, asked, means=means)
     if attrs["kind"] in (SparseLogPosterior.kind, BatchLogPosterior.kind):
         return by_inducing(classifier)

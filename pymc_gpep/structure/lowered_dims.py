@@ -1,6 +1,6 @@
 """Models whose variables are made by `pymc.dims`, as the same models of ordinary variables."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -29,7 +29,7 @@ from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.private_names import share_dims
 
-__all__ = ["lower_dims"]
+__all__ = ["lower_dims", "remade_model"]
 
 _BY_NAME = {"log": transforms.log, "logodds": transforms.logodds, "circular": transforms.circular}
 
@@ -67,23 +67,31 @@ def lower_dims(model: pm.Model) -> pm.Model:
     begun = [value for value in model.rvs_to_initial_values.values() if isinstance(value, Variable)]
     given = [*named, *observed, *begun]
     found = dict(zip(given, _lowered(given, set(model.basic_RVs)), strict=True))
-    lowered = pm.Model(model=None)  # not part of a model around it
-    share_dims(lowered, model)
-    for variable in named:
+    return remade_model(model, found)
+
+
+def remade_model(model: pm.Model, found: Mapping[Variable, Any]) -> pm.Model:
+    """Return a model of other variables with the names, dims, data, transforms and starts of those of a model.
+
+    `found` has the variable in the place of each named one, and of each observed value and start that is a variable.
+    """
+    remade = pm.Model(model=None)  # not part of a model around it
+    share_dims(remade, model)
+    for variable in model.named_vars.values():
         own, dims = found[variable], model.named_vars_to_dims.get(variable.name)
         own.name = variable.name
         if variable in model.free_RVs:
             start = model.rvs_to_initial_values.get(variable)
-            lowered.set_initval(own, found[start] if isinstance(start, Variable) else start)
+            remade.set_initval(own, found[start] if isinstance(start, Variable) else start)
         if variable in model.basic_RVs:
             transform = _transform(model.rvs_to_transforms[variable], dims or (), str(variable.name))
             value = _value(found[model.rvs_to_values[variable]]) if variable in model.observed_RVs else None
-            lowered.create_value_var(own, transform=transform, default_transform=None, value_var=value)
+            remade.create_value_var(own, transform=transform, default_transform=None, value_var=value)
         for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
             if variable in getattr(model, kind):
-                getattr(lowered, kind).append(own)
-        lowered.add_named_variable(own, dims or None)
-    return lowered
+                getattr(remade, kind).append(own)
+        remade.add_named_variable(own, dims or None)
+    return remade
 
 
 def _lowered(variables: Sequence[Variable], random: Container[Variable]) -> list[TensorVariable]:

@@ -29,6 +29,7 @@ from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.rows.open_rows import open_rows
 from pymc_gpep.streaming.batch_log_posterior import StepTrace
 from pymc_gpep.streaming.left_off import LeftOff
+from pymc_gpep.structure.bambi_intercept import with_bambi_intercept
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.structure.cross_covariance import as_gps
@@ -130,7 +131,7 @@ class GPInference(Inference):
         own = {field.name for field in fields(kind)}
         self._plan = kind(**{name: options.pop(name) for name in own & set(options)})
         check_whole("starts", starts, 1)
-        read = partial(read_classifier, pm.modelcontext(model), likelihood, hyperparameters)
+        read = partial(read_classifier, with_bambi_intercept(pm.modelcontext(model)), likelihood, hyperparameters)
         classifier = read(means=kind.sums)
         if not kind.sums:
             classifier.check_one()
