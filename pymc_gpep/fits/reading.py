@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import xarray as xr
 
@@ -320,13 +321,20 @@ def check_covariance(own: Array, was: Array) -> None:
         )
 
 
+def _same_labels(own: list[Any] | None, was: list[Any] | None) -> bool:
+    """Whether labels of a dim are the same, of which some may be missing."""
+    if own is None or was is None:
+        return own is was
+    return len(own) == len(was) and all(a == b or (pd.isna(a) and pd.isna(b)) for a, b in zip(own, was, strict=True))
+
+
 def _check_latent(fit: Fit, stored: xr.Dataset, evidence: float) -> None:
     """Compare names of classes and points, in which predictions would be labelled wrongly, and the log evidence."""
     _ = fit.solution  # from where it ended; a node at the same place starts elsewhere
     latent = fit.latent
     for dim in latent["mean"].dims:
         own, was = (list(x[dim].values) if dim in x.coords else None for x in (latent, stored))
-        if dim not in stored.dims or own != was:
+        if dim not in stored.dims or not _same_labels(own, was):
             dims = ", ".join(map(repr, stored["mean"].dims))
             raise ValueError(
                 f"{_OTHER}: its latent values have the dim {dim!r} with the coords {own}; those of the fit have the "

@@ -19,6 +19,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import check_callbacks
 from pymc_gpep.fits.checkpoint import read_checkpoint
 from pymc_gpep.fits.fit import Fit
+from pymc_gpep.fits.labels import check_dims
 from pymc_gpep.hyper import HyperPosterior, Maximum, hyper_method
 from pymc_gpep.hyper.central_composite import CentralComposite
 from pymc_gpep.hyper.grid import Grid
@@ -29,9 +30,9 @@ from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.rows.open_rows import open_rows
 from pymc_gpep.streaming.batch_log_posterior import StepTrace
 from pymc_gpep.streaming.left_off import LeftOff
-from pymc_gpep.structure.bambi_intercept import with_bambi_intercept
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.backends import compile_options
+from pymc_gpep.structure.bambi_intercept import with_bambi_intercept
 from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.fit_run import FitRun
@@ -135,6 +136,7 @@ class GPInference(Inference):
         classifier = read(means=kind.sums)
         if not kind.sums:
             classifier.check_one()
+        check_dims(classifier)
         approximator = self._plan.approximation(method, classifier, {**options, **refused}, taken())
         if kind.sums and approximator.inverts_prior and not classifier.singular:
             classifier = read()
