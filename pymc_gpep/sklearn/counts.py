@@ -151,5 +151,11 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         return ends
 
     def score(self, X: Any, y: Any) -> float:
-        """Share of the Poisson deviance of counts that predictions explain: 1 at best, 0 of a constant mean."""
+        """Share of the Poisson deviance of counts that predictions explain: 1 at best, 0 of a constant mean.
+
+        If all counts are alike there is no deviance to explain. The score is then 0, as that of scikit-learn's own
+        regressors.
+        """
+        if len(y) >= 2 and len(np.unique(y)) == 1:
+            return 0.0
         return float(d2_tweedie_score(y, self.predict(X), power=1))

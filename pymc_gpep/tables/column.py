@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.tables.table import Values
+from pymc_gpep.user_warnings import warn
 
 __all__ = ["Categories", "Column", "Missing", "Numbers", "Unseen", "column_of", "mean_and_deviation", "of_size_one"]
 
@@ -16,6 +17,8 @@ type Missing = Literal["error", "impute"]
 type Unseen = Literal["error", "new"]
 
 _NAMED = 5  # rows or categories that a message names
+_SEVERAL = 20  # Least number of rows where many categories are warned of.
+_NEARLY = 0.9  # Share of categories in rows above which a column is taken for names of rows.
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,12 @@ def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
             levels = tuple(sorted(levels))
         except TypeError:  # of several types
             levels = tuple(sorted(levels, key=str))
+        if len(labels) >= _SEVERAL and len(levels) > _NEARLY * len(labels):
+            warn(
+                f"Column {values.name!r} has {len(levels)} categories in {len(labels)} rows, as names of rows have. A "
+                "category that no other row has says nothing of new rows, and each one is a column of the inputs. Leave "
+                f"the column out: table.drop(columns={values.name!r})."
+            )
         absent = len(labels) < len(values.categories)
         column = Categories(values.name, missing, (*levels, None) if absent and missing == "impute" else levels, unseen)
     column.encode(values)
