@@ -55,7 +55,7 @@ class Joint:
         """Number of entries of z, q."""
         return len(self._cov)
 
-    def columns(self, name: str, some: slice = slice(None)) -> Array:  # noqa: B008  a slice never changes
+    def columns(self, name: str, some: slice = slice(None)) -> Array:
         """Return the slopes of a variable, (q, size), or of some of its entries."""
         return self._slopes[name].reshape(len(self._cov), -1)[:, some]
 

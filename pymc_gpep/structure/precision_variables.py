@@ -60,7 +60,7 @@ class _SparseJoint(Joint):
             for name, rows in self._rows.items()
         }
 
-    def columns(self, name: str, some: slice = slice(None)) -> Array:  # noqa: B008  a slice never changes
+    def columns(self, name: str, some: slice = slice(None)) -> Array:
         rows = self._rows[name]
         return rows.some(np.arange(len(rows.cells))[some]).T
 

@@ -1,7 +1,9 @@
 """A column as training rows had it, by which new rows are encoded."""
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +11,6 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.tables.table import Values
-from pymc_gpep.user_warnings import warn
 
 __all__ = ["Categories", "Column", "Missing", "Numbers", "Unseen", "column_of", "mean_and_deviation", "of_size_one"]
 
@@ -165,10 +166,11 @@ def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
         except TypeError:  # of several types
             levels = tuple(sorted(levels, key=str))
         if len(labels) >= _SEVERAL and len(levels) > _NEARLY * len(labels):
-            warn(
+            warnings.warn(
                 f"Column {values.name!r} has {len(levels)} categories in {len(labels)} rows, as names of rows have. A "
-                "category that no other row has says nothing of new rows, and each one is a column of the inputs. Leave "
-                f"the column out: table.drop(columns={values.name!r})."
+                "category of one row says nothing of new rows, and each category is a column of the inputs. Leave the "
+                f"column out: table.drop(columns={values.name!r}).",
+                skip_file_prefixes=(str(Path(__file__).parents[1]),),
             )
         absent = len(labels) < len(values.categories)
         column = Categories(values.name, missing, (*levels, None) if absent and missing == "impute" else levels, unseen)

@@ -122,12 +122,12 @@ def _refused(name: str, values: NDArray[Any]) -> TypeError:
     must = "argument must be a string or a number"
     if isinstance(other, str | bytes):
         return TypeError(
-            f"Column {name!r} has numbers and strings, such as {other!r} in row {row}. Each {must}, and all of one kind: "
-            "take column.astype(str) for categories, or pd.to_numeric(column) for numbers."
+            f"Column {name!r} has numbers and strings, such as {other!r} in row {row}. Each {must}, and all must be of "
+            "one kind: column.astype(str) for categories, or pd.to_numeric(column) for numbers."
         )
     return TypeError(
-        f"Column {name!r} has a {type(other).__name__} in row {row}, {other!r}. Each {must}: make numbers or strings of "
-        "the column, or leave it out."
+        f"Column {name!r} has a {type(other).__name__} in row {row}, {other!r}. Each {must}: make numbers or strings "
+        "of the column, or leave it out."
     )
 
 

@@ -42,7 +42,8 @@ def average_moments(moments: Callable[[Array, NDArray[np.intp]], Array], mean: A
     """Return the mean of an observation, and of its square, (2, m), averaged over normal latent values.
 
     The average is a sum over latent values at equal steps, which converges fast. A moment that is not a number at a
-    latent value is continued from its neighbours, if it is a negligible part of the average; else the average is NaN.
+    latent value is continued from its neighbours. If it is more than a negligible part of the average, the average is
+    NaN.
 
     Parameters
     ----------
