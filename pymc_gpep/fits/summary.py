@@ -215,7 +215,8 @@ def _beyond_gaussian(
         for start in range(0, np.size(own.means[name]), _COLUMNS)
     ]
     if weights is None:
-        return np.zeros((2, sum(some.stop - some.start for _, some in parts)))
+        nothing = np.zeros(sum(some.stop - some.start for _, some in parts))
+        return nothing, nothing
     c, n = solution.mean.shape
     pairs = None
     if matched and c * n <= _MOST_VALUES:

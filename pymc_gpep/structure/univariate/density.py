@@ -110,13 +110,12 @@ def row_graph(variable: TensorVariable, argument: TensorVariable) -> _Cut:
     # A bound that may be infinite is no number of a row; one that is clipped is.
     inner = {each.name for each in ancestors(bounds(alone))}
     moments, cumulative = _moments(free), _cumulative(free, y)
-    *others, last = moments | cumulative, cumulative, moments, {}
-    for more in others:
+    for more in (moments | cumulative, cumulative, moments):
         try:
             return _cut_graph(found | more, argument, leaves, inner)
         except (NotImplementedError, TypeError, ValueError, RowsMixedError):
             continue
-    return _cut_graph(found | last, argument, leaves, inner)
+    return _cut_graph(found, argument, leaves, inner)
 
 
 def _moments(variable: TensorVariable) -> dict[str, TensorVariable]:
