@@ -158,6 +158,6 @@ def warn_of_moments(prediction: Prediction, likelihood: Likelihood, name: str) -
         largest = mean[rows][below > _SHARE].max()
         warn(
             f"{name}_mean is above {_SHARE:.1%} of the predicted values of {name!r} in {count} of {len(mean)} rows "
-            f"(the largest mean is {largest:.2g}). The logarithm of its mean is uncertain there: rare large values make "
-            "the mean. Report the median and an interval: fit.predict(..., quantiles=[0.05, 0.5, 0.95])."
+            f"(the largest mean is {largest:.2g}). The logarithm of its mean is uncertain there: rare large values "
+            "make the mean. Report the median and an interval: fit.predict(..., quantiles=[0.05, 0.5, 0.95])."
         )

@@ -261,9 +261,9 @@ def _check_missing(model: pm.Model, own: Sequence[MissingResponses]) -> None:
         if not any(other.observed is each.observed for each in own):
             where = rows_text(other.missing)
             raise StructureError(
-                f"{other.name!r} has no value in {where}, and PyMC would draw these values. A fit needs all data that a "
-                "likelihood depends on. Put numbers in place of NaN, such as np.where(np.isnan(x), np.nanmean(x), x), or "
-                f"leave {where} out. pm.sample() draws from the model as it is."
+                f"{other.name!r} has no value in {where}, and PyMC would draw these values. A fit needs all data "
+                "that a likelihood depends on. Put numbers in place of NaN, such as "
+                f"np.where(np.isnan(x), np.nanmean(x), x), or leave {where} out. pm.sample() draws from the model as it is."
             )
 
 
