@@ -19,7 +19,7 @@ _OF_ALL = ("moment", "node")
 
 
 def check_dims(classifier: GPClassifier) -> None:
-    """Refuse dims of a model that results of its fit use as names.
+    """Refuse dims and variables of a model whose names results of its fit use.
 
     Raises
     ------
@@ -27,6 +27,9 @@ def check_dims(classifier: GPClassifier) -> None:
         The message names the dim and what has it.
     """
     model = classifier.model
+    for variable in (*model.free_RVs, *model.deterministics):
+        if variable.name in _OF_ALL:
+            raise _refused_variable(str(variable.name))
     for variable in (*model.basic_RVs, *model.deterministics):
         for dim in model.named_vars_to_dims.get(variable.name) or ():
             if dim in _OF_ALL:
@@ -88,3 +91,10 @@ def plain_dims(
         for name, dims in found.items()
         if any(own is not None and own != dim for own, dim in zip(model.named_vars_to_dims[name], dims, strict=False))
     }
+
+
+def _refused_variable(name: str) -> StructureError:
+    return StructureError(
+        f"The model has a variable {name!r}, a name that results of a fit use themselves. Rename the variable: "
+        f"{name + '_of_y'!r}, say."
+    )

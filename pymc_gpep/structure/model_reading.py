@@ -263,7 +263,8 @@ def _check_missing(model: pm.Model, own: Sequence[MissingResponses]) -> None:
             raise StructureError(
                 f"{other.name!r} has no value in {where}, and PyMC would draw these values. A fit needs all data "
                 "that a likelihood depends on. Put numbers in place of NaN, such as "
-                f"np.where(np.isnan(x), np.nanmean(x), x), or leave {where} out. pm.sample() draws from the model as it is."
+                f"np.where(np.isnan(x), np.nanmean(x), x), or leave {where} out. pm.sample() draws from the model as "
+                "it is."
             )
 
 

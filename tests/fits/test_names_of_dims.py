@@ -58,3 +58,26 @@ def test_fit_with_missing_labels_of_rows_is_read(labels):
     fit = pm.fit(model=model, method="ep", progressbar=False)
     again = gpep.from_datatree(fit.to_datatree(), model)
     assert_array_equal(again.latent["mean"], fit.latent["mean"])
+
+
+@pytest.mark.parametrize("name", ["weight", "evidence", "log_posterior"])
+def test_hyperparameter_keeps_a_name_that_nodes_have(name):
+    with pm.Model() as model:
+        u = pm.Normal("u", 0.0, pm.HalfNormal(name, 1.0), shape=2)
+        pm.Bernoulli("y", logit_p=u[GROUP], observed=LABELS)
+    fit = pm.fit(model=model, method="ep", hyper="grid", progressbar=False)
+    expected = np.exp(fit.hyper_posterior.theta[:, 0])
+    assert_array_equal(fit.nodes[name], expected)
+    numbers = {"weight": fit.hyper_posterior.weights} | {
+        key: [getattr(each, key) for each in fit.hyper_posterior.nodes] for key in ("evidence", "log_posterior")
+    }
+    assert_array_equal(fit.nodes.coords[f"node_{name}"], numbers[name])
+    assert gpep.from_datatree(fit.to_datatree(), model).log_evidence == fit.log_evidence
+
+
+@pytest.mark.parametrize("name", ["node", "moment"])
+def test_variable_whose_name_results_use_is_refused(name):
+    with pm.Model() as model:
+        pm.Bernoulli("y", logit_p=pm.Normal(name, 0.0, 1.0, shape=2)[GROUP], observed=LABELS)
+    with pytest.raises(StructureError, match=f"has a variable '{name}'"):
+        check_dims(read_classifier(model))
