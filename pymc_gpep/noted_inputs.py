@@ -11,7 +11,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["NotedInputs", "note_inputs", "noted_inputs", "some_columns_alike"]
+__all__ = ["NotedInputs", "note_inputs", "noted_inputs", "own_arrays", "renew_note", "some_columns_alike"]
 
 
 class NotedInputs(NamedTuple):
@@ -46,6 +46,29 @@ def note_inputs(f: Variable, inputs: Any, functions: Sequence[Callable[[Any], An
 def noted_inputs(leaf: Variable) -> NotedInputs | None:
     """The inputs that a constant has columns of; None where that was not noted."""
     return getattr(leaf.tag, _NOTE, None)
+
+
+def renew_note(leaf: Constant, former: Any) -> None:
+    """Let the note of a constant with a new array name that array, where it named the former one."""
+    noted = noted_inputs(leaf)
+    if noted is not None and noted.array is former:
+        setattr(leaf.tag, _NOTE, noted._replace(array=leaf.data))
+
+
+def own_arrays(made: Any) -> None:
+    """Give covariance and mean functions copies of the arrays that they hold, so that later changes do not reach them.
+
+    Sums and products of such functions hold others.
+    """
+    for name, value in list(vars(made).items()):
+        several = isinstance(value, list | tuple)
+        parts = list(value) if several else [value]
+        if any(isinstance(each, np.ndarray) for each in parts):
+            parts = [each.copy() if isinstance(each, np.ndarray) else each for each in parts]
+            setattr(made, name, type(value)(parts) if several else parts[0])
+        for each in parts:
+            if isinstance(each, pm.gp.cov.BaseCovariance | pm.gp.mean.Mean):
+                own_arrays(each)
 
 
 def some_columns_alike(array: Array) -> bool:

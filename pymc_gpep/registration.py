@@ -1,7 +1,8 @@
 """Changes that importing the package makes to PyMC; nothing else touches its names.
 
-`pm.fit` learns the names of the approximations. `pm.gp.Latent.prior` notes which array its inputs are. A covariance
-function takes columns of it before there is a graph, which then has neither the array nor the order of its columns.
+`pm.fit` learns the names of the approximations. `pm.gp.Latent.prior` copies the array of its inputs, and notes it. A
+covariance function takes columns of it before there is a graph, which then has neither the array nor the order of its
+columns.
 PyTensor learns of the JAX support by the same import.
 """
 
@@ -10,12 +11,13 @@ import inspect
 import re
 from typing import Any
 
+import numpy as np
 import pymc as pm
 import pymc.variational
 import pymc.variational.inference
 
 from pymc_gpep.graph import jax_loading  # noqa: F401  # it registers a rewrite
-from pymc_gpep.noted_inputs import note_inputs
+from pymc_gpep.noted_inputs import note_inputs, own_arrays
 
 __all__ = ["register"]
 
@@ -34,9 +36,18 @@ def _register_inputs() -> None:
     if getattr(original, "_pymc_gpep", False):
         return
 
+    signature = inspect.signature(original)
+
     @functools.wraps(original)
     def prior(self: pm.gp.Latent, *args: Any, **kwargs: Any) -> Any:
-        f = original(self, *args, **kwargs)
+        # A fit predicts by the process itself, and changes of these arrays must not reach it.
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        if isinstance(arguments.get("X"), np.ndarray):
+            arguments["X"] = arguments["X"].copy()
+        own_arrays(self.cov_func)
+        own_arrays(self.mean_func)
+        keywords = arguments.pop("kwargs", {})
+        f = original(**arguments, **keywords)
         note_inputs(f, self.X, (self.cov_func, self.mean_func))
         return f
 

@@ -1,6 +1,6 @@
 """Parts of a fit as xarray Datasets, with the dims and coords of the model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ __all__ = [
     "natural",
     "of_functions",
     "of_points",
+    "with_numbers",
 ]
 
 
@@ -36,9 +37,14 @@ def hyperparameters(space: Hyperparameters, theta: Array) -> xr.Dataset:
 
 def evaluated(space: Hyperparameters, evaluations: Sequence[Evaluation], dim: str) -> xr.Dataset:
     """Hyperparameters on their natural scale where evaluations were, along `dim`, with evidence and log posterior."""
-    coords = {name: (dim, [getattr(e, name) for e in evaluations]) for name in ("evidence", "log_posterior")}
     thetas = np.array([each.theta[: space.size] for each in evaluations]).reshape(len(evaluations), space.size)
-    return natural(space, thetas, dim).assign_coords(coords)
+    coords = {name: np.array([getattr(e, name) for e in evaluations]) for name in ("evidence", "log_posterior")}
+    return with_numbers(natural(space, thetas, dim), dim, coords)
+
+
+def with_numbers(found: xr.Dataset, dim: str, numbers: Mapping[str, Array]) -> xr.Dataset:
+    """Add coordinates along a dim. Where a hyperparameter has the name, that of the coordinate begins with the dim."""
+    return found.assign_coords({f"{dim}_{k}" if k in found else k: (dim, values) for k, values in numbers.items()})
 
 
 def of_points(classifier: GPClassifier, mean: Array, cov: Array, named: bool = True) -> xr.Dataset:

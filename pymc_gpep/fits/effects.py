@@ -32,6 +32,7 @@ _ALIKE = 0.999  # correlation above which data tell nothing apart
 _NEW = "new_point"
 _LABELS = 10  # that a message names
 _MOST = 3000  # numbers whose correlations are looked at
+_WORK = 6_000_000  # Largest number of slopes of these numbers in what was integrated.
 
 type Weights = Mapping[str, ArrayLike | Mapping[Any, Any]]
 
@@ -247,11 +248,18 @@ def _listed(labels: Sequence[Any]) -> str:
 
 
 def _warn_of_likes(joint: Joint, sources: Mapping[str, frozenset[Any]]) -> None:
-    """Warn of entries of variables that the data do not tell apart, but of those that are made of each other."""
-    names = [(name, place) for name, mean in joint.means.items() for place in np.ndindex(np.shape(mean))]
-    if len(names) > _MOST:
+    """Warn of entries of variables that the data do not tell apart, but of those that are made of each other.
+
+    If there are too many entries, variables with few of them are looked at.
+    """
+    sizes = sorted((np.size(mean), place, name) for place, (name, mean) in enumerate(joint.means.items()))
+    counts = np.cumsum([size for size, *_ in sizes])
+    few = {name for (*_, name), n in zip(sizes, counts, strict=True) if n <= _MOST and n * joint.size <= _WORK}
+    looked_at = [name for name in joint.means if name in few]
+    if not looked_at:
         return
-    cov = joint.covariance(np.concatenate([joint.columns(name) for name in joint.means], axis=1))
+    names = [(name, place) for name in looked_at for place in np.ndindex(np.shape(joint.means[name]))]
+    cov = joint.covariance(np.concatenate([joint.columns(name) for name in looked_at], axis=1))
     size = np.sqrt(cov.diagonal())
     with np.errstate(divide="ignore", invalid="ignore"):
         correlation = np.triu(np.abs(cov / size / size[:, None]), 1)

@@ -250,10 +250,11 @@ class Fitted(SingleGroupApproximation):
         """Hyperparameters that draws, moments and predictions average over, on their natural scale.
 
         With dim `node`, and for each node the coordinates `weight`, `evidence` and `log_posterior` (unconstrained).
+        Where a hyperparameter has the name `weight`, the coordinate is `node_weight`, and so with the others.
         """
         hyper = self.hyper_posterior
         found = datasets.evaluated(self.log_posterior.space, hyper.nodes, "node")
-        return found.assign_coords(weight=("node", hyper.weights))
+        return datasets.with_numbers(found, "node", {"weight": hyper.weights})
 
     @property
     def starts(self) -> xr.Dataset:

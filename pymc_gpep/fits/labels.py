@@ -5,7 +5,50 @@ from typing import Any
 
 import pymc as pm
 
-__all__ = ["axes_that_fit", "dims_that_fit", "plain_dims"]
+from pymc_gpep.structure import GPClassifier, StructureError
+
+__all__ = ["axes_that_fit", "check_dims", "dims_that_fit", "plain_dims"]
+
+_OF_ROWS = (
+    *("mean", "sd", "variance", "cov", "p", "p_interval", "ci_bound", "error"),
+    *("log_density", "quantile", "new_point"),
+)
+"""Names in results at rows, which a dim of rows may not have."""
+_OF_ALL = ("moment", "node")
+"""Dims of results of variables, which no dim of the model may have."""
+
+
+def check_dims(classifier: GPClassifier) -> None:
+    """Refuse dims and variables of a model whose names results of its fit use.
+
+    Raises
+    ------
+    StructureError
+        The message names the dim and what has it.
+    """
+    model = classifier.model
+    for variable in (*model.free_RVs, *model.deterministics):
+        if variable.name in _OF_ALL:
+            raise _refused_variable(str(variable.name))
+    for variable in (*model.basic_RVs, *model.deterministics):
+        for dim in model.named_vars_to_dims.get(variable.name) or ():
+            if dim in _OF_ALL:
+                raise _refused(variable.name, dim)
+    for part in classifier.each:
+        classes = (part.class_dim or "class",) if part.likelihood_model.n_classes(part.n_functions) else ()
+        functions = part.function_dims
+        results = {f"{part.response}_{each}" for each in ("mean", "variance", "quantile")}
+        taken = results.union(_OF_ROWS, (f"{each}_other" for each in functions))
+        for dim, others in ((part.point_dim, taken.union(classes, functions)), (part.class_dim, taken)):
+            if dim in others:
+                raise _refused(part.response, str(dim))
+
+
+def _refused(name: str, dim: str) -> StructureError:
+    return StructureError(
+        f"{name!r} has the dim {dim!r}, a name that results of a fit use themselves. Rename the dim where the model is "
+        f"made, in coords= and dims=: {dim + '_label'!r}, say."
+    )
 
 
 def dims_that_fit(
@@ -48,3 +91,10 @@ def plain_dims(
         for name, dims in found.items()
         if any(own is not None and own != dim for own, dim in zip(model.named_vars_to_dims[name], dims, strict=False))
     }
+
+
+def _refused_variable(name: str) -> StructureError:
+    return StructureError(
+        f"The model has a variable {name!r}, a name that results of a fit use themselves. Rename the variable: "
+        f"{name + '_of_y'!r}, say."
+    )

@@ -8,8 +8,14 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.user_warnings import warn
 
-__all__ = ["Prediction", "assembled", "average_predictions", "total_covariance", "total_variance"]
+__all__ = ["Prediction", "assembled", "average_predictions", "total_covariance", "total_variance", "warn_of_moments"]
+
+_LOST = 1e-6  # Largest weight of nodes whose moments of an observation are not numbers that an average leaves out.
+_SHARE = 0.975  # Share of predicted observations below their mean, above which the mean misleads.
+_WIDE = 1e4  # Least variance of such observations, in units of mean + mean².
 
 
 def total_variance(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
@@ -49,7 +55,7 @@ class Prediction(NamedTuple):
     cov: Array | None = None
     """Of the latent functions, (m, c, c), if it is wanted."""
     outcome: Array | None = None
-    """Mean of an observation and of its square, (m, 2), where observations are no classes."""
+    """Mean of an observation and of its square, (m, 2), where observations are no classes; NaN if not known."""
     log_density: Array | None = None
     """Log probability of what was observed there, (m,), if that is known."""
     quantiles: Array | None = None
@@ -95,8 +101,12 @@ def average_predictions(weights: Array, predictions: Iterable[Prediction]) -> Pr
 
     def added() -> Iterator[Prediction]:
         for weight, one in zip(weights, predictions, strict=True):
-            for name in ("p", "error", "mean", "outcome", "far"):
+            for name in ("p", "error", "mean", "far"):
                 if (values := getattr(one, name)) is not None:
+                    sums[name] = sums.get(name, np.zeros(())) + weight * values
+            if one.outcome is not None and weight > 0.0:
+                unknown = np.isnan(one.outcome)
+                for name, values in (("outcome", np.where(unknown, 0.0, one.outcome)), ("lost", unknown)):
                     sums[name] = sums.get(name, np.zeros(())) + weight * values
             if one.log_density is not None:
                 so_far = sums.get("log_density", np.array(-np.inf))
@@ -111,4 +121,43 @@ def average_predictions(weights: Array, predictions: Iterable[Prediction]) -> Pr
     else:
         moments = ((one.mean, cast(Array, one.cov)) for one in chain([first], each))
         _, cov = total_covariance(weights, moments)
+    if (lost := sums.pop("lost", None)) is not None:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            sums["outcome"] = np.where(lost <= _LOST, sums["outcome"] / (1.0 - lost), np.nan)
     return Prediction(**sums, cov=cov)
+
+
+def warn_of_moments(prediction: Prediction, likelihood: Likelihood, name: str) -> None:
+    """Warn of moments of `name` that are not known, and of means that most predicted observations do not reach.
+
+    The latter are means of log-normal mixtures, of rates whose logarithm is uncertain. `likelihood` is that at the
+    rows.
+    """
+    if prediction.outcome is None or (moments := prediction.moments) is None:
+        return
+    mean, variance = moments
+    for moment, values in (("mean", mean), ("variance", variance)):
+        if count := int(np.isnan(values).sum()):
+            warn(
+                f"{name}_{moment} is NaN in {count} of {len(values)} rows: the {moment} of {name!r} does not exist, or "
+                "its integral does not converge. Quantiles exist: fit.predict(..., quantiles=[0.05, 0.5, 0.95])."
+            )
+            return
+    positive = likelihood.least == 0.0 or likelihood.observed_dtype == "int64"
+    if not positive or prediction.cov is None:
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows = np.flatnonzero((mean > 0.0) & (variance > _WIDE * (mean + mean**2)))
+    if not rows.size:
+        return
+    try:
+        below = likelihood.at(rows).cumulative(mean[rows], prediction.mean[rows], prediction.cov[rows])
+    except TypeError:  # no distribution function
+        return
+    if count := int((below > _SHARE).sum()):
+        largest = mean[rows][below > _SHARE].max()
+        warn(
+            f"{name}_mean is above {_SHARE:.1%} of the predicted values of {name!r} in {count} of {len(mean)} rows "
+            f"(the largest mean is {largest:.2g}). The logarithm of its mean is uncertain there: rare large values "
+            "make the mean. Report the median and an interval: fit.predict(..., quantiles=[0.05, 0.5, 0.95])."
+        )

@@ -15,7 +15,7 @@ from pymc_gpep.approximations.approximator import Correction
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.datasets import of_functions
 from pymc_gpep.fits.fitted import Fitted
-from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions
+from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions, warn_of_moments
 from pymc_gpep.fits.probability_intervals import (
     Part,
     checked_interval,
@@ -216,9 +216,9 @@ def predict(
         and `"average"` that is the estimated error of the probabilities, for `"inner_ep"` how far their sum was
         from 1 before it was normalised. It is NaN with a correction. Where observations are not classes, the mean
         and the variance of an observation take the place of `p` and `error`. They are `y_mean` and `y_variance` if
-        its name is `y`, with `quantiles` also `y_quantile` (new point, quantile). With `observed`, `log_density`
-        (new point), the log of its predictive probability. With `intervals`, `p_interval` (new point, class,
-        ci_bound), the ends of the ranges.
+        its name is `y`. An infinite moment is ∞; one that does not exist is NaN. With `quantiles` there is also
+        `y_quantile` (new point, quantile). With `observed`, `log_density` (new point), the log of its predictive
+        probability. With `intervals`, `p_interval` (new point, class, ci_bound), the ends of the ranges.
 
     Raises
     ------
@@ -235,7 +235,8 @@ def predict(
     Warns
     -----
     UserWarning
-        If rows of `Xnew` are further from all data than the length scales reach; it says how many.
+        If rows of `Xnew` are further from all data than the length scales reach; it says how many. If a mean or
+        variance of an observation does not exist. If a mean is above nearly all of the predicted values.
 
     Examples
     --------
@@ -284,6 +285,9 @@ def predict(
                 yield found
 
         averaged = average_predictions(hyper.weights, predictions())
+        if averaged.outcome is not None:
+            heaviest = hyper.point(int(np.argmax(hyper.weights)))
+            warn_of_moments(averaged, elsewhere(heaviest, y), classifier.response)
         if levels is not None:
             averaged = averaged._replace(quantiles=outcome_quantiles(parts, levels))
         if ends is not None:

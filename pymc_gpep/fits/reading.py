@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import xarray as xr
 
@@ -30,6 +31,7 @@ from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace
 from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.streaming.rules.all_rules import rule_for
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
+from pymc_gpep.structure.bambi_intercept import with_bambi_intercept
 from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
@@ -129,6 +131,7 @@ def _classifier(model: pm.Model, attrs: Mapping[Any, Any]) -> GPClassifier:
     asked = json.loads(attrs.get("asked", "[]"))
     means = attrs["kind"] == DenseLogPosterior.kind
     name = attrs["likelihood"] if len(_responses(attrs)) == 1 else None
+    model = with_bambi_intercept(model)
     classifier = read_classifier(model, name, asked, means=means, starts=True)
     if attrs["kind"] in (SparseLogPosterior.kind, BatchLogPosterior.kind):
         return by_inducing(classifier)
@@ -320,13 +323,20 @@ def check_covariance(own: Array, was: Array) -> None:
         )
 
 
+def _same_labels(own: list[Any] | None, was: list[Any] | None) -> bool:
+    """Whether labels of a dim are the same, of which some may be missing."""
+    if own is None or was is None:
+        return own is was
+    return len(own) == len(was) and all(a == b or (pd.isna(a) and pd.isna(b)) for a, b in zip(own, was, strict=True))
+
+
 def _check_latent(fit: Fit, stored: xr.Dataset, evidence: float) -> None:
     """Compare names of classes and points, in which predictions would be labelled wrongly, and the log evidence."""
     _ = fit.solution  # from where it ended; a node at the same place starts elsewhere
     latent = fit.latent
     for dim in latent["mean"].dims:
         own, was = (list(x[dim].values) if dim in x.coords else None for x in (latent, stored))
-        if dim not in stored.dims or own != was:
+        if dim not in stored.dims or not _same_labels(own, was):
             dims = ", ".join(map(repr, stored["mean"].dims))
             raise ValueError(
                 f"{_OTHER}: its latent values have the dim {dim!r} with the coords {own}; those of the fit have the "

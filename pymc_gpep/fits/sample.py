@@ -162,6 +162,7 @@ def sample(
     DataTree or MultiTrace
         Hyperparameters, latent values, and what the model makes of them. Responses that are missing are drawn from
         the likelihood, given the latent values of each draw. A model may declare latent values by standard normals.
+        For leave-one-out, `fit.loo()` is more accurate than `az.loo` of such draws: it does not weight them.
         Where the posterior is known by inducing inputs or active rows, these are left out of models of more than
         1000 rows. Without them `pm.sample_posterior_predictive` draws latent values from their prior, unless the
         model has `gp.prior(..., reparameterize=False)`. Where rows came from `data=...`, or with `Xnew`, latent

@@ -59,7 +59,8 @@ def to_datatree(fit: Fitted) -> xr.DataTree:
         weight=("node", hyper.weights),
         log_evidence=hyper.log_evidence,
     )
-    natural = datasets.evaluated(log_posterior.space, hyper.nodes, "node").assign_coords(weight=("node", hyper.weights))
+    natural = datasets.evaluated(log_posterior.space, hyper.nodes, "node")
+    natural = datasets.with_numbers(natural, "node", {"weight": hyper.weights})
     groups = {
         "hyperparameters": natural,
         "history": trace.stored(),

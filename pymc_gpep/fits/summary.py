@@ -40,6 +40,8 @@ _RANGE = 12.0  # standard deviations
 _MOST_VALUES = 3000  # latent values of which all pairs are looked at
 _AT_MAXIMUM, _OF_MAXIMUM = "at its maximum", "function of hyperparameters at their maximum"
 _COLUMNS = 64  # entries of variables whose covariances with all rows are held at a time
+_COVARIANCES = 30_000_000  # Number of covariances of entries with latent values that are computed, at all nodes.
+_MOST_COVARIANCES = 2_000_000_000  # Number of them at one node above which marginals are normal.
 
 
 class SkewNormals(NamedTuple):
@@ -86,7 +88,8 @@ def summary(
     """Summarise effects and hyperparameters in a table of the form that `arviz.summary` has.
 
     Marginals of effects are skewed where the likelihood is. With up to 3000 latent values, standard deviations of
-    `"ep"`, `"nested_ep"` and `"qep"` have a correction of second order, which `std_data` has not. Marginals of
+    `"ep"`, `"nested_ep"` and `"qep"` have a correction of second order, which `std_data` has not. If there are many
+    entries and rows, skewness is computed at the nodes of most weight, and others have the average. Marginals of
     hyperparameters are those of the draws that `sample` takes, of a density or of the nodes.
 
     Parameters
@@ -189,26 +192,46 @@ def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormal
     """Return marginals of all entries of variables, one after another, and names of the entries of each variable."""
     log_posterior = hyper.log_posterior
     joint = log_posterior.space.variables.affine(names)
-    means, variances, thirds = [], [], []
+    means, variances = [], []
+    corrections = np.full((len(hyper), 2, 0), np.nan)
     shapes: dict[str, tuple[int, ...]] = {}
-    for each in conditionals(hyper):
+    for s, each in enumerate(conditionals(hyper)):
         own = joint(each.point, each.functions)
         shapes = {name: np.shape(own.means[name]) for name in names}
         means.append(np.concatenate([np.ravel(own.means[name]) for name in names]))
         of_each = own.variances()
         variances.append(np.concatenate([np.ravel(of_each[name]) for name in names]))
-        added, third = np.zeros((2, means[-1].size))
-        if log_posterior.joint:  # skewness is that of latent values of all rows
+        if s == 0:
+            corrections = np.full((len(hyper), 2, means[0].size), np.nan)
+            looked_at = _looked_at(hyper, own, means[0].size, each.solution.mean.size)
+        if s in looked_at:
             image = each.functions.of_normals if log_posterior.classifier.prior.singular else lambda each: each
             matched = log_posterior.approximator.matches_moments
             added, third = _beyond_gaussian(own, names, each.solution, image, matched=matched)
-        variances[-1] += np.maximum(added, -0.5 * variances[-1])
-        thirds.append(third)
-    sd = np.sqrt(np.array(variances))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        skewness = np.nan_to_num(np.array(thirds) / sd**3, posinf=0.0, neginf=0.0)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                share = np.nan_to_num(np.maximum(added / variances[-1], -0.5))
+                skewness = np.nan_to_num(third / (variances[-1] * (1.0 + share)) ** 1.5, posinf=0.0, neginf=0.0)
+            corrections[s] = share, skewness
+    known = ~np.isnan(corrections[:, 0, 0]) if means[0].size else np.zeros(len(hyper), bool)
+    mean_correction = np.tensordot(hyper.weights[known], corrections[known], 1) / max(
+        hyper.weights[known].sum(), 1e-300
+    )
+    corrections[~known] = mean_correction
+    sd = np.sqrt(np.array(variances) * (1.0 + corrections[:, 0]))
     labels = {name: _labels(hyper, name, shapes[name]) for name in names}
-    return SkewNormals(hyper.weights, np.array(means), sd, skewness), labels
+    return SkewNormals(hyper.weights, np.array(means), sd, corrections[:, 1]), labels
+
+
+def _looked_at(hyper: HyperPosterior, own: Joint, entries: int, values: int) -> frozenset[int]:
+    """Return the nodes at which skewness and the term of second order are computed, those of most weight.
+
+    Other nodes have the averages over these.
+    """
+    if not hyper.log_posterior.joint:  # skewness is that of latent values of all rows
+        return frozenset()
+    cost = (entries + (own.size if values <= _MOST_VALUES else 0)) * values
+    count = 0 if cost > _MOST_COVARIANCES else max(1, _COVARIANCES // max(cost, 1))
+    return frozenset(np.argsort(-hyper.weights, kind="stable")[:count].tolist())
 
 
 def _beyond_gaussian(
@@ -216,23 +239,29 @@ def _beyond_gaussian(
 ) -> tuple[Array, Array]:
     """Return what is added to the variances of all entries of variables, one after another, and third cumulants."""
     weights = third_cumulants(solution)
-    slopes = np.concatenate([own.columns(name) for name in names], axis=1)
-    added, third = np.zeros((2, slopes.shape[1]))
+    parts = [
+        (name, slice(start, min(start + _COLUMNS, np.size(own.means[name]))))
+        for name in names
+        for start in range(0, np.size(own.means[name]), _COLUMNS)
+    ]
     if weights is None:
-        return added, third
+        nothing = np.zeros(sum(some.stop - some.start for _, some in parts))
+        return nothing, nothing
     c, n = solution.mean.shape
     pairs = None
     if matched and c * n <= _MOST_VALUES:
-        cov = image(image(own.moved(np.eye(len(slopes)))).T).reshape(c, n, c, n)
-        pairs = second_order(weights, cov)
-    for start in range(0, len(third), _COLUMNS):
-        some = slice(start, start + _COLUMNS)
-        along = image(own.moved(slopes[:, some])).reshape(c, n, -1)
-        third[some] = np.einsum("iabd,ait,bit,dit->t", weights, along, along, along, optimize=True)
-        if pairs is not None:
-            flat = along.swapaxes(0, 1).reshape(c * n, -1)
-            added[some] = np.einsum("it,it->t", flat, pairs @ flat)
-    return added, third
+        cov = np.zeros((c * n, c * n))
+        for start in range(0, own.size, _COLUMNS):
+            unit = np.eye(own.size, min(_COLUMNS, own.size - start), -start)
+            cov += image(own.moved(unit)) @ image(unit).T
+        pairs = second_order(weights, cov.reshape(c, n, c, n))
+    added, third = [], []
+    for name, some in parts:
+        along = image(own.moved(own.columns(name, some))).reshape(c, n, -1)
+        third.append(np.einsum("iabd,ait,bit,dit->t", weights, along, along, along, optimize=True))
+        flat = along.swapaxes(0, 1).reshape(c * n, -1)
+        added.append(np.zeros(flat.shape[1]) if pairs is None else np.einsum("it,it->t", flat, pairs @ flat))
+    return np.concatenate(added), np.concatenate(third)
 
 
 def second_order(weights: Array, cov: Array) -> Array:

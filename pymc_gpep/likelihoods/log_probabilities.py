@@ -34,7 +34,7 @@ from pytensor.tensor.variable import TensorConstant, TensorVariable
 from pymc_gpep.likelihoods.censoring import UNBOUNDED
 from pymc_gpep.likelihoods.normal_tails import log_ndtr
 
-__all__ = ["bounds", "censored_sides", "log_above", "log_below", "log_probability", "uncensored"]
+__all__ = ["bounds", "censored_sides", "distribution_parts", "log_above", "log_below", "log_probability", "uncensored"]
 
 _LEAST = np.float64(1e-280)  # probability below which its logarithm is computed by another form
 _ZERO = np.float64(-1e-290)
@@ -49,7 +49,7 @@ def log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVa
     NotImplementedError
         If PyMC has no log density, or no distribution function where bounds need one.
     """
-    op, *others = _parts(variable)
+    op, *others = distribution_parts(variable)
     if isinstance(op, CensoredRV):
         distribution, lower, upper = others
         above, below = pt.ge(value, upper), pt.le(value, lower)
@@ -68,13 +68,13 @@ def log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVa
 
 def uncensored(variable: TensorVariable) -> TensorVariable:
     """Return the distribution behind censoring, which is the variable itself without any."""
-    op, *others = _parts(variable)
+    op, *others = distribution_parts(variable)
     return others[0] if isinstance(op, CensoredRV) else variable
 
 
 def bounds(variable: TensorVariable) -> list[TensorVariable]:
     """Return the bounds of a censored or truncated variable, and of what is behind it."""
-    op, *others = _parts(variable)
+    op, *others = distribution_parts(variable)
     if not isinstance(op, CensoredRV | TruncatedRV | TruncatedNormalRV):
         return []
     distribution, *own = others
@@ -83,14 +83,14 @@ def bounds(variable: TensorVariable) -> list[TensorVariable]:
 
 def censored_sides(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
     """Return 1 for values at the upper bound of a censored variable, −1 for those at the lower one, 0 for others."""
-    _, _, lower, upper = _parts(variable)
+    _, _, lower, upper = distribution_parts(variable)
     above, below = pt.ge(value, upper), pt.le(value, lower)
     return cast(TensorVariable, pt.switch(above, 1.0, pt.switch(below, -1.0, 0.0)))
 
 
 def log_below(distribution: TensorVariable, value: TensorVariable) -> TensorVariable:
     """Return the log probability of a value or less."""
-    op, *others = _parts(distribution)
+    op, *others = distribution_parts(distribution)
     match op:
         case TruncatedRV() | TruncatedNormalRV():
             base, lower, upper = others
@@ -115,7 +115,7 @@ def log_below(distribution: TensorVariable, value: TensorVariable) -> TensorVari
 
 def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVariable:
     """Return the log probability of more than a value, with its digits where the distribution function rounds to 1."""
-    op, *others = _parts(distribution)
+    op, *others = distribution_parts(distribution)
     match op:
         case TruncatedRV() | TruncatedNormalRV():
             base, lower, upper = others
@@ -157,8 +157,8 @@ def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVari
     return cast(TensorVariable, pm.logccdf(distribution, value, warn_rvs=False))
 
 
-def _parts(variable: TensorVariable) -> list:  # type: ignore[type-arg]  # an Op, and variables
-    """The Op of a random variable and its parameters; the distribution and finite bounds where it has bounds."""
+def distribution_parts(variable: TensorVariable) -> list:  # type: ignore[type-arg]  # an Op, and variables
+    """Return the Op of a random variable and its parameters; of a bounded one, the distribution and finite bounds."""
     node = variable.owner
     while isinstance(node.op, SpecifyShape):
         node = node.inputs[0].owner

@@ -190,15 +190,20 @@ def without_marks(labels: NDArray[Any]) -> str:
     return " Where -1 marks a missing label, leave the point out: X[keep] and y[keep] with keep = y >= 0."
 
 
+def _plain(values: Any) -> NDArray[Any]:
+    """Return the values as an array, with pandas' own mark where its arrays have missing values."""
+    return np.asarray(np.ma.getdata(values) if np.ma.isMaskedArray(values) else values)
+
+
 def _missing(values: Any) -> NDArray[np.bool_]:
     """Which of the values are missing."""
-    missing = np.asarray(pd.isna(np.asarray(np.ma.getdata(values))), bool)
+    missing = np.asarray(pd.isna(_plain(values)), bool)
     return missing | np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else missing
 
 
 def _whole_numbers(values: Any, name: str, missing: NDArray[np.bool_]) -> np.ndarray:
     """`values` as int64 with 0 for those that are missing, or an error that says which are not whole numbers."""
-    array = np.asarray(np.ma.getdata(values))
+    array = _plain(values)
     if missing.any() and array.dtype.kind not in "USMmc":
         array = np.where(missing, 0, array)
     try:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
@@ -60,6 +61,8 @@ def whole_labels(labels: NDArray[Any], begin: int = 0, name: str = "") -> NDArra
     RowError
         If one is not whole.
     """
+    if labels.dtype.kind == "O" and (missing := np.asarray(pd.isna(labels))).any():
+        raise RowError("has no label.", begin + int(np.flatnonzero(missing)[0]), name)
     if labels.dtype.kind not in "biuf":
         where = f"{name}: " if name else ""
         raise TypeError(

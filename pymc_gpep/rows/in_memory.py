@@ -1,5 +1,7 @@
 """Rows that are arrays in memory."""
 
+import hashlib
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -8,9 +10,15 @@ from pymc_gpep.rows.errors import check_finite, whole_labels
 
 __all__ = ["InMemory"]
 
+_COPIED = 2**28  # Largest number of bytes of inputs that are copied.
+_LOOKED_AT = 64  # Rows of larger inputs whose values are compared each time.
+
 
 class InMemory:
     """Inputs and labels as arrays.
+
+    They are copies, so that later changes of the arrays do not change a fit. Inputs of more than 256 MiB are not
+    copied. If such inputs change later, reading them raises an error.
 
     Parameters
     ----------
@@ -36,7 +44,9 @@ class InMemory:
     def __init__(self, inputs: ArrayLike, labels: ArrayLike) -> None:
         self.columns: tuple[str, ...] = tuple(map(str, getattr(inputs, "columns", ())))
         self._inputs: Array = np.asarray(inputs, dtype=np.float64)
-        observed = np.asarray(labels)
+        if copied := self._inputs.nbytes <= _COPIED:
+            self._inputs = np.array(self._inputs)
+        observed = np.array(labels)
         if self._inputs.ndim != 2 or observed.shape != self._inputs.shape[:1] or not observed.size:
             raise ValueError(
                 "inputs must be (n, d) and labels (n,) with n > 0, but these have the shapes "
@@ -44,6 +54,7 @@ class InMemory:
             )
         check_finite(self._inputs, self.columns)
         self._labels: NDArray[np.int64] = whole_labels(observed)
+        self._checksum = None if copied else self._values()
 
     @property
     def n_rows(self) -> int:
@@ -61,8 +72,24 @@ class InMemory:
         return self.n_rows
 
     def inputs(self, rows: slice) -> Array:
-        """Inputs (B, d), a view."""
+        """Inputs (B, d), a view.
+
+        Raises
+        ------
+        ValueError
+            If the array that was given has changed since.
+        """
+        if self._checksum is not None and self._values() != self._checksum:
+            raise ValueError(
+                "The inputs of data=(inputs, labels) have changed in place, and the fit is one of the former values. "
+                "Undo the change, or fit again. A fit to data=(inputs.copy(), labels) does not see such changes."
+            )
         return self._inputs[rows]
+
+    def _values(self) -> bytes:
+        """A checksum of some rows, the first and the last among them."""
+        some = np.linspace(0, self.n_rows - 1, min(_LOOKED_AT, self.n_rows)).astype(np.int64)
+        return hashlib.sha256(self._inputs[some].tobytes()).digest()
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
         """Observations there, (B,), a view."""

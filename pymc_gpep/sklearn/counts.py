@@ -136,7 +136,12 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         return counts
 
     def predict(self, X: Any) -> Array:
-        """Mean (m,) of a count at each new row."""
+        """Predict the mean (m,) of a count at each new row.
+
+        The logarithm of the rate has a normal posterior, and the mean is that of a log-normal mixture. At rows far from
+        the training rows that posterior is wide, and rare large counts make the mean. If the mean is above nearly all
+        predicted counts, there is a warning; `predict_interval` shows what to expect.
+        """
         mean: Array = self._predicted(X)["y_mean"].values
         return mean
 
@@ -146,5 +151,11 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         return ends
 
     def score(self, X: Any, y: Any) -> float:
-        """Share of the Poisson deviance of counts that predictions explain: 1 at best, 0 of a constant mean."""
+        """Share of the Poisson deviance of counts that predictions explain: 1 at best, 0 of a constant mean.
+
+        If all counts are alike there is no deviance to explain. The score is then 0, as that of scikit-learn's own
+        regressors.
+        """
+        if len(y) >= 2 and len(np.unique(y)) == 1:
+            return 0.0
         return float(d2_tweedie_score(y, self.predict(X), power=1))

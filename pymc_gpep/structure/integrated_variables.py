@@ -50,9 +50,14 @@ class Joint:
     ) -> None:
         self.means, self._slopes, self._cov, self._noise = means, slopes, cov, noise
 
-    def columns(self, name: str) -> Array:
-        """Return the slopes of a variable, (q, size)."""
-        return self._slopes[name].reshape(len(self._cov), -1)
+    @property
+    def size(self) -> int:
+        """Number of entries of z, q."""
+        return len(self._cov)
+
+    def columns(self, name: str, some: slice = slice(None)) -> Array:
+        """Return the slopes of a variable, (q, size), or of some of its entries."""
+        return self._slopes[name].reshape(len(self._cov), -1)[:, some]
 
     def combined(self, name: str, weights: Array) -> Array:
         """Return the slopes (q,) of the sum of a variable times weights."""

@@ -16,6 +16,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
@@ -114,8 +115,11 @@ def missing_responses(model: pm.Model) -> dict[TensorVariable, MissingResponses]
         name = rv.name.removesuffix("_unobserved")
         if name == rv.name or f"{name}_observed" not in observed or name not in model.named_vars:
             continue
-        # PyMC puts the unobserved values where a mask says.
-        setters = [each.owner for each in ancestors([model[name]]) if each.owner and rv in each.owner.inputs]
+        # PyMC puts the unobserved values where a mask says. One value has its shape specified before.
+        behind = list(ancestors([model[name]]))
+        nodes = [each.owner for each in behind if each.owner]
+        alike = {rv, *(node.outputs[0] for node in nodes if isinstance(node.op, SpecifyShape) and rv in node.inputs)}
+        setters = [node for node in nodes if not alike.isdisjoint(node.inputs)]
         masks = [v.data for node in setters for v in node.inputs if isinstance(v, Constant) and v.type.dtype == "bool"]
         if not masks:
             continue

@@ -13,7 +13,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
-from pymc_gpep.likelihoods.observed_classes import missing_labels
 from pymc_gpep.likelihoods.observed_numbers import rows_text
 from pymc_gpep.structure.alternatives import as_it_is
 from pymc_gpep.structure.assembly import Dims, read_assembly
@@ -27,6 +26,7 @@ from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.likelihood_search import FoundLikelihood, find_likelihoods, read_response
 from pymc_gpep.structure.lowered_dims import lower_dims
 from pymc_gpep.structure.missing_responses import MissingResponses, missing_responses, unobserved_responses
+from pymc_gpep.structure.own_constants import own_constants, own_constants_of_model
 from pymc_gpep.structure.processes import GPModel, check_priors, refuse_what_was_made, with_functions
 from pymc_gpep.structure.series_starts import with_starts
 from pymc_gpep.structure.stacked_responses import StackedResponses, parameters_at_points
@@ -78,6 +78,7 @@ def read_classifier(
     30
     """
     refuse_what_was_made(model)
+    own_constants_of_model(model)
     model = lower_dims(model)
     model = with_starts(model, hyperparameters) if starts else model
     gaussians = gaussians_of(model, hyperparameters)
@@ -154,6 +155,7 @@ def _classifier(
     model, n = prior.model, rows.stop - rows.start
     likelihood_model = reading.likelihood or likelihood_model
     _check_apart(prior, rv, reading)
+    own_constants([each for each in (reading.argument, reading.parameters) if each is not None])
     parameters, count = parameters_at_points(reading, n)
     # Only the number of parameters is known as yet.
     likelihood_model = likelihood_model.given(np.full((count, n), np.nan))
@@ -263,7 +265,13 @@ def _check_missing(model: pm.Model, own: Sequence[MissingResponses]) -> None:
         each.check(model)
     for other in missing_responses(model).values():
         if not any(other.observed is each.observed for each in own):
-            raise StructureError(missing_labels(other.missing, f"Values of {other.name!r}"))
+            where = rows_text(other.missing)
+            raise StructureError(
+                f"{other.name!r} has no value in {where}, and PyMC would draw these values. A fit needs all data "
+                "that a likelihood depends on. Put numbers in place of NaN, such as "
+                f"np.where(np.isnan(x), np.nanmean(x), x), or leave {where} out. pm.sample() draws from the model as "
+                "it is."
+            )
 
 
 def _as_given(labels: Variable) -> Variable:

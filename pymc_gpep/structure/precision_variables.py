@@ -60,9 +60,9 @@ class _SparseJoint(Joint):
             for name, rows in self._rows.items()
         }
 
-    def columns(self, name: str) -> Array:
+    def columns(self, name: str, some: slice = slice(None)) -> Array:
         rows = self._rows[name]
-        return rows.some(np.arange(len(rows.cells))).T
+        return rows.some(np.arange(len(rows.cells))[some]).T
 
     def combined(self, name: str, weights: Array) -> Array:
         return self._rows[name].sums(weights.ravel())

@@ -1,7 +1,9 @@
 """A column as training rows had it, by which new rows are encoded."""
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +18,8 @@ type Missing = Literal["error", "impute"]
 type Unseen = Literal["error", "new"]
 
 _NAMED = 5  # rows or categories that a message names
+_SEVERAL = 20  # Least number of rows where many categories are warned of.
+_NEARLY = 0.9  # Share of categories in rows above which a column is taken for names of rows.
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,13 @@ def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
             levels = tuple(sorted(levels))
         except TypeError:  # of several types
             levels = tuple(sorted(levels, key=str))
+        if len(labels) >= _SEVERAL and len(levels) > _NEARLY * len(labels):
+            warnings.warn(
+                f"Column {values.name!r} has {len(levels)} categories in {len(labels)} rows, as names of rows have. A "
+                "category of one row says nothing of new rows, and each category is a column of the inputs. Leave the "
+                f"column out: table.drop(columns={values.name!r}).",
+                skip_file_prefixes=(str(Path(__file__).parents[1]),),
+            )
         absent = len(labels) < len(values.categories)
         column = Categories(values.name, missing, (*levels, None) if absent and missing == "impute" else levels, unseen)
     column.encode(values)

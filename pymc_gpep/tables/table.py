@@ -1,5 +1,6 @@
 """Tables as people have them, taken apart into columns: data frames of pandas and polars, and arrays."""
 
+import datetime
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -80,7 +81,7 @@ def _of_series(name: str, series: Any) -> Values:
     if kind.startswith(("category", "Categorical", "Enum")):
         return Values(name, None, _labels(name, series.to_numpy()))
     if kind.lower().startswith(("datetime", "timedelta", "period", "date", "duration", "time")):
-        raise TypeError(f"Column {name!r} has times ({kind}). Give the model numbers, such as days since a date.")
+        raise _times(name, kind)
     if isinstance(series, pd.Series) and pd.api.types.is_numeric_dtype(series.dtype):  # with its own missing value
         if series.dtype.kind == "c":
             raise TypeError(f"Column {name!r} has complex numbers.")
@@ -98,13 +99,36 @@ def _of_array(name: str, values: NDArray[Any]) -> Values:
     present = [value for value in values if not _is_missing(value)]
     if all(isinstance(value, str | bytes) for value in present) and present:
         return Values(name, None, _labels(name, values))
+    if present and all(isinstance(value, _TIMES) for value in present):
+        raise _times(name, type(present[0]).__name__)
     try:
         return Values(name, np.array([np.nan if _is_missing(value) else float(value) for value in values]), None)
     except (TypeError, ValueError):
-        other = next(value for value in present if not isinstance(value, int | float | np.number))
-        raise TypeError(
-            f"Each value's argument must be a string or a number, and a column has one of both: {name!r} has {other!r}."
-        ) from None
+        raise _refused(name, values) from None
+
+
+_TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64, pd.Period)
+
+
+def _times(name: str, kind: str) -> TypeError:
+    return TypeError(f"Column {name!r} has times ({kind}). Give the model numbers, such as days since a date.")
+
+
+def _refused(name: str, values: NDArray[Any]) -> TypeError:
+    """Return the error about a column of objects that are neither all numbers nor all strings."""
+    given = [(row, value) for row, value in enumerate(values) if not _is_missing(value)]
+    others = [(row, value) for row, value in given if not isinstance(value, int | float | np.number | np.bool_)]
+    row, other = next(((row, value) for row, value in others if not isinstance(value, str | bytes)), others[0])
+    must = "argument must be a string or a number"
+    if isinstance(other, str | bytes):
+        return TypeError(
+            f"Column {name!r} has numbers and strings, such as {other!r} in row {row}. Each {must}, and all must be of "
+            "one kind: column.astype(str) for categories, or pd.to_numeric(column) for numbers."
+        )
+    return TypeError(
+        f"Column {name!r} has a {type(other).__name__} in row {row}, {other!r}. Each {must}: make numbers or strings "
+        "of the column, or leave it out."
+    )
 
 
 def _labels(name: str, values: NDArray[Any]) -> NDArray[Any]:
@@ -114,4 +138,9 @@ def _labels(name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or value is pd.NA or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
+    return (
+        value is None
+        or value is pd.NA
+        or value is pd.NaT
+        or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
+    )

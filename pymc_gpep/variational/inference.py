@@ -19,6 +19,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import check_callbacks
 from pymc_gpep.fits.checkpoint import read_checkpoint
 from pymc_gpep.fits.fit import Fit
+from pymc_gpep.fits.labels import check_dims
 from pymc_gpep.hyper import HyperPosterior, Maximum, hyper_method
 from pymc_gpep.hyper.adaptive import Adaptive
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -30,6 +31,7 @@ from pymc_gpep.streaming.batch_log_posterior import StepTrace
 from pymc_gpep.streaming.left_off import LeftOff
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.backends import compile_options
+from pymc_gpep.structure.bambi_intercept import with_bambi_intercept
 from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.fit_run import FitRun
@@ -131,10 +133,12 @@ class GPInference(Inference):
         own = {field.name for field in fields(kind)}
         self._plan = kind(**{name: options.pop(name) for name in own & set(options)})
         check_whole("starts", starts, 1)
-        read = partial(read_classifier, pm.modelcontext(model), likelihood, hyperparameters, starts=True)
+        read_from = with_bambi_intercept(pm.modelcontext(model))
+        read = partial(read_classifier, read_from, likelihood, hyperparameters, starts=True)
         classifier = read(means=kind.sums)
         if not kind.sums:
             classifier.check_one()
+        check_dims(classifier)
         approximator = self._plan.approximation(method, classifier, {**options, **refused}, taken())
         if kind.sums and approximator.inverts_prior and not classifier.singular:
             classifier = read()

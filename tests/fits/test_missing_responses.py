@@ -4,6 +4,7 @@ import warnings
 from contextlib import nullcontext
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
@@ -12,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
 from pymc_gpep.structure import StructureError, read_classifier
+from pymc_gpep.structure.interpreted import evaluate
 from tests.graphs import rewritten
 from tests.sums import BINARY, COUNTS, GROUP, HOURS, KINDS, XY, J, N, X
 
@@ -211,7 +213,7 @@ def test_missing_values_of_another_variable_are_refused():
         x = pm.Normal("x", 0, 1, observed=np.where(GONE, np.nan, X))
         pm.Bernoulli("y", logit_p=pm.Normal("beta", 0, 1) * x, observed=BINARY)
 
-    with pytest.raises(StructureError, match="Values of 'x' are missing at 3 of 30 points"):
+    with pytest.raises(StructureError, match="'x' has no value in rows 2, 11, 25, and PyMC would draw these values"):
         read_classifier(declared(declare, np.full(N, True), BINARY))
 
 
@@ -226,3 +228,56 @@ def test_methods_by_inducing_inputs_say_how_rows_are_left_out():
     model = declared(process, np.full(N, True), with_nan(BINARY))
     with pytest.raises(StructureError, match=r"X\[keep\] and y\[keep\]"), model:
         pm.fit(method="sparse_ep", inducing=5, progressbar=False)
+
+
+ONE = np.arange(N) == 5
+
+
+def zero_inflated_alone(rows, y):
+    pm.ZeroInflatedPoisson(
+        "y", psi=0.8, mu=pm.math.exp(pm.Normal("alpha", 0, 0.8, dims="group")[GROUP[rows]]), observed=y
+    )
+
+
+def censored(rows, y):
+    alpha = pm.Normal("alpha", 0, 0.8, dims="group")[GROUP[rows]]
+    pm.Censored("y", pm.Normal.dist(alpha, 1.0), lower=None, upper=9.0, observed=y)
+
+
+def test_one_missing_row_of_a_mixture_is_read():
+    """PyMC gives a single unobserved value a known shape, by an operation that several do not have."""
+    found = read_classifier(declared(zero_inflated_alone, np.full(N, True), np.where(ONE, np.nan, COUNTS)))
+    assert_array_equal(found.missing.rows, [5])
+    assert found.n_points == N - 1
+
+
+def test_one_missing_row_is_left_out_and_predicted():
+    y = np.where(ONE, np.nan, COUNTS)
+    fit, without = (
+        fitted(declared(censored, rows, values)) for rows, values in ((np.full(N, True), y), (~ONE, COUNTS[~ONE]))
+    )
+    assert fit.log_evidence == pytest.approx(without.log_evidence, abs=1e-8)
+    assert fit.predict(missing=True, progressbar=False).sizes["y_dim_0"] == 1
+    draws = fit.sample(3, random_seed=2)["posterior"]["y"].values[0]
+    assert_array_equal(draws[:, ~ONE], np.tile(COUNTS[~ONE], (3, 1)))
+
+
+OF_PANDAS = {"Int64": [1, None, 0, 1, 0, 1], "boolean": [True, None, False, True, False, True]}
+CLASSES = {
+    "probit": lambda b, y: gpep.Probit("y", XY[:6] @ b[:, 0], observed=y),
+    "multinomial probit": lambda b, y: gpep.MultinomialProbit("y", XY[:6] @ b, observed=y),
+    "robust max": lambda b, y: gpep.RobustMax("y", XY[:6] @ b, epsilon=0.05, observed=y),
+}
+
+
+@pytest.mark.parametrize("dtype", OF_PANDAS)
+@pytest.mark.parametrize("name", CLASSES)
+def test_missing_labels_of_pandas_arrays_are_missing_rows(name, dtype):
+    for labels in (pd.array(OF_PANDAS[dtype], dtype=dtype), pd.Series(OF_PANDAS[dtype], dtype=dtype)):
+        with pm.Model() as model, warnings.catch_warnings():
+            warnings.simplefilter("ignore", pm.exceptions.ImputationWarning)
+            CLASSES[name](pm.Normal("b", 0, 1, shape=(2, 2)), labels)
+        found = read_classifier(model)
+        assert_array_equal(found.missing.rows, [1])
+        (observed,) = evaluate([found.labels])
+        assert_array_equal(observed, [1, 0, 1, 0, 1])

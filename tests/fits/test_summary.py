@@ -12,6 +12,8 @@ from scipy import stats
 from scipy.special import log_softmax
 
 import pymc_gpep as gpep
+from pymc_gpep.fits import effects as effects_module
+from pymc_gpep.fits import summary as summary_module
 from pymc_gpep.fits.summary import SkewNormals, second_order
 
 GROUP = np.repeat(np.arange(6), 2)
@@ -242,3 +244,44 @@ def test_text_of_a_fit_names_hyperparameters_at_their_maximum(at_maximum, groups
     assert "At the maximum" not in str(groups[0])
     again = gpep.from_datatree(at_maximum.to_datatree(), at_maximum.model)
     assert str(again) == str(at_maximum)
+
+
+def grouped():
+    """Counts in groups, with two hyperparameters that are integrated over."""
+    rng = np.random.default_rng(3)
+    first, second = rng.integers(0, 8, 60), rng.integers(0, 5, 60)
+    with pm.Model():
+        u = pm.Normal("u", 0, pm.HalfNormal("s", 1), shape=8)
+        v = pm.Normal("v", 0, pm.HalfNormal("t", 1), shape=5)
+        pm.Poisson("y", mu=pm.math.exp(u[first] + v[second]), observed=rng.poisson(0.3, 60))
+        return pm.fit(method="ep", hyper="grid", progressbar=False)
+
+
+def test_skewness_of_the_heaviest_nodes_stands_for_that_of_others(grouped, monkeypatch):
+    exact = grouped.summary(["u", "v"], ci_prob=0.95).to_numpy()
+    monkeypatch.setattr(summary_module, "_COVARIANCES", 1)
+    some = grouped.summary(["u", "v"], ci_prob=0.95).to_numpy()
+    assert_allclose(some, exact, atol=0.06 * exact[:, 1].max())
+    monkeypatch.setattr(summary_module, "_MOST_COVARIANCES", 1)
+    normal = grouped.summary(["u", "v"], ci_prob=0.95).to_numpy()
+    assert np.abs(normal - exact)[:, 2:].max() > 0.15 * exact[:, 1].max()
+
+
+def test_summary_in_small_parts_is_the_same(grouped, monkeypatch):
+    exact = grouped.summary(["v", "u"]).to_numpy()
+    monkeypatch.setattr(summary_module, "_COLUMNS", 3)
+    assert_allclose(grouped.summary(["v", "u"]).to_numpy(), exact, rtol=1e-9)
+
+
+def test_effects_of_many_levels_warn_of_the_variables_with_few(monkeypatch):
+    level = np.arange(30) % 15
+    with pm.Model():
+        a, b = pm.Normal("a", 0, 30), pm.Normal("b", 0, 30)
+        u = pm.Normal("u", 0, 0.1, shape=15)
+        pm.Poisson("y", mu=pm.math.exp(a + b * 1.001 + u[level]), observed=COUNTS)
+        fit = pm.fit(method="ep", progressbar=False)
+    monkeypatch.setattr(effects_module, "_WORK", 40)
+    with pytest.warns(UserWarning, match="The data do not tell a and b apart"):
+        fit.effects()
+    monkeypatch.setattr(effects_module, "_WORK", 1)
+    fit.effects()

@@ -87,6 +87,7 @@ def test_counts_have_the_mean_of_a_log_normal_rate(likelihood):
     assert (ends[:, 0] <= mean).all()
     assert (ends[:, 1] >= poisson.ppf(0.9, np.exp(moments["mean"].values))).all()
     assert counts.score(X, y) == pytest.approx(d2_tweedie_score(y, counts.predict(X), power=1))
+    assert counts.score(X.iloc[:9], np.full(9, 2)) == 0.0  # alike, so that there is no deviance to explain
 
 
 @pytest.mark.variation

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 from pytensor.graph.replace import graph_replace
 from scipy.special import expit, log_softmax, ndtr
 
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure import StructureError, read_classifier
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.prior_functions import frozen_data
 
@@ -169,26 +169,45 @@ def test_bambi_predicts_by_draws_of_a_fit(name: str) -> None:
     assert_allclose(found.values, own, atol=1e-10)
 
 
-def test_bambi_does_not_know_the_intercept_of_a_model_that_it_centred() -> None:
-    model = uncentred("groups", center_predictors=True)
+@pytest.mark.parametrize(
+    ("formula", "options"),
+    [("y ~ x + h + (1 | g)", {}), ("kind ~ x", {"family": "categorical"})],
+    ids=["groups", "classes"],
+)
+def test_intercept_of_a_model_that_bambi_centred_is_that_of_predictors_as_they_are(
+    formula: str, options: dict[str, Any]
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of bambi, on its own code
+        model = bmb.Model(formula, DATA, **{"family": "bernoulli"} | options)
+        model.build()
     idata = drawn(model, hyper="map")
     found = model.predict(idata, data=DATA, inplace=False)["posterior"]["p"]
-    assert np.abs(found - idata["posterior"]["p"]).max() > 0.1
-    centred = idata["posterior"]["x"] * DATA["x"].mean()
-    idata["posterior"] = idata["posterior"].dataset.assign(Intercept=idata["posterior"]["Intercept"] - centred)
-    found = model.predict(idata, data=DATA, inplace=False)["posterior"]["p"]
-    assert_allclose(found, idata["posterior"]["p"], atol=1e-10)
+    assert_allclose(found.values, idata["posterior"]["p"].values, atol=1e-10)
+
+
+def test_intercept_that_cannot_be_corrected_is_refused() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        prior = {"Intercept": bmb.Prior("StudentT", nu=3, mu=0, sigma=2)}
+        model = bmb.Model("y ~ x + (1 | g)", DATA, family="bernoulli", priors=prior)
+        model.build()
+    with pytest.raises(StructureError, match=r"the prior of .Intercept. is not normal.*center_predictors=False"):
+        pm.fit(model=model.backend.model, method="ep", progressbar=False)
 
 
 def test_a_formula_that_centres_is_the_model_that_bambi_centres() -> None:
-    evidence = []
+    fits = []
     for formula, centre in (("y ~ x + x2", True), ("y ~ center(x) + center(x2)", False)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of bambi, on its own code
             model = bmb.Model(formula, DATA, family="bernoulli", center_predictors=centre)
             model.build()
-        evidence.append(pm.fit(model=model.backend.model, method="ep", progressbar=False).log_evidence)
-    assert_allclose(evidence[0], evidence[1], atol=1e-8)
+        fits.append(pm.fit(model=model.backend.model, method="ep", progressbar=False))
+    assert_allclose(fits[0].log_evidence, fits[1].log_evidence, atol=1e-8)
+    corrected, centred = (fit.effects().sel(moment="mean") for fit in fits)
+    moved = DATA["x"].mean() * centred["center(x)"] + DATA["x2"].mean() * centred["center(x2)"]
+    assert_allclose(corrected["Intercept"], centred["Intercept"] - moved, rtol=1e-6)
 
 
 def test_bambi_interprets_by_draws_of_a_fit() -> None:

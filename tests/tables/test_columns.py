@@ -149,7 +149,7 @@ def test_unseen_categories_are_refused_by_name_or_have_a_level_of_their_own():
     ("frame", "message"),
     [
         (FRAME.assign(when=pd.Timestamp("2020-01-01")), "'when' has times"),
-        (FRAME.assign(odd=[1, "a", 2, 3]), "'odd' has 'a'"),
+        (FRAME.assign(odd=[1, "a", 2, 3]), "'odd' has numbers and strings, such as 'a' in row 1"),
         (FRAME.assign(z=1j), "'z' has complex numbers"),
     ],
 )
@@ -212,3 +212,32 @@ def test_frames_of_polars_are_read():
     np.testing.assert_allclose(gpep.columns(frame).X, gpep.columns(FRAME).X)
     with pytest.raises(ValueError, match="'siblings' has a missing value"):
         gpep.columns(frame.with_columns(siblings=polars.Series([0, None, 1, 1])))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([(1, 2), (3, 4)], r"Column 'a' has a tuple in row 0, \(1, 2\)"),
+        ([1.0, (3, 4)], r"Column 'a' has a tuple in row 1, \(3, 4\)"),
+        ([1.0, "b"], "Column 'a' has numbers and strings, such as 'b' in row 1"),
+        ([pd.Timestamp("2020-01-01"), pd.NaT], r"Column 'a' has times \(Timestamp\)"),
+        ([np.datetime64("2020-01-01"), None], r"Column 'a' has times \(datetime64\)"),
+    ],
+)
+def test_column_of_other_objects_is_refused_with_its_row(values, message):
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    with pytest.raises(TypeError, match=message):
+        gpep.columns({"a": pd.Series(column, dtype=object)})
+
+
+def test_not_a_time_among_strings_is_a_missing_value():
+    found = gpep.columns({"a": pd.Series(["x", pd.NaT, "y"], dtype=object)}, missing="impute")
+    assert found.columns[0].levels == ("x", "y", None)
+
+
+def test_column_of_names_of_rows_warns():
+    names = [f"row {i}" for i in range(30)]
+    with pytest.warns(UserWarning, match=r"Column 'id' has 29 categories in 30 rows.*drop\(columns='id'\)"):
+        gpep.columns({"id": [*names[:29], names[0]]})
+    gpep.columns({"id": [name[:5] for name in names], "few": [0.0] * 30})

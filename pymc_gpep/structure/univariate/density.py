@@ -22,6 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.log_probabilities import bounds, censored_sides, log_below, log_probability, uncensored
 from pymc_gpep.likelihoods.observed_classes import known_shape
+from pymc_gpep.structure.univariate.known_moments import mean_and_square
 from pymc_gpep.structure.univariate.row_cut import RowCut, RowsMixedError
 from pymc_gpep.structure.univariate.row_derivatives import compiled_rows, row_derivatives, row_slopes
 
@@ -48,6 +49,8 @@ class RowGraph:
         The log density that a censored variable has without bounds.
     side : TensorVariable or None
         Whether a censored variable is at its upper bound (1), at its lower bound (−1), or between (0).
+    first, second : TensorVariable or None
+        The mean of an observation without bounds, and of its square, where there are formulas.
     """
 
     output: TensorVariable
@@ -58,9 +61,11 @@ class RowGraph:
     rows: list[TensorVariable]
     uncensored: TensorVariable | None = None
     side: TensorVariable | None = None
+    first: TensorVariable | None = None
+    second: TensorVariable | None = None
 
 
-type Other = Literal["cumulative", "uncensored", "side"]
+type Other = Literal["cumulative", "uncensored", "side", "first", "second"]
 """Quantities of a row besides its log density."""
 
 type _Cut = tuple[RowGraph, list[TensorVariable]]
@@ -104,10 +109,29 @@ def row_graph(variable: TensorVariable, argument: TensorVariable) -> _Cut:
         found |= {"uncensored": log_probability(free, y), "side": censored_sides(alone, y)}
     # A bound that may be infinite is no number of a row; one that is clipped is.
     inner = {each.name for each in ancestors(bounds(alone))}
+    moments, cumulative = _moments(free), _cumulative(free, y)
+    for more in (moments | cumulative, cumulative, moments):
+        try:
+            return _cut_graph(found | more, argument, leaves, inner)
+        except (NotImplementedError, TypeError, ValueError, RowsMixedError):
+            continue
+    return _cut_graph(found, argument, leaves, inner)
+
+
+def _moments(variable: TensorVariable) -> dict[str, TensorVariable]:
+    """Return the mean of a random variable and of its square; nothing without formulas."""
     try:
-        return _cut_graph(found | {"cumulative": log_below(free, y)}, argument, leaves, inner)
-    except (NotImplementedError, TypeError, ValueError, RowsMixedError):
-        return _cut_graph(found, argument, leaves, inner)
+        return dict(zip(("first", "second"), mean_and_square(variable), strict=True))
+    except NotImplementedError:
+        return {}
+
+
+def _cumulative(variable: TensorVariable, value: TensorVariable) -> dict[str, TensorVariable]:
+    """Return the logarithm of the distribution function; nothing where PyMC has none."""
+    try:
+        return {"cumulative": log_below(variable, value)}
+    except (NotImplementedError, TypeError, ValueError):
+        return {}
 
 
 def _cut_graph(
@@ -135,7 +159,8 @@ def _cut_graph(
         return _length(of_model(each), axis)
 
     f = pt.dvector("latent")
-    y = pt.vector("seen", dtype=every[0].type.dtype if "y" not in behind else behind["y"].type.dtype)
+    dtype = every[0].type.dtype if "y" not in behind else behind["y"].type.dtype
+    y = pt.vector("seen", dtype="float64" if dtype.startswith("float") else dtype)
     moving = {behind["f"]: f} | ({behind["y"]: y} if "y" in behind else {})
     own = [behind[new.name] for new in leaves.values() if new.name in behind]
     rows = {each: pt.dvector(f"row_{i}") for i, each in enumerate(own) if each.name not in inner}
@@ -154,6 +179,8 @@ def _cut_graph(
             rows=[*also.values(), *cut.inputs],
             uncensored=others.get("uncensored"),
             side=others.get("side"),
+            first=others.get("first"),
+            second=others.get("second"),
         )
         return graph, [of_model(each) for each in (*also, *cut.parts)]
 

@@ -31,12 +31,11 @@ from pymc_gpep.likelihoods.one_function import OneFunction
 from pymc_gpep.likelihoods.standard_likelihood import reading_of
 from pymc_gpep.structure.univariate.argument import argument_of_variable
 from pymc_gpep.structure.univariate.density import RowDensity, row_graph
-from pymc_gpep.structure.univariate.outcomes import count_moments, number_moments
+from pymc_gpep.structure.univariate.outcomes import average_moments, count_moments, number_moments
 from pymc_gpep.structure.univariate.row_cut import RowsMixedError
 
 __all__ = ["ANY_UNIVARIATE", "UnivariateLikelihood"]
 
-_NODES = 32  # of averages over a latent value, for moments of observations
 _PLACES = np.array([0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0])  # latent values at which an observation is looked at
 
 
@@ -172,22 +171,29 @@ class UnivariateLikelihood(OneFunction):
         return np.where(side < 0.0, 0.0, low), np.where(side > 0.0, 1.0, high)
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        """By integrals or sums over an observation, censored or not; NaN where these do not converge."""
+        """Moments by their formulas, or by integrals or sums over an observation, censored or not.
+
+        A moment that is infinite is ∞; one that does not exist, or whose integral does not converge, is NaN.
+        """
         density = self._known
+        formulas = density.graph.first is not None
         censored = density.graph.uncensored is not None
         values = partial(density.other, "uncensored") if censored else density.values
-        location, sd = mean[:, 0], np.sqrt(cov[:, 0, 0])
-        z, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-        f = (location + sd * z[:, None]).ravel()
-        parameters = np.tile(self.parameters, (1, _NODES))
+        by_density = count_moments if self.observed_dtype == "int64" else number_moments
 
-        def log_density(y: NDArray[Any]) -> Array:
-            k = len(y)
-            found = values(np.tile(f, k), y.ravel(), np.tile(parameters, (1, k)))
-            return np.asarray(found).reshape(y.shape)
+        def moments(f: Array, rows: NDArray[np.intp]) -> Array:
+            own = self.parameters[:, rows]
+            if formulas:
+                y = np.zeros(len(f))
+                return np.stack([density.other(name, f, y, own) for name in ("first", "second")])
 
-        moments = (count_moments if self.observed_dtype == "int64" else number_moments)(log_density, f)
-        return np.asarray(np.einsum("k,jkm->jm", weights / weights.sum(), moments.reshape(2, _NODES, -1)))
+            def log_density(y: NDArray[Any]) -> Array:
+                found = values(np.tile(f, len(y)), y.ravel(), np.tile(own, (1, len(y))))
+                return np.asarray(found).reshape(y.shape)
+
+            return by_density(log_density, f)
+
+        return average_moments(moments, mean[:, 0], np.sqrt(cov[:, 0, 0]))
 
     def scores(self, observed: Observed, p: Array, moments: Array | None) -> dict[str, Array]:
         """The squared error of the predictive mean."""

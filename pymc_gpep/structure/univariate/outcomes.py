@@ -1,6 +1,6 @@
-"""Moments of an observation given its latent value, by integrating a density or summing probabilities."""
+"""Moments of an observation: given its latent value by integrals of a density, and averaged over latent values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from scipy.special import expit
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["count_moments", "number_moments"]
+__all__ = ["average_moments", "count_moments", "number_moments"]
 
 type _LogDensity = Callable[[NDArray[Any]], Array]
 """log p (k, n) of observations (k, n)."""
@@ -20,10 +20,137 @@ _LONGEST = 1100  # doublings
 _GOLDEN = 0.5 * (np.sqrt(5.0) - 1.0)
 _FEWEST, _MOST = 32, 1024  # nodes on either side of a mode
 _MOST_COUNTS = 4096  # that are summed one by one
+_EACH = 256.0  # counts on either side of a mode that are summed one by one where there are more
+_PANEL = 64  # steps of a panel beyond them
 _PARTS = 8  # of the counts at a time, to save memory
-_NEAR = 512  # counts on either side of a mode, by ever larger steps
 _SAME = 1e-7
 _NORMALISED = 1e-4  # error of ∫ p dy
+_HEAVY = 8.0  # Largest exponent of a tail that is added, of a probability to exceed y that falls as y to it.
+_SLOWEST = 0.01  # Excess of that exponent over the power of a moment, below which the moment is infinite.
+_REACH, _FAR = 9.0, 45.0  # Standard deviations of a latent value: a range at first, and the widest one.
+_STEP = 0.5  # Distance of latent values in standard deviations, at first.
+_FINEST = 0.02
+_AGREE = 1e-6  # Largest relative change of an average that is kept.
+_TINY = 1e-14  # Share of an average at an end of the range that counts as zero.
+_UNSEEN = 1e-6  # Largest share of an average that may come from latent values whose moments were not computed.
+_STRAIGHT = 1e-5  # Change of the slope of the logarithm of a moment below which the logarithm is straight.
+_HUGE = 690.0  # Logarithm of a moment, beside which an infinite one is an overflow.
+_ROWS = 64  # Rows that are averaged at a time, to save memory.
+
+
+def average_moments(moments: Callable[[Array, NDArray[np.intp]], Array], mean: Array, sd: Array) -> Array:
+    """Return the mean of an observation, and of its square, (2, m), averaged over normal latent values.
+
+    The average is a sum over latent values at equal steps, which converges fast. A moment that is not a number at a
+    latent value is continued from its neighbours. If it is more than a negligible part of the average, the average is
+    NaN.
+
+    Parameters
+    ----------
+    moments : callable
+        Moments (2, k) given latent values (k,) of rows with these numbers (k,).
+    mean, sd : array (m,)
+        Means and standard deviations of the latent values.
+    """
+    out = np.full((2, len(mean)), np.nan)
+    for begin in range(0, len(mean), _ROWS):
+        rows = np.arange(begin, min(begin + _ROWS, len(mean)))
+        point = sd[rows] == 0.0
+        if point.any():
+            out[:, rows[point]] = moments(mean[rows[point]], rows[point])
+        if (wide := rows[~point]).size:
+            out[:, wide] = _averaged(moments, mean[wide], sd[wide], wide)
+    return out
+
+
+def _averaged(
+    moments: Callable[[Array, NDArray[np.intp]], Array], mean: Array, sd: Array, rows: NDArray[np.intp]
+) -> Array:
+    def at(z: Array, chosen: NDArray[np.intp]) -> Array:
+        f = mean[chosen] + sd[chosen] * z[:, None]
+        return moments(f.ravel(), np.tile(rows[chosen], len(z))).reshape(2, len(z), -1)
+
+    every = np.arange(len(rows))
+    reach, z = _REACH, np.arange(-_REACH, _REACH + 0.5 * _STEP, _STEP)
+    values = at(z, every)
+    while reach < _FAR and not _ended(z, values):
+        further = np.arange(reach + _STEP, 1.6 * reach + _STEP, _STEP)
+        reach = further[-1]
+        values = np.concatenate([at(-further[::-1], every), values, at(further, every)], axis=1)
+        z = np.concatenate([-further[::-1], z, further])
+    out = np.full((2, len(rows)), np.nan)
+    left, step = every, _STEP
+    before = _sum(z, values)
+    while step > _FINEST and left.size:
+        step *= 0.5
+        between = z[:-1] + step
+        fine = np.empty((2, 2 * len(z) - 1, left.size))
+        fine[:, ::2], fine[:, 1::2] = values, at(between, left)
+        z = np.linspace(z[0], z[-1], fine.shape[1])
+        now = _sum(z, fine)
+        with np.errstate(invalid="ignore"):
+            scale = np.stack([np.sqrt(np.abs(now[1])), np.abs(now[1])])
+            same = (now == before) | np.isnan(now) & np.isnan(before) | (np.abs(now - before) <= _AGREE * scale)
+        done = same.all(axis=0)
+        out[:, left[done]] = now[:, done]
+        left, before, values = left[~done], now[:, ~done], fine[:, :, ~done]
+    return out
+
+
+def _log_terms(z: Array, values: Array) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return logarithms of the terms of sums (k, m), which of them are guesses, and which are infinite in truth.
+
+    Beyond the last moment that was computed, its logarithm is continued by a straight line. That is no guess if it was
+    straight before.
+    """
+    with np.errstate(all="ignore"):
+        log = np.log(np.abs(values))
+    seen = np.isfinite(values)
+    guess, infinite = ~seen & ~np.isposinf(log), np.isposinf(log)
+    middle = len(z) // 2
+    for side in (range(middle, len(z)), range(middle, -1, -1)):
+        last, slope, bend = np.full((3, log.shape[1]), np.nan)
+        for i in side:
+            with np.errstate(invalid="ignore"):
+                rise = log[i] - last
+                bend = np.where(seen[i], np.abs(rise - slope), bend)
+            beyond = ~seen[i] & ~np.isnan(last)
+            infinite[i] &= ~(beyond & (last > _HUGE))
+            guess[i] &= ~(beyond & (bend <= _STRAIGHT))
+            slope = np.where(seen[i], rise, slope)
+            last = np.where(seen[i], log[i], np.where(beyond, last + np.nan_to_num(slope, neginf=0.0), last))
+            log[i] = np.where(beyond, last, log[i])
+    return log - 0.5 * z[:, None] ** 2, guess, infinite
+
+
+def _ended(z: Array, values: Array) -> bool:
+    """Return whether the terms of all sums are negligible at both ends of the range."""
+    for each in values:
+        log, _, infinite = _log_terms(z, each)
+        with np.errstate(invalid="ignore"):
+            top = np.nanmax(np.where(np.isfinite(log), log, -np.inf), axis=0)
+            ends = np.fmax(log[0], log[-1]) > top + np.log(_TINY)
+        if (ends & ~infinite.any(axis=0)).any():
+            return False
+    return True
+
+
+def _sum(z: Array, values: Array) -> Array:
+    """Return the averages (2, m) of moments (2, k, m) at latent values z (k,)."""
+    out = []
+    for each in values:
+        log, guess, infinite = _log_terms(z, each)
+        with np.errstate(all="ignore"):
+            sign = np.where(np.isfinite(each), np.sign(each), np.where(np.signbit(each), -1.0, 1.0))
+            top = np.nanmax(np.where(np.isfinite(log), log, -np.inf), axis=0)
+            top = np.where(np.isfinite(top), top, 0.0)
+            terms = np.where(np.isneginf(log), 0.0, np.exp(log - top))
+            whole = terms.sum(axis=0)
+            average = (sign * terms).sum(axis=0) * np.exp(top) * (z[1] - z[0]) / np.sqrt(2.0 * np.pi)
+            lost = ~(np.where(guess, terms, 0.0).sum(axis=0) <= _UNSEEN * whole)
+            average = np.where(infinite.any(axis=0), np.inf, average)
+        out.append(np.where(lost, np.nan, average))
+    return np.stack(out)
 
 
 def _places(f: Array, round_off: bool) -> Array:
@@ -87,6 +214,39 @@ def _width(log_density: _LogDensity, mode: Array, top: Array) -> Array:
     return found
 
 
+def _tails(
+    log_density: _LogDensity, mode: Array, top: Array, ends: tuple[Array, Array], round_off: bool
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Return ∫ p yᵏ dy (3, n) beyond the ends, where p falls as a power of y, and which of them are infinite.
+
+    An infinite one is ∞; NaN for a mean whose parts are ∞ and −∞.
+    """
+    found, infinite = np.zeros((2, 3, mode.size))
+    for end in ends:
+        length, sign = np.abs(end - mode), np.sign(end - mode)
+        places = mode + np.array([[1.0], [0.5]]) * (end - mode)
+        log_p, log_half = log_density(np.round(places) if round_off else places)
+        exponent = (log_half - log_p) / np.log(2.0) - 1.0
+        heavy = np.isfinite(exponent) & (exponent < _HEAVY) & (log_p < top - 0.9 * _DROP)
+        about_mode = [
+            np.where(exponent > k + _SLOWEST, np.exp(log_p) * length ** (k + 1) / (exponent - k) * sign**k, 0.0)
+            for k in range(3)
+        ]
+        powers = np.stack(
+            [
+                about_mode[0],
+                mode * about_mode[0] + about_mode[1],
+                mode**2 * about_mode[0] + 2.0 * mode * about_mode[1] + about_mode[2],
+            ]
+        )
+        found = found + np.where(heavy, powers, 0.0)
+        for k in range(3):
+            slow = heavy & (exponent <= k + _SLOWEST)
+            found[k] = np.where(slow, found[k] + np.inf * sign**k, found[k])
+            infinite[k] += slow
+    return found, infinite > 0.0
+
+
 def number_moments(log_density: _LogDensity, f: Array) -> Array:
     """Mean of a real observation, and of its square, (2, n), given latent values (n,); NaN where they cannot be had.
 
@@ -98,7 +258,9 @@ def number_moments(log_density: _LogDensity, f: Array) -> Array:
         at_zero = np.exp(np.where(places == 0.0, values, -np.inf).max(axis=0))
         values = np.where(places == 0.0, -np.inf, values)
         mode, top = _mode(log_density, places, values, round_off=False)
-        low, high = _ends(log_density, mode, top, _width(log_density, mode, top))
+        width = _width(log_density, mode, top)
+        low, high = _ends(log_density, mode, top, width)
+        tails, infinite = _tails(log_density, mode, top, (low, high), round_off=False)
         out = np.full((2, f.size), np.nan)
         before: Array | None = None
         count = _FEWEST
@@ -115,13 +277,14 @@ def number_moments(log_density: _LogDensity, f: Array) -> Array:
                 p = np.where(np.isfinite(value), np.exp(value), 0.0) * slope * np.abs(length)
                 total = total + np.stack([p.sum(0), (p * y).sum(0), (p * y * y).sum(0)])
             if before is not None:
-                size = np.stack([total[0], np.sqrt(total[0] * total[2]), total[2]])  # a mean may be 0
-                done = (np.abs(total - before) <= _SAME * (size + 1e-12)).all(axis=0)
-                wholes = np.stack([total[0], total[0] + at_zero])
+                spread = np.where(infinite[2], np.abs(total[1]) + total[0] * width, np.sqrt(total[0] * total[2]))
+                size = np.stack([total[0], spread, total[2]])  # a mean may be 0
+                done = (infinite | (np.abs(total - before) <= _SAME * (size + 1e-12))).all(axis=0)
+                wholes = np.stack([total[0], total[0] + at_zero]) + tails[0]
                 right = np.abs(wholes - 1.0) < _NORMALISED
                 done &= right.any(axis=0)
                 whole = np.where(right[0], *wholes)
-                out = np.where(done & np.isnan(out), total[1:] / whole, out)
+                out = np.where(done & np.isnan(out), (total + tails)[1:] / whole, out)
                 if done.all():
                     break
             before = total
@@ -138,26 +301,22 @@ def count_moments(log_density: _LogDensity, f: Array) -> Array:
         ends = _whole_ends(log_density, mode, top)
         beyond = np.where((places < ends[0]) | (places > ends[1]), _peaks(values), -np.inf)
         other, its_top = _mode(log_density, places, beyond, round_off=True)
-        windows = [(mode, *ends)]
+        total, windows = np.zeros((3, f.size)), [(mode, *ends)]
         if (counts := its_top > top - _DROP).any():
-            other = np.where(counts, other, mode)
-            windows.append((other, *_whole_ends(log_density, other, top)))
-        low = np.stack([each[1] for each in windows]).min(axis=0)
-        high = np.stack([each[2] for each in windows]).max(axis=0)
-        longest = int(np.max(high - low, initial=0.0))
-        if longest < _MOST_COUNTS:
-            y = low + np.arange(longest + 1)[:, None]
-        else:
-            y = np.concatenate([_grid(*each) for each in windows])
-        y = np.sort(np.minimum(y, high), axis=0)
-        # Sums by the rule of trapezoids: a number of which both neighbours are there counts once.
-        gaps = np.pad(np.diff(y, axis=0), ((1, 1), (0, 0)), constant_values=1.0)
-        value = np.concatenate([log_density(part) for part in np.array_split(y, min(_PARTS, len(y)))])
-        p = np.where(np.isfinite(value), np.exp(value), 0.0) * 0.5 * (gaps[1:] + gaps[:-1])
-        total = p.sum(axis=0)
-        mean = (p * y).sum(axis=0) / total
-        square = (p * (y - mean) ** 2).sum(axis=0) / total + mean**2
-    return np.where(np.abs(total - 1.0) < _NORMALISED, np.stack([mean, square]), np.nan)
+            low, high = _whole_ends(log_density, other, its_top)
+            # The windows do not overlap.
+            low = np.where(other > mode, np.maximum(low, ends[1] + 1.0), low)
+            high = np.where(counts, np.where(other < mode, np.minimum(high, ends[0] - 1.0), high), low - 1.0)
+            windows.append((other, low, high))
+        for centre, low, high in windows:
+            for offsets, weights in _offsets(float(np.max(np.maximum(high - centre, centre - low), initial=0.0))):
+                y = centre + offsets[:, None]
+                value = log_density(y)
+                p = np.where(np.isfinite(value) & (y >= low) & (y <= high), np.exp(value), 0.0) * weights[:, None]
+                total += np.stack([p.sum(axis=0), (p * y).sum(axis=0), (p * y * y).sum(axis=0)])
+        tails, _ = _tails(log_density, mode, top, ends, round_off=True)
+        whole, *moments = total + tails
+        return np.where(np.abs(whole - 1.0) < _NORMALISED, np.stack(moments) / whole, np.nan)
 
 
 def _peaks(values: Array) -> Array:
@@ -166,12 +325,24 @@ def _peaks(values: Array) -> Array:
     return np.where((values > walled[:-2]) & (values >= walled[2:]), values, -np.inf)
 
 
-def _grid(mode: Array, low: Array, high: Array) -> Array:
-    """Whole numbers between ends at equal steps, and more of them near a mode and near the lower end."""
-    step = np.maximum(1.0, np.ceil((high - low + 1.0) / _MOST_COUNTS))
-    near = np.round(np.geomspace(1.0, np.maximum(high - low, 1.0), _NEAR))
-    whole = low + step * np.arange(_MOST_COUNTS)[:, None]
-    return np.clip(np.concatenate([whole, mode - near, mode[None], mode + near, low + near]), low, high)
+def _offsets(longest: float) -> Iterator[tuple[Array, Array]]:
+    """Yield distances of whole numbers from a mode and weights of sums over all of them, in parts to save memory.
+
+    Near the mode each number counts. Further off there are panels, each twice as long as the one before, with as many
+    nodes of Simpson's rule.
+    """
+    near = longest if longest < _MOST_COUNTS else _EACH
+    exact = np.arange(-near, near + 1.0)
+    weights = np.ones(exact.size)
+    if near < longest:
+        weights[[0, -1]] = 0.5
+    yield from zip(np.array_split(exact, _PARTS), np.array_split(weights, _PARTS), strict=True)
+    while near < longest:
+        step = near / _PANEL
+        offsets = near + step * np.arange(_PANEL + 1)
+        weights = step / 3.0 * np.r_[1.0, np.tile([4.0, 2.0], _PANEL // 2 - 1), 4.0, 1.0]
+        yield np.r_[-offsets[::-1], offsets], np.r_[weights[::-1], weights]
+        near *= 2.0
 
 
 def _whole_ends(log_density: _LogDensity, mode: Array, top: Array) -> tuple[Array, Array]:
@@ -180,7 +351,7 @@ def _whole_ends(log_density: _LogDensity, mode: Array, top: Array) -> tuple[Arra
         reach = np.ones_like(mode)
         for _ in range(64):
             value = log_density((mode + sign * reach)[None])[0]
-            short = np.isfinite(value) & (value > top - _DROP) & (reach < 1e9)
+            short = np.isfinite(value) & (value > top - _DROP) & (reach < 1e12)
             if not short.any():
                 break
             reach = np.where(short, 2.0 * reach, reach)

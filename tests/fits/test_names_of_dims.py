@@ -1,0 +1,83 @@
+"""Dims of a model whose names results of a fit use, and labels of rows that are missing."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_array_equal
+
+import pymc_gpep as gpep
+from pymc_gpep.fits.labels import check_dims
+from pymc_gpep.structure import StructureError, read_classifier
+
+N = 8
+GROUP = np.arange(N) % 2
+LABELS = (np.arange(N) > 3).astype(int)
+
+
+def model_of(rows="row", groups="group", labels=None, observe=None):
+    coords = {rows: np.arange(N) if labels is None else labels} | {groups: list("ab")}
+    with pm.Model(coords=coords) as model:
+        u = pm.Normal("u", 0.0, 1.0, dims=groups)
+        if observe is None:
+            pm.Bernoulli("y", logit_p=u[GROUP], observed=LABELS, dims=rows)
+        else:
+            observe(u[GROUP], rows)
+    return model
+
+
+@pytest.mark.parametrize("rows", ["class", "mean", "variance", "node", "moment", "new_point", "p", "error", "y_mean"])
+def test_dim_of_rows_that_results_use_is_refused(rows):
+    with pytest.raises(StructureError, match=f"'y' has the dim '{rows}'.*'{rows}_label', say"):
+        check_dims(read_classifier(model_of(rows)))
+    check_dims(read_classifier(model_of(f"{rows}_label")))
+
+
+@pytest.mark.parametrize("groups", ["node", "moment"])
+def test_dim_of_an_effect_that_results_use_is_refused(groups):
+    with pytest.raises(StructureError, match=f"'u' has the dim '{groups}'"):
+        check_dims(read_classifier(model_of(groups=groups)))
+
+
+def test_dim_that_no_result_of_the_model_uses_is_taken():
+    check_dims(read_classifier(model_of(groups="class")))
+
+    def counts(f, rows):
+        pm.Poisson("y", pm.math.exp(f), observed=LABELS, dims=rows)
+
+    check_dims(read_classifier(model_of("class", observe=counts)))
+
+
+def test_fit_refuses_such_a_dim():
+    with pytest.raises(StructureError, match="'y' has the dim 'mean'"):
+        pm.fit(model=model_of("mean"), method="ep", progressbar=False)
+
+
+@pytest.mark.parametrize("labels", [[np.nan, *range(N - 1)], np.array(["NaT"] + ["2020-01-01"] * (N - 1), "M8[ns]")])
+def test_fit_with_missing_labels_of_rows_is_read(labels):
+    model = model_of(labels=labels)
+    fit = pm.fit(model=model, method="ep", progressbar=False)
+    again = gpep.from_datatree(fit.to_datatree(), model)
+    assert_array_equal(again.latent["mean"], fit.latent["mean"])
+
+
+@pytest.mark.parametrize("name", ["weight", "evidence", "log_posterior"])
+def test_hyperparameter_keeps_a_name_that_nodes_have(name):
+    with pm.Model() as model:
+        u = pm.Normal("u", 0.0, pm.HalfNormal(name, 1.0), shape=2)
+        pm.Bernoulli("y", logit_p=u[GROUP], observed=LABELS)
+    fit = pm.fit(model=model, method="ep", hyper="grid", progressbar=False)
+    expected = np.exp(fit.hyper_posterior.theta[:, 0])
+    assert_array_equal(fit.nodes[name], expected)
+    numbers = {"weight": fit.hyper_posterior.weights} | {
+        key: [getattr(each, key) for each in fit.hyper_posterior.nodes] for key in ("evidence", "log_posterior")
+    }
+    assert_array_equal(fit.nodes.coords[f"node_{name}"], numbers[name])
+    assert gpep.from_datatree(fit.to_datatree(), model).log_evidence == fit.log_evidence
+
+
+@pytest.mark.parametrize("name", ["node", "moment"])
+def test_variable_whose_name_results_use_is_refused(name):
+    with pm.Model() as model:
+        pm.Bernoulli("y", logit_p=pm.Normal(name, 0.0, 1.0, shape=2)[GROUP], observed=LABELS)
+    with pytest.raises(StructureError, match=f"has a variable '{name}'"):
+        check_dims(read_classifier(model))
