@@ -145,9 +145,12 @@ def _rows_left_out(
     with RowProgress("Leaving out", len(weights) * (wanted.stop - wanted.start), progressbar) as progress:
         for s, functions in enumerate(fit.functions(gp)):
             left_out, y, likelihood = functions.left_out(), functions.labels, functions.likelihood
-            for rows, mean, cov in _within(left_out, wanted):
+            for rows, mean, cov, log_density in _within(left_out, wanted):
                 own = likelihood.at(rows)
-                without[s, rows] = log_predictive(own, mean, cov, y[rows], tolerance=tolerance)
+                alone = log_predictive(own, mean, cov, y[rows], tolerance=tolerance)
+                if log_density is not None:
+                    alone = np.where(np.isnan(log_density), alone, log_density)
+                without[s, rows] = alone
                 if ends is not None:
                     ends[:, s, rows] = own.ends(y[rows], mean, cov)
                 own_mean, own_cov = functions.at_rows(rows)
@@ -177,11 +180,11 @@ def _rows_left_out(
 
 def _within(left_out: Iterable[LeftOut], wanted: slice) -> Iterator[LeftOut]:
     """Yield what is left out at rows that are wanted."""
-    for rows, mean, cov in left_out:
+    for rows, mean, cov, log_density in left_out:
         cut = slice(max(rows.start, wanted.start), min(rows.stop, wanted.stop))
         if cut.start < cut.stop:
             own = slice(cut.start - rows.start, cut.stop - rows.start)
-            yield LeftOut(cut, mean[own], cov[own])
+            yield LeftOut(cut, mean[own], cov[own], None if log_density is None else log_density[own])
 
 
 def _drawn_between(below: Array, at: Array) -> Array:
@@ -210,8 +213,7 @@ def _groups_left_out(
     with RowProgress("Leaving out", len(weights) * n_rows, progressbar) as progress:
         for s, functions in enumerate(fit.functions(gp)):
             for g, rows in enumerate(chosen.rows):
-                likelihood, labels = functions.likelihood.at(rows), functions.labels[rows]
-                found[:, s, g] = left_out_group(functions.group(rows), likelihood, labels, draws, tolerance)
+                found[:, s, g] = left_out_group(functions.group(rows), draws, tolerance)
                 progress.advance(len(rows))
     without, within, error, pareto_k = found
     log_weights = np.log(weights)[:, None]

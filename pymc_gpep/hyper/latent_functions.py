@@ -13,7 +13,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.sparse_contract import LeftOut
 
-__all__ = ["GroupOfRows", "LatentFunctions", "NewRows", "Reach", "without_common"]
+__all__ = ["GroupOfRows", "Labelled", "LatentFunctions", "NewRows", "Reach", "without_common"]
 
 
 class NewRows(NamedTuple):
@@ -49,6 +49,18 @@ class GroupOfRows(NamedTuple):
     """Sites of the rows."""
     weights: Array
     """The force ν − Πμ of the sites, (c, m)."""
+    own: "Labelled"
+    """What is left out."""
+    others: "tuple[Labelled, NDArray[np.intp], Labelled] | None" = None
+    """Where sites stand for other observations as well: all of them, places (k,) of the others among the rows, and these.
+    None without others."""
+
+
+class Labelled(NamedTuple):
+    """Observations with their likelihood."""
+
+    likelihood: Likelihood
+    labels: Observed
 
 
 class LatentFunctions(ABC):
