@@ -164,9 +164,11 @@ def _rows_left_out(
     with RowProgress("Refitting without", len(weights) * refitted.size, progressbar) as progress:
         for s, functions in enumerate(fit.functions(gp) if refitted.size else ()):
             for i in refitted:
-                mean, cov, succeeded = functions.refitted(int(i))
+                (_, mean, cov, log_density), succeeded = functions.refitted(int(i))
                 likelihood, y = functions.likelihood.at([i]), functions.labels[[i]]
-                without[s, [i]] = log_predictive(likelihood, mean, cov, y, tolerance=tolerance)
+                if log_density is None:
+                    log_density = log_predictive(likelihood, mean, cov, y, tolerance=tolerance)
+                without[s, [i]] = log_density
                 if ends is not None:
                     ends[:, s, [i]] = likelihood.ends(y, mean, cov)
                 converged = converged and succeeded

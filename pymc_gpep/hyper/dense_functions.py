@@ -143,7 +143,7 @@ class DenseFunctions(LatentFunctions):
         moments = self.solution.mean[:, rows], posterior.root_among(rows)
         return GroupOfRows(*moments, sites, posterior.weights[:, rows], own)
 
-    def refitted(self, i: int) -> tuple[Array, Array, bool]:
+    def refitted(self, i: int) -> tuple[LeftOut, bool]:
         """See `LatentFunctions`."""
         solution, prior = self.solution, self.posterior.prior
         others = np.delete(np.arange(len(solution.labels)), i)
@@ -153,7 +153,7 @@ class DenseFunctions(LatentFunctions):
             likelihood=solution.likelihood.at(others), prior_type=rest.maker,
         )  # fmt: skip
         mean, cov = again.posterior.at_left_out(prior, i)
-        return mean.T, cov, again.convergence.converged
+        return LeftOut(slice(i, i + 1), mean.T, cov), again.convergence.converged
 
     def among_fitted(self) -> Reach:
         """See `LatentFunctions`."""

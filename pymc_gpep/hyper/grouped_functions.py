@@ -126,17 +126,20 @@ class GroupedFunctions(DenseFunctions):
             places[some] = np.arange(len(some))
             yield rows, places[ids], *self._parts(np.concatenate(others), group)
 
-    def refitted(self, i: int) -> tuple[Array, Array, bool]:
+    def refitted(self, i: int) -> tuple[LeftOut, bool]:
         """See `LatentFunctions`."""
         of, j = self._groups.of, self._groups.of[i]
         if np.count_nonzero(of == j) == 1:
             return super().refitted(int(j))
         prior, others = self.posterior.prior, np.delete(np.arange(self.n_points), i)
         likelihood, labels = self._parts(others, of[others])
-        again = self._approximator.solve(
-            prior.array, prior.mean, labels, likelihood=likelihood, prior_type=prior.maker
-        )
-        return again.mean[:, j][None], again.cov[[j]], again.convergence.converged
+        again = self._approximator.solve(prior.array, prior.mean, labels, likelihood=likelihood, prior_type=prior.maker)
+        mean, cov = (each[[j]] for each in leave_one_out_moments(self._approximator, again))
+        moments = mean[:, 0], cov[:, 0, 0]
+        whole = _averages(self.solution.likelihood.at([j]), self.solution.labels[[j]], *moments)
+        rest = _averages(likelihood.at([j]), labels[[j]], *moments)
+        left_out = LeftOut(slice(i, i + 1), again.mean[:, [j]].T, again.cov[[j]], whole[0] - rest[0])
+        return left_out, again.convergence.converged
 
     def group(self, rows: NDArray[np.intp]) -> GroupOfRows:
         """See `LatentFunctions`."""

@@ -160,8 +160,8 @@ class LatentFunctions(ABC):
         raise NotImplementedError("Groups of rows are left out of posteriors of all rows together, which this has not.")
 
     @abstractmethod
-    def refitted(self, i: int) -> tuple[Array, Array, bool]:
-        """Return mean (1, c) and covariance (1, c, c) at a row by a fit to the others, and whether that converged.
+    def refitted(self, i: int) -> tuple[LeftOut, bool]:
+        """Return a row by a fit to the others, and whether that converged.
 
         Raises
         ------

@@ -75,7 +75,8 @@ class RowGroups:
             The groups that they are in, each with one row at least.
         """
         own = likelihood.at(rows)
-        given = Rows(of, y[rows], self.alike[rows], lambda at: pt.constant(own.parameters[:, at]))
+        known = own.parameters if own.has_parameters else np.zeros((0, len(rows)))
+        given = Rows(of, y[rows], self.alike[rows], lambda at: pt.constant(known[:, at]))
         found = grouped_rows(own, given)
         (parameters,) = evaluate([found.parameters])
         return found.likelihood.given(parameters), found.labels
