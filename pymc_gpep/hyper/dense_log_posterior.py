@@ -164,7 +164,11 @@ class DenseLogPosterior(LogPosterior):
     @property
     def algebra(self) -> str:
         """See `LogPosterior`."""
-        return str(self._prior_type.algebra(self.n_points, self.classifier.n_normals))
+        found = str(self._prior_type.algebra(self.n_points, self.classifier.n_normals))
+        if self.classifier.groups is None:
+            return found
+        shared = f"{self.classifier.n_points} rows have {self.n_points} different latent values."
+        return f"{found} {shared}" if found else shared
 
     def heading(self, trace: Trace, solution: Solution, converged: bool) -> str:
         """See `LogPosterior`."""

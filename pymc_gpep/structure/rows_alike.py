@@ -13,10 +13,12 @@ import pytensor.sparse as ps
 import pytensor.tensor as pt
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
 from pytensor.sparse.math import Dot as SparseDot
 from pytensor.sparse.math import StructuredDot
 from pytensor.tensor.basic import AllocDiag, Eye, Join
@@ -104,8 +106,18 @@ class RowsOfGraph(Walk):
         return RowsOfGraph(list(self._stop), self._processes, self._data, n, at)
 
     def _value(self, variable: Variable) -> Any:
-        (found,) = evaluate(graph_replace([variable], dict(self._data), strict=False))
-        return found
+        """Return a value that depends on random variables by no more than their shapes."""
+        (known,) = graph_replace([variable], dict(self._data), strict=False)
+        if isinstance(known, Constant):
+            return known.data
+        behind = set(ancestors([known], blockers=self._stop))
+        found = [rv for rv in self._stop if rv in behind and rv not in self._processes]
+        try:
+            shapes = evaluate(get_symbolic_rv_shapes(found)) if found else []
+            given = {rv: np.zeros(shape, rv.type.dtype) for rv, shape in zip(found, shapes, strict=True)}
+            return evaluate([known], given)[0]
+        except StructureError:
+            raise CannotSplitError("depends on shapes of random variables") from None
 
     def _is_random(self, variable: Variable) -> bool:
         pending = [variable]
@@ -190,7 +202,7 @@ class RowsOfGraph(Walk):
 
     def _joined(self, parts: Sequence[Variable], roles: tuple[Role | None, ...], axis: int) -> TensorVariable:
         """Return parts with rows of their own one after another."""
-        lengths = [int(self._value(cast(TensorVariable, part).shape[axis])) for part in parts]
+        lengths = [self._length(cast(TensorVariable, part), axis) for part in parts]
         ends = np.cumsum([0, *lengths])
         if ends[-1] != self._n:
             raise CannotSplitError("has parts of other lengths")
@@ -246,7 +258,7 @@ class RowsOfGraph(Walk):
             return None
         if isinstance(index, Variable) and self._is_random(index):
             return None
-        length = self._length(cast(TensorVariable, source))
+        length = self._length(cast(TensorVariable, source), 0)
         places = np.asarray(self._value(pt.constant(np.arange(length))[index]))
         if places.shape != (self._n,):
             return None
@@ -257,9 +269,9 @@ class RowsOfGraph(Walk):
         self._note(inner.ids[places])
         return cast(TensorVariable, made[places])
 
-    def _length(self, source: TensorVariable) -> int:
-        static = source.type.shape[0]
-        try:
-            return int(self._value(source.shape[0])) if static is None else int(static)
-        except StructureError:
-            raise CannotSplitError("has a random length") from None
+    def _length(self, variable: TensorVariable, axis: int) -> int:
+        """Return the length of an axis, whatever the values of random variables are."""
+        static = variable.type.shape[axis]
+        if static is not None:
+            return int(static)
+        return int(self._value(variable.shape[axis]))

@@ -78,7 +78,7 @@ def case(request):
 
 
 def test_the_fit_says_what_it_is_by(case):
-    n = case.sparse.classifier.n_points
+    n = case.sparse.classifier.prior.n_points
     assert f"By a sparse precision: {n} rows of {case.sparse.classifier.n_normals} numbers" in str(case.sparse)
     assert "precision" not in str(case.dense)
 
