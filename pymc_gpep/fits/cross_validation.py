@@ -146,16 +146,19 @@ def _rows_left_out(
         for s, functions in enumerate(fit.functions(gp)):
             left_out, y, likelihood = functions.left_out(), functions.labels, functions.likelihood
             for rows, mean, cov, log_density in _within(left_out, wanted):
-                own = likelihood.at(rows)
-                alone = log_predictive(own, mean, cov, y[rows], tolerance=tolerance)
+                at, back = _different(functions.alike, rows)
+                chosen = at + rows.start
+                own, own_y = likelihood.at(chosen), y[chosen]
+                alone = log_predictive(own, mean[at], cov[at], own_y, tolerance=tolerance)
                 if log_density is not None:
-                    alone = np.where(np.isnan(log_density), alone, log_density)
-                without[s, rows] = alone
+                    alone = np.where(np.isnan(log_density[at]), alone, log_density[at])
+                without[s, rows] = alone[back]
                 if ends is not None:
-                    ends[:, s, rows] = own.ends(y[rows], mean, cov)
+                    ends[:, s, rows] = np.stack(own.ends(own_y, mean[at], cov[at]))[:, back]
                 own_mean, own_cov = functions.at_rows(rows)
-                within[s, rows] = log_predictive(own, own_mean.T, own_cov, y[rows], tolerance=tolerance)
-                progress.advance(len(y[rows]))
+                whole = log_predictive(own, own_mean.T[at], own_cov[at], own_y, tolerance=tolerance)
+                within[s, rows] = whole[back]
+                progress.advance(len(mean))
     log_weights = np.log(weights)[:, None]
     lpd = logsumexp(log_weights + within, axis=0)
     elpd = harmonic(log_weights, without)
@@ -178,6 +181,15 @@ def _rows_left_out(
     )
     elpd = harmonic(log_weights, without)[wanted]
     return summed_up(classifier, fit.name, lpd[wanted], elpd, converged, len(refitted), fit.rows is None, transforms)
+
+
+def _different(alike: NDArray[np.int64] | None, rows: slice) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the first of equal ones among some rows, (k,), and which of these each row is equal to, (B,)."""
+    if alike is None:
+        every = np.arange(rows.stop - rows.start)
+        return every, every
+    _, first, back = np.unique(alike[rows], return_index=True, return_inverse=True)
+    return first, back
 
 
 def _within(left_out: Iterable[LeftOut], wanted: slice) -> Iterator[LeftOut]:

@@ -14,6 +14,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.structure.row_groups import RowGroups
+from pymc_gpep.structure.rows_alike import combined
 
 __all__ = ["GroupedFunctions"]
 
@@ -50,6 +51,12 @@ class GroupedFunctions(DenseFunctions):
     def labels(self) -> Observed:
         """See `LatentFunctions`."""
         return self._rows[0]
+
+    @cached_property
+    def alike(self) -> NDArray[np.int64]:  # type: ignore[override]
+        """See `LatentFunctions`."""
+        _, y = np.unique(self.labels, return_inverse=True)
+        return combined(self._groups.of, self._groups.alike, y)
 
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
         """See `LatentFunctions`."""
@@ -106,12 +113,11 @@ class GroupedFunctions(DenseFunctions):
         Equal rows of a group are looked at once. The second of what is yielded is the place among the m rows of each
         row (n,), −1 of rows that come in another part.
         """
-        of, alike, y = self._groups.of, self._groups.alike, np.asarray(self.labels, np.float64)
+        of, ids = self._groups.of, self.alike
         order = np.argsort(of, kind="stable")
         counts = np.bincount(of)
         begins = np.cumsum(counts) - counts
-        _, first, ids = np.unique(np.stack([of, alike, y]), axis=1, return_index=True, return_inverse=True)
-        ids = ids.ravel()
+        first = np.unique(ids, return_index=True)[1]
         by_row = np.argsort(first)
         wanted = by_row[counts[of[first[by_row]]] > 1]
         while wanted.size:

@@ -139,6 +139,11 @@ class LatentFunctions(ABC):
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
         """Return means (c, B) and covariances (B, c, c) at some of the rows that were fitted."""
 
+    @property
+    def alike(self) -> NDArray[np.int64] | None:
+        """Numbers of the rows that were fitted, (n,), the same for rows that are equal; None if none are known to be."""
+        return None
+
     @abstractmethod
     def left_out(self) -> Iterator[LeftOut]:
         """Return all rows in order, part by part, each given the labels of all others.
