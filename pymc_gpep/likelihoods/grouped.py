@@ -27,6 +27,7 @@ from pymc_gpep.likelihoods.local_computations import (
     GaussianAverage,
     Kernel,
     ParameterSlopes,
+    PowersAverage,
     QuadraticBound,
     ScalarDensity,
 )
@@ -232,7 +233,12 @@ class GroupedLikelihood(OneFunction):
         return ScalarDensity(partial(self._sum, self.own.computation(ScalarDensity).derivatives))
 
     def _product(self, mean: Array, variance: Array, y: Array, parameters: Array, out: Array) -> None:
-        if self.log_concave:
+        if self.own.offers(PowersAverage):
+            members = self._members(parameters)
+            powers = np.stack([np.bincount(members.columns, members.weights * (members.y == k), len(mean)) for k in (1, 0)])
+            self.own.computation(PowersAverage).terms(mean, variance, powers, out)
+            out[0] += parameters[0]
+        elif self.log_concave:
             gaussian_average(self._density).terms(mean, variance, y, parameters, out)
         elif not variance.any():
             out[4] = np.nan

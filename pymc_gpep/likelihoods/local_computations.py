@@ -31,6 +31,7 @@ __all__ = [
     "PlainDensity",
     "PointAverage",
     "PointFactor",
+    "PowersAverage",
     "QuadraticBound",
     "RoughDensity",
     "RoughNormaliser",
@@ -221,6 +222,13 @@ class GaussianAverage(NamedTuple):
 
     D = 0 is allowed. Derivatives in D follow by the heat equation, ∂h/∂D = ½ (h″ + h′²).
     """
+
+
+class PowersAverage(NamedTuple):
+    """A product of densities of two classes averaged over a normal latent value, log ∫ p(1 | f)ᵃ p(0 | f)ᵇ N(f) df."""
+
+    terms: Kernel
+    """`(mean, variance, powers, out)`: as those of `GaussianAverage`, for powers a and b (2, n)."""
 
 
 class AverageLogDensity(NamedTuple):

@@ -1,7 +1,8 @@
 """Rows of groups as factors: the fewest that have the same product, by sufficient statistics where there are any.
 
-Bernoulli rows with a logistic link are a binomial, binomial rows one with the sum of trials, Poisson rows one with the
-sum of exposures, and normal rows a normal about their mean. Of other rows, those that are equal are one factor.
+Binomial rows are one with the sum of trials, Poisson rows one with the sum of exposures, and normal rows a normal about
+their mean. Of other rows, those that are equal are one factor: of two classes there are two factors in a group, and
+their product is a binomial.
 """
 
 import math
@@ -21,7 +22,6 @@ from pymc_gpep.likelihoods.censoring import UNBOUNDED
 from pymc_gpep.likelihoods.counts.binomial import BinomialLikelihood
 from pymc_gpep.likelihoods.grouped import Factors, GroupedLikelihood
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
 from pymc_gpep.likelihoods.numbers.location_scale import LogNormalLikelihood, NormalLikelihood
 from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
 from pymc_gpep.likelihoods.stacked import StackedLikelihood
@@ -92,11 +92,6 @@ def _count(likelihood: Likelihood) -> int:
     return len(likelihood.parameters) if likelihood.has_parameters else 0
 
 
-def _log_ways(trials: Array, successes: Array) -> Array:
-    """log C(n, k)."""
-    return np.asarray(gammaln(trials + 1.0) - gammaln(successes + 1.0) - gammaln(trials - successes + 1.0))
-
-
 def _sums(rows: Rows, values: Array) -> Array:
     return np.bincount(rows.of, values, rows.n_groups)
 
@@ -105,12 +100,6 @@ def _one_of_each(rows: Rows, y: object, parameters: object, constant: object) ->
     """One factor for each group."""
     g = rows.n_groups
     return Factors(np.arange(g), np.ones(g), y, parameters, constant)
-
-
-def _bernoulli(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Factors]:
-    trials, successes = _sums(rows, np.ones(len(rows.of))), _sums(rows, np.asarray(rows.y, np.float64))
-    factors = _one_of_each(rows, successes, trials[None], -_log_ways(trials, successes))
-    return GroupedLikelihood(inner=BinomialLikelihood(), count=1), factors
 
 
 def _binomial(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Factors]:
@@ -173,7 +162,6 @@ def _summed(values: TensorVariable, of: NDArray[np.int64], g: int) -> TensorVari
 
 
 _POOLS = {
-    LogitLikelihood: _bernoulli,
     BinomialLikelihood: _binomial,
     PoissonLikelihood: _poisson,
     NormalLikelihood: _normal,
