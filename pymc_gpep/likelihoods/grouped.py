@@ -32,10 +32,11 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 from pymc_gpep.likelihoods.one_function import OneFunction
+from pymc_gpep.likelihoods.standard_density import LOG_RATE, StandardProduct
 
 __all__ = ["Factors", "GroupedLikelihood"]
 
-_TOGETHER = 200_000  # factors times columns whose averages are computed at a time
+_TOGETHER = 20_000  # factors whose averages are computed at a time
 
 
 class Factors(NamedTuple):
@@ -158,8 +159,7 @@ class GroupedLikelihood(OneFunction):
         own = self.own
         if not own.offers(ScalarDensity):
             return ()
-        density = ScalarDensity(partial(self._sum, own.computation(ScalarDensity).derivatives))
-        found: list[object] = [density]
+        found: list[object] = [self._density]
         if own.offers(GaussianAverage):
             found.append(GaussianAverage(self._average))
         sums: tuple[type[AverageLogDensity | QuadraticBound], ...] = AverageLogDensity, QuadraticBound
@@ -228,23 +228,87 @@ class GroupedLikelihood(OneFunction):
         own = partial(self._sum, self.own.computation(GaussianAverage).terms)
         self._parted((mean, variance), y, parameters, out, (own, self._product))
 
+    def _prepared(self, parameters: Array) -> tuple[Kernel, Array]:
+        """Return derivatives of the log density as a function of latent values and numbers of groups, and these (1, g).
+
+        Averages ask for them at many latent values of the same groups.
+        """
+        members, n = self._members(parameters), parameters.shape[1]
+        slots = int(members.slots.max()) + 1
+        table, weights = np.zeros((slots, n), np.intp), np.zeros((slots, n))
+        table[members.slots, members.columns] = np.arange(len(members.columns))
+        weights[members.slots, members.columns] = members.weights
+        table = np.where(weights == 0.0, table[0], table)
+        kernel, constant = self.own.computation(ScalarDensity).derivatives, parameters[0]
+
+        def derivatives(f: Array, y: Array, numbers: Array, out: Array) -> None:
+            at = numbers[0].astype(np.intp)
+            chosen = table[:, at].ravel()
+            found = np.empty((4, len(chosen)))
+            kernel(np.tile(f, slots), members.y[chosen], np.ascontiguousarray(members.parameters[:, chosen]), found)
+            own = weights[:, at]
+            out[:] = np.where(own == 0.0, 0.0, own * found.reshape(4, *own.shape)).sum(axis=1)
+            out[0] += constant[at]
+
+        return derivatives, np.arange(n, dtype=np.float64)[None]
+
+    def _product(self, mean: Array, variance: Array, y: Array, parameters: Array, out: Array) -> None:
+        """Write terms of `GaussianAverage` of groups of several factors."""
+        left = np.arange(len(mean))
+        members = self._members(parameters)
+        if self.own.offers(PowersAverage):
+            powers = [np.bincount(members.columns, members.weights * (members.y == k), len(mean)) for k in (1, 0)]
+            self.own.computation(PowersAverage).terms(mean, variance, np.stack(powers), out)
+            out[0] += parameters[0]
+            return
+        if self.own.offers(StandardProduct):
+            same = self._standard(mean, variance, members, out)
+            out[0] += parameters[0]
+            left = np.flatnonzero(~same)
+        if not left.size:
+            return
+        derivatives, numbers = self._prepared(np.ascontiguousarray(parameters[:, left]))
+        given = mean[left], variance[left]
+        found = np.empty((5, left.size))
+        if self.log_concave:
+            gaussian_average(ScalarDensity(derivatives)).terms(*given, y[left], numbers, found)
+        elif not variance.any():
+            found[4] = np.nan
+            derivatives(given[0], y[left], numbers, found[:4])
+        else:
+            found = log_average_terms(_Cells(derivatives), *given, numbers)
+        out[:, left] = found
+
+    def _standard(self, mean: Array, variance: Array, members: _Members, out: Array) -> NDArray[np.bool_]:
+        """Write averages of groups whose product is in standard form again, without c, and return which these are."""
+        density, form = self.own.computation(StandardProduct)
+        n, columns, weights = len(mean), members.columns, members.weights
+        scale, offset, shapes, constant = form(members.y, members.parameters)
+        rate = density is LOG_RATE
+        apart = scale != scale[columns]
+        apart |= (shapes[1] != 0.0) if rate else (offset != offset[columns])
+        chosen = np.bincount(columns, apart, n) == 0.0
+        whole = np.stack([np.bincount(columns, weights * row, n) for row in shapes])
+        added = np.bincount(columns, weights * constant, n)
+        of, s = offset[:n], scale[:n]  # the first factor of each group
+        if rate:
+            top = np.full(n, -np.inf)
+            np.maximum.at(top, columns, offset)
+            of = top + np.log(np.bincount(columns, weights * np.exp(offset - top[columns]), n))
+            added += np.bincount(columns, weights * shapes[0] * offset, n) - whole[0] * of
+        some = np.flatnonzero(chosen)
+        found, scratch = np.empty((5, some.size)), np.empty((2, some.size))
+        with np.errstate(all="ignore"):
+            given = s[some] * mean[some] + of[some], s[some] ** 2 * variance[some]
+            density.average(*given, np.ascontiguousarray(whole[:, some]), found, scratch)
+        found *= s[some] ** np.arange(5)[:, None]
+        found[0] += added[some]
+        out[:, some] = found
+        return np.asarray(chosen)
+
     @property
     def _density(self) -> ScalarDensity:
         return ScalarDensity(partial(self._sum, self.own.computation(ScalarDensity).derivatives))
-
-    def _product(self, mean: Array, variance: Array, y: Array, parameters: Array, out: Array) -> None:
-        if self.own.offers(PowersAverage):
-            members = self._members(parameters)
-            powers = np.stack([np.bincount(members.columns, members.weights * (members.y == k), len(mean)) for k in (1, 0)])
-            self.own.computation(PowersAverage).terms(mean, variance, powers, out)
-            out[0] += parameters[0]
-        elif self.log_concave:
-            gaussian_average(self._density).terms(mean, variance, y, parameters, out)
-        elif not variance.any():
-            out[4] = np.nan
-            self._density.derivatives(mean, y, parameters, out[:4])
-        else:
-            out[:] = log_average_terms(_Cells(self._density.derivatives), mean, variance, parameters)
 
     def _placed(self, found: Array, members: _Members, out: Array) -> None:
         """Write slopes (p, ..., e) in parameters of factors at the rows of these."""

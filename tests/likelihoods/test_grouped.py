@@ -11,6 +11,7 @@ from scipy.special import expit, ndtr
 
 from pymc_gpep.likelihoods.complementary_log_log.likelihood import ComplementaryLogLogLikelihood
 from pymc_gpep.likelihoods.counts.binomial import BinomialLikelihood
+from pymc_gpep.likelihoods.counts.negative_binomial import NegativeBinomialLikelihood
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
@@ -18,12 +19,12 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
-from pymc_gpep.likelihoods.numbers.location_scale import LogNormalLikelihood, NormalLikelihood
+from pymc_gpep.likelihoods.numbers.location_scale import LogisticLikelihood, LogNormalLikelihood, NormalLikelihood
 from pymc_gpep.likelihoods.ordered.likelihood import OrderedLogitLikelihood
 from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
 from pymc_gpep.likelihoods.pooled_rows import Rows, grouped_rows
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
-from pymc_gpep.likelihoods.stacked import StackedLikelihood
+from pymc_gpep.likelihoods.times.gamma import GammaLikelihood
 
 OF = np.array([0, 0, 0, 1, 2, 2, 3, 3, 3, 3])
 MEAN, VARIANCE = np.array([0.3, -0.5, 1.2, 0.1]), np.array([0.8, 2.0, 0.5, 4.0])
@@ -77,6 +78,22 @@ CASES = {
     "log-normal": Case(
         LogNormalLikelihood(), np.exp(NUMBERS), np.vstack([np.full(N, 0.6), UNBOUNDED]),
         lambda f, y, p: stats.norm.logpdf(np.log(y), f, p[0]) - np.log(y), learned=True,
+    ),
+    "negative binomial": Case(
+        NegativeBinomialLikelihood(), COUNTS, np.vstack([np.log(UNEQUAL), np.full(N, 1.7)]),
+        lambda f, y, p: stats.nbinom.logpmf(y, p[1], 1.0 / (1.0 + np.exp(f + p[0]))), learned=True,
+    ),
+    "negative binomial of one exposure": Case(
+        NegativeBinomialLikelihood(), COUNTS, np.repeat([[0.3], [1.7]], N, axis=1),
+        lambda f, y, p: stats.nbinom.logpmf(y, p[1], 1.0 / (1.0 + np.exp(f + p[0]))), learned=True,
+    ),
+    "gamma": Case(
+        GammaLikelihood(), np.exp(NUMBERS), np.vstack([np.log(UNEQUAL), UNEQUAL]),
+        lambda f, y, p: stats.gamma.logpdf(y, p[1], scale=np.exp(f + p[0])), learned=True,
+    ),
+    "logistic": Case(
+        LogisticLikelihood(), NUMBERS, np.vstack([UNEQUAL, UNBOUNDED]),
+        lambda f, y, p: stats.logistic.logpdf(y, f, p[0]), learned=True,
     ),
     "ordered": Case(
         OrderedLogitLikelihood(), np.minimum(COUNTS, 2), np.repeat([[-0.5], [1.0]], N, axis=1), ordered, learned=True
@@ -161,7 +178,7 @@ def test_slopes_of_a_group_match_differences_in_parameters_of_rows(name):
     likelihood, labels = found.likelihood, found.labels
     direction = np.zeros_like(case.parameters)
     equal = np.unique(case.parameters, axis=1, return_inverse=True)[1].ravel()
-    rows = len(case.parameters) if name == "ordered" else 1
+    rows = len(case.parameters) if len(case.parameters) == 2 else 1
     direction[:rows] = np.random.default_rng(0).normal(size=(rows, equal.max() + 1))[:, equal]
     step = pt.dscalar("step")
     moved = pytensor.graph.graph_replace([found.parameters], {given: case.parameters + step * direction})[0]
