@@ -24,6 +24,7 @@ from pymc_gpep.likelihoods.averages_over_cells import average_slopes, log_averag
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
+    ColumnDensity,
     GaussianAverage,
     Kernel,
     ParameterSlopes,
@@ -204,7 +205,8 @@ class GroupedLikelihood(OneFunction):
         Products with a similar number of factors are computed together. Slopes have a row for each of the parameters.
         """
         one, product = kernels
-        single = self._single(parameters)
+        # A density without averages in compiled code has those of one factor in the same call as products.
+        single = self._single(parameters) & (self.located or not self.own.offers(ColumnDensity))
         columns = np.flatnonzero(single)
         if columns.size:
             found = np.empty((len(out), columns.size))
@@ -214,8 +216,10 @@ class GroupedLikelihood(OneFunction):
         left = np.flatnonzero(~single)
         left = left[np.argsort(counts[left], kind="stable")]
         while left.size:
-            some = left[: max(1, _TOGETHER // max(int(counts[left[0]]), 1))]
-            some = some[counts[some] <= 2 * counts[some[0]] + 1]
+            some = left
+            if int(counts[left[-1]]) * left.size > _TOGETHER:
+                some = left[: max(1, _TOGETHER // max(int(counts[left[0]]), 1))]
+                some = some[counts[some] <= 2 * counts[some[0]] + 1]
             left = left[len(some) :]
             rows = 1 + (2 + self.count) * max(int(counts[some[-1]]), 1)
             found = np.empty((rows if slopes else len(out), some.size))
@@ -240,14 +244,20 @@ class GroupedLikelihood(OneFunction):
         weights[members.slots, members.columns] = members.weights
         table = np.where(weights == 0.0, table[0], table)
         kernel, constant = self.own.computation(ScalarDensity).derivatives, parameters[0]
+        by_columns = self.own.computation(ColumnDensity) if self.own.offers(ColumnDensity) else None
+        columns = None if by_columns is None else by_columns.columns(members.y, members.parameters)
 
         def derivatives(f: Array, y: Array, numbers: Array, out: Array) -> None:
             at = numbers[0].astype(np.intp)
             chosen = table[:, at].ravel()
-            found = np.empty((4, len(chosen)))
-            kernel(np.tile(f, slots), members.y[chosen], np.ascontiguousarray(members.parameters[:, chosen]), found)
-            own = weights[:, at]
-            out[:] = np.where(own == 0.0, 0.0, own * found.reshape(4, *own.shape)).sum(axis=1)
+            every, own = np.tile(f, slots), weights[:, at]
+            if by_columns is not None and len(out) == 3:
+                found = by_columns.two_derivatives(every, columns[:, chosen])
+            else:
+                found = np.empty((4, len(chosen)))
+                kernel(every, members.y[chosen], np.ascontiguousarray(members.parameters[:, chosen]), found)
+            shaped = found[: len(out)].reshape(len(out), *own.shape)
+            out[:] = np.where(own == 0.0, 0.0, own * shaped).sum(axis=1)
             out[0] += constant[at]
 
         return derivatives, np.arange(n, dtype=np.float64)[None]
@@ -276,7 +286,7 @@ class GroupedLikelihood(OneFunction):
             found[4] = np.nan
             derivatives(given[0], y[left], numbers, found[:4])
         else:
-            found = log_average_terms(_Cells(derivatives), *given, numbers)
+            found = log_average_terms(_Cells(derivatives, 3), *given, numbers)
         out[:, left] = found
 
     def _standard(self, mean: Array, variance: Array, members: _Members, out: Array) -> NDArray[np.bool_]:
@@ -396,10 +406,10 @@ class GroupedLikelihood(OneFunction):
 class _Cells:
     """A density for averages over cells, whose columns are parameters."""
 
-    def __init__(self, derivatives: Callable[..., None]) -> None:
-        self._derivatives = derivatives
+    def __init__(self, derivatives: Callable[..., None], rows: int = 4) -> None:
+        self._derivatives, self._rows = derivatives, rows
 
     def two_derivatives(self, f: Array, columns: Array) -> Array:
-        out = np.empty((4, len(f)))
+        out = np.empty((self._rows, len(f)))
         self._derivatives(f, np.zeros(len(f)), columns, out)
         return out[:3]

@@ -16,6 +16,7 @@ __all__ = [
     "AverageLogDensity",
     "BlockCurvature",
     "CoupledCurvature",
+    "ColumnDensity",
     "CoupledQuadrature",
     "DifferenceFactors",
     "DifferenceQuadrature",
@@ -205,6 +206,15 @@ class ScalarDensity(NamedTuple):
 
     derivatives: Kernel
     """`(f, y, parameters, out)`: log p(y_i | f_i) and its first three derivatives in f, written (4, n)."""
+
+
+class ColumnDensity(NamedTuple):
+    """`ScalarDensity` as a function of latent values and of columns, which are computed once for many latent values."""
+
+    columns: Kernel
+    """`(y, parameters)`: columns, returned (q, n)."""
+    two_derivatives: Kernel
+    """`(f, columns)`: log p(y_i | f_i) and its first two derivatives, returned (3, n)."""
 
 
 class PlainDensity(NamedTuple):
