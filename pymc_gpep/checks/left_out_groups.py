@@ -92,15 +92,15 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
         half, mean = group.root[:, 0], group.mean.T
         outside = mean - half @ solved, half @ cho_solve((factor, True), half.T)
 
-        def log_p(of: Labelled, centre: Array, cov: Array) -> float:
+        def of_labels(of: Labelled, centre: Array, cov: Array) -> float:
             return float(log_predictive(of.likelihood, centre, cov[None], of.labels, tolerance=tolerance)[0])
 
         if group.others is None:
-            without = log_p(group.own, *outside)
+            without = of_labels(group.own, *outside)
         else:
             every, _, others = group.others
-            without = log_p(every, *outside) - log_p(others, *outside)
-        return LeftOutGroup(without, log_p(group.own, mean, half @ half.T), 0.0, -np.inf)
+            without = of_labels(every, *outside) - of_labels(others, *outside)
+        return LeftOutGroup(without, of_labels(group.own, mean, half @ half.T), 0.0, -np.inf)
     rng = np.random.default_rng(_SEED)
     half = _pairs(rng, draws // 4, p)
     outside = solve_triangular(factor, _pairs(rng, draws // 4, p).T, lower=True, trans=1).T - solved

@@ -53,7 +53,7 @@ class GroupedFunctions(DenseFunctions):
         return self._rows[0]
 
     @cached_property
-    def alike(self) -> NDArray[np.int64]:  # type: ignore[override]
+    def alike(self) -> NDArray[np.int64]:
         """See `LatentFunctions`."""
         _, y = np.unique(self.labels, return_inverse=True)
         return combined(self._groups.of, self._groups.alike, y)

@@ -52,8 +52,8 @@ class GroupOfRows(NamedTuple):
     own: "Labelled"
     """What is left out."""
     others: "tuple[Labelled, NDArray[np.intp], Labelled] | None" = None
-    """Where sites stand for other observations as well: all of them, places (k,) of the others among the rows, and these.
-    None without others."""
+    """Where sites stand for other observations as well: all observations, places (k,) of others among the rows, and
+    these others. None without others."""
 
 
 class Labelled(NamedTuple):
@@ -141,7 +141,7 @@ class LatentFunctions(ABC):
 
     @property
     def alike(self) -> NDArray[np.int64] | None:
-        """Numbers of the rows that were fitted, (n,), the same for rows that are equal; None if none are known to be."""
+        """Numbers (n,) of the fitted rows, the same for equal rows; None if all rows may differ."""
         return None
 
     @abstractmethod

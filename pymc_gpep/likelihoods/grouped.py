@@ -133,12 +133,12 @@ class GroupedLikelihood(OneFunction):
 
     @property
     def method(self) -> str:  # type: ignore[override]
-        """That of a factor."""
+        """The same as of a factor."""
         return self.own.method
 
     @property
     def guide(self) -> str:  # type: ignore[override]
-        """That of a factor."""
+        """The same as of a factor."""
         return self.own.guide
 
     @property
@@ -251,7 +251,7 @@ class GroupedLikelihood(OneFunction):
             at = numbers[0].astype(np.intp)
             chosen = table[:, at].ravel()
             every, own = np.tile(f, slots), weights[:, at]
-            if by_columns is not None and len(out) == 3:
+            if by_columns is not None and columns is not None and len(out) == 3:
                 found = by_columns.two_derivatives(every, columns[:, chosen])
             else:
                 found = np.empty((4, len(chosen)))

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 __all__ = [
     "AverageLogDensity",
     "BlockCurvature",
-    "CoupledCurvature",
     "ColumnDensity",
+    "CoupledCurvature",
     "CoupledQuadrature",
     "DifferenceFactors",
     "DifferenceQuadrature",

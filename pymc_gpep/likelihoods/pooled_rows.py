@@ -1,8 +1,8 @@
 """Rows of groups as factors: the fewest that have the same product, by sufficient statistics where there are any.
 
-Binomial rows are one with the sum of trials, Poisson rows one with the sum of exposures, and normal rows a normal about
-their mean. Of other rows, those that are equal are one factor: of two classes there are two factors in a group, and
-their product is a binomial.
+Binomial rows are one with the sum of trials. Poisson rows are one with the sum of exposures, and normal rows a normal
+about their mean. Other rows are one factor if they are equal. Rows of two classes make two factors, whose product is a
+binomial.
 """
 
 import math
@@ -66,7 +66,7 @@ def pooled(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Facto
     Parameters
     ----------
     likelihood : Likelihood
-        That of a row, with its parameters at some values.
+        Likelihood of a row, with its parameters at some values.
     rows : Rows
     """
     pool = _POOLS.get(type(likelihood), _products)
@@ -161,7 +161,7 @@ def _summed(values: TensorVariable, of: NDArray[np.int64], g: int) -> TensorVari
     return found
 
 
-_POOLS = {
+_POOLS: dict[type[Likelihood], Callable[[Likelihood, Rows], tuple[GroupedLikelihood, Factors]]] = {
     BinomialLikelihood: _binomial,
     PoissonLikelihood: _poisson,
     NormalLikelihood: _normal,
@@ -185,13 +185,13 @@ def grouped_rows(likelihood: Likelihood, rows: Rows) -> Grouped:
     Parameters
     ----------
     likelihood : Likelihood
-        That of a row, with the parameters of all rows at some values.
+        Likelihood of a row, with the parameters of all rows at some values.
     rows : Rows
         Rows of several observed variables and their groups stand one variable after another.
     """
     if not isinstance(likelihood, StackedLikelihood):
-        own, factors = pooled(likelihood, rows)
-        return Grouped(own, np.zeros(rows.n_groups), factors.together(own.count))
+        found, factors = pooled(likelihood, rows)
+        return Grouped(found, np.zeros(rows.n_groups), factors.together(found.count))
     number = likelihood.parameters[0]
     parts, counts, labels, parameters = [], [], [], []
     for k, (part, count) in enumerate(zip(likelihood.parts, likelihood.counts, strict=True)):

@@ -76,7 +76,7 @@ class StandardForm(NamedTuple):
 class StandardProduct(NamedTuple):
     """Densities whose product is, up to a factor, a standard density again, if they have the same scale and offset.
 
-    Of rates the same scale will do.
+    For rates the same scale is enough.
     """
 
     density: StandardDensity

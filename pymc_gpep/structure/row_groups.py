@@ -1,7 +1,7 @@
 """Rows that have the same latent value whatever the hyperparameters are: one point of a fit, with one factor.
 
-EP approximates the factor of a point. With one for all rows of a group, it approximates their product, and not each row
-by itself: means and evidence are more accurate, and cost what as many rows as there are groups do.
+EP approximates the factor of a point. If all rows of a group are one factor, EP approximates their product, and not
+each row by itself. So means and evidence are more accurate. Their cost is that of as many rows as there are groups.
 """
 
 from collections.abc import Mapping
@@ -180,9 +180,7 @@ class _Rows:
         finite = [each for each in found if np.isfinite(each).all()]
         return equal_rows(np.stack(finite, axis=1)) if len(finite) >= _FEWEST else np.arange(n)
 
-    def at(
-        self, variable: TensorVariable, roles: tuple[object, ...], rows: NDArray[np.int64]
-    ) -> TensorVariable:
+    def at(self, variable: TensorVariable, roles: tuple[object, ...], rows: NDArray[np.int64]) -> TensorVariable:
         """Return a variable at some rows."""
         axis = roles.index(ROWS)
         if variable.type.broadcastable[axis]:
@@ -221,5 +219,3 @@ def _moved(prior: LatentSum, i: int, term: ProcessTerm) -> ProcessTerm:
         return prior.shaped(moved - still, prior.n_points)
 
     return replace(term, linear=linear, whole=False)
-
-

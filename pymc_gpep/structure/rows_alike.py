@@ -1,11 +1,12 @@
 """Rows of a graph that are equal whatever its random variables are, and the same graph at some of its rows.
 
-A graph with an axis of rows is followed down to what no random variable has a part in. Two rows with the same numbers
-there are equal for all hyperparameters and effects, since each operation on the way takes a row from the same row of
-its inputs. An index takes rows of another variable, some of which may be equal in turn.
+A graph with an axis of rows is followed down to the parts that depend on no random variable. Each operation on the way
+takes a row from the same row of its inputs. So two rows with the same numbers in these parts are equal for all
+hyperparameters and effects. An index takes rows of another variable, some of which may be equal in turn.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -49,15 +50,15 @@ def equal_rows(values: NDArray[Any]) -> Ids:
     """Return numbers (n,) that are the same for equal rows of an array (n, ...)."""
     flat = np.ascontiguousarray(values).reshape(len(values), -1)
     if flat.shape[1] == 1:
-        return cast(Ids, np.unique(flat[:, 0], return_inverse=True, equal_nan=False)[1])
+        return np.unique(flat[:, 0], return_inverse=True, equal_nan=False)[1]
     wide = flat.astype(np.float64) + 0.0  # 0 in place of −0
     bits = np.ascontiguousarray(wide).view(np.uint64)
     keys = np.random.default_rng(0).integers(2**63, size=bits.shape[1], dtype=np.uint64) | np.uint64(1)
     mixed = (bits ^ (bits >> np.uint64(31))) * keys
     _, first, ids = np.unique(mixed.sum(axis=1, dtype=np.uint64), return_index=True, return_inverse=True)
     if np.array_equal(wide[first][ids], wide):
-        return cast(Ids, ids)
-    return cast(Ids, np.unique(wide, axis=0, return_inverse=True)[1].ravel())
+        return ids
+    return np.unique(wide, axis=0, return_inverse=True)[1].ravel()
 
 
 class RowsOfGraph(Walk):
@@ -235,7 +236,7 @@ class RowsOfGraph(Walk):
                 np.array(
                     [
                         known.setdefault(value.indices[a:b].tobytes() + value.data[a:b].tobytes(), len(known))
-                        for a, b in zip(ends, ends[1:], strict=False)
+                        for a, b in pairwise(ends)
                     ]
                 )
             )

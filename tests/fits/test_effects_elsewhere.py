@@ -33,7 +33,9 @@ def conditional(fit, k, cross, variance):
     precision = np.ravel(posterior.precision)
     force = np.ravel(posterior.weights + posterior.precision * posterior.marginals()[0])
     force = force - precision * np.ravel(posterior.prior.mean)
-    inner = np.linalg.solve(np.eye(len(k)) + precision[:, None] * k, np.column_stack([force, precision[:, None] * cross.T]))
+    inner = np.linalg.solve(
+        np.eye(len(k)) + precision[:, None] * k, np.column_stack([force, precision[:, None] * cross.T])
+    )
     return cross @ inner[:, 0], np.sqrt(variance - (cross * inner[:, 1:].T).sum(axis=1))
 
 

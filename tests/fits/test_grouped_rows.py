@@ -6,12 +6,9 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from scipy.special import expit, gammaln, log_ndtr, logsumexp
+from scipy.special import expit, log_ndtr, logsumexp
 
 import pymc_gpep as gpep
-from pymc_gpep.approximations import EP
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.structure import read_classifier
 
 RNG = np.random.default_rng(7)
 TANKS = 12
@@ -40,7 +37,7 @@ def normal(f, y):
 def by_quadrature(log_p):
     """Evidence, means of effects, and log densities of each row without itself."""
     rows = of_rows(log_p)
-    tanks = np.stack([rows[TANK == t].sum(axis=0) for t in range(TANKS)]) + WEIGHTS
+    tanks = np.stack([rows[t == TANK].sum(axis=0) for t in range(TANKS)]) + WEIGHTS
     evidences = logsumexp(tanks, axis=1)
     means = np.exp(tanks - evidences[:, None]) @ (SD * Z)
     without = logsumexp(tanks[TANK] - rows, axis=1)
@@ -79,7 +76,7 @@ def test_ep_of_rows_of_independent_effects_is_exact(link, log_p):
 def test_left_out_groups_of_rows_are_exact_or_state_their_error():
     fit = fit_of()
     rows = of_rows(logistic)
-    every = np.stack([rows[TANK == t].sum(axis=0) for t in range(TANKS)]) + WEIGHTS
+    every = np.stack([rows[t == TANK].sum(axis=0) for t in range(TANKS)]) + WEIGHTS
     whole = fit.loo(groups="tank_of")
     np.testing.assert_allclose(whole.elpd_i, logsumexp(every, axis=1), atol=1e-6)
     assert not whole.error_i.any()
@@ -90,7 +87,7 @@ def test_left_out_groups_of_rows_are_exact_or_state_their_error():
     for label in np.unique(halves):
         parts = []
         for t in np.unique(TANK[halves == label]):
-            left = every[t] - rows[(TANK == t) & (halves == label)].sum(axis=0)
+            left = every[t] - rows[(t == TANK) & (halves == label)].sum(axis=0)
             parts.append(logsumexp(every[t]) - logsumexp(left))
         expected.append(sum(parts))
     off = np.abs(found.elpd_i - expected)
@@ -109,7 +106,7 @@ def test_latent_values_and_draws_are_of_rows():
     assert fit.latent["mean"].dims == ("row",)
     np.testing.assert_allclose(fit.latent["mean"], means[TANK], atol=1e-5)
     np.testing.assert_allclose(fit.labels(), ALIVE)
-    mean, cov = fit.joint_latent_moments([0, 1, int(SIZES[0])])
+    _, cov = fit.joint_latent_moments([0, 1, int(SIZES[0])])
     np.testing.assert_allclose(cov[0, 0, 1, 0], fit.latent["variance"][0])
     assert cov[0, 0, 2, 0] == pytest.approx(0.0, abs=1e-9)
     drawn = fit.sample(50, random_seed=1)["posterior"]

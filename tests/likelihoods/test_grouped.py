@@ -117,7 +117,7 @@ def evaluated(case):
 def of_groups(case, f):
     """Log density of each group (k, g) at latent values (k, g), from those of rows."""
     rows = case.log_p(f[:, OF], np.broadcast_to(case.y, (len(f), N)), case.parameters[:, None])
-    return np.stack([rows[:, OF == g].sum(axis=1) for g in range(4)], axis=1)
+    return np.stack([rows[:, g == OF].sum(axis=1) for g in range(4)], axis=1)
 
 
 def integrals(case):

@@ -1,6 +1,7 @@
 """log E exp ℓ(g), g ~ N(m, v), of log densities ℓ that are powers of the probabilities of two classes.
 
     LOGISTIC: ℓ = a log σ(g) + b log σ(−g)         SOME: ℓ = log(1 − exp(−eᵍ))
+
     NORMAL: ℓ = a log Φ(g) + b log Φ(−g)           SOME_AND_NONE: ℓ = a log(1 − exp(−eᵍ)) − b eᵍ
 
 All are concave. The integrand in t, from its mode g₀ on, is exp(ℓ(g₀ + t) − ℓ(g₀) − ℓ′(g₀) t − t²/2v). The
