@@ -15,6 +15,7 @@ from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.structure.drawn_sums import drawn_sum
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 
 __all__ = ["information", "scores_at"]
@@ -80,6 +81,8 @@ def scores_at(
     elsewhere = LikelihoodElsewhere(classifier, len(x), {}, data, classifier.inputs if sums else ())
     names = ", ".join(repr(variable.name) for variable in classifier.integrated)
 
+    (labels,) = evaluate([classifier.labels])
+
     def score(solution: Solution, point: PointType) -> dict[str, float]:
         likelihood = elsewhere(point, observed)
         functions = DenseFunctions(solver, solution, point, lambda _: prior, names)
@@ -87,7 +90,7 @@ def scores_at(
         density = cast(Array, found.log_density)
         scores = {"mlpd": density} | likelihood.scores(observed, found.p, found.moments)
         told = (
-            {"information": information(density, observed, solution.labels, classifier.n_classes)}
+            {"information": information(density, observed, labels.astype(np.int64), classifier.n_classes)}
             if classifier.observes_classes
             else {}
         )

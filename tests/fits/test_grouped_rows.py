@@ -129,3 +129,17 @@ def test_file_has_the_same_fit(tmp_path):
     again = gpep.from_datatree(xr.open_datatree(tmp_path / "fit.nc"), tanks())
     assert again.log_evidence == pytest.approx(fit.log_evidence, abs=1e-9)
     np.testing.assert_allclose(again.loo().elpd_i, fit.loo().elpd_i, atol=1e-9)
+
+
+def test_marginal_model_has_the_evidence_of_the_fit():
+    with pm.Model() as model:
+        u = pm.Normal("u", 0.0, pm.HalfNormal("s"), shape=TANKS)
+        pm.Bernoulli("alive", logit_p=u[TANK], observed=ALIVE)
+        fit = pm.fit(method="ep", hyper="map", progressbar=False)
+    marginal = gpep.marginalize(model)
+    (evidence,) = marginal.potentials
+    point = fit.log_posterior.point(fit.theta)
+    found = marginal.compile_fn(marginal.replace_rvs_by_values([evidence]), inputs=marginal.value_vars, point_fn=False)
+    assert found(*(point[v.name] for v in marginal.value_vars))[0] == pytest.approx(fit.log_evidence, abs=1e-5)
+    grid = gpep.diagnostics.evidence_grid(model, {"s": [float(fit.hyperparameters["s"])]})
+    assert grid["evidence"].item() == pytest.approx(fit.log_evidence, abs=1e-5)

@@ -48,7 +48,7 @@ class AllRows(Plan):
 
     def doubt(self, fit: Fit) -> str:
         """See `Plan`."""
-        if why := other_mode(fit.log_posterior.approximator, fit.solution):
+        if why := other_mode(fit.log_posterior.approximator, fit.solution, fit.classifier.groups):
             return why
         if fit.classifier.effects:  # covariances of sums have no length scales to speak of
             return ""
