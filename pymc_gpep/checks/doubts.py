@@ -13,6 +13,7 @@ from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.starts import PriorView, pairs_by_kind, roles, view
+from pymc_gpep.structure.row_groups import RowGroups
 
 __all__ = ["nothing_learned", "other_mode"]
 
@@ -22,7 +23,7 @@ _ROUGHLY, _FEW = 1e-3, 60  # tolerance of the second solve, and iterations
 _NAMED = 5  # rows
 
 
-def other_mode(approximator: Approximator, solution: Solution) -> str:
+def other_mode(approximator: Approximator, solution: Solution, groups: RowGroups | None = None) -> str:
     """Return in words where another mode is; empty if none is seen.
 
     Where a density is not log-concave, EP may take some rows for outliers, whose sites say next to nothing. The second
@@ -34,6 +35,8 @@ def other_mode(approximator: Approximator, solution: Solution) -> str:
     approximator : Approximator
     solution : Solution
         Its fixed point.
+    groups : RowGroups, optional
+        The rows of each point of the solution; if not given, points are rows.
     """
     rows, start = approximator.from_outliers(solution)
     if not rows.size:
@@ -46,6 +49,7 @@ def other_mode(approximator: Approximator, solution: Solution) -> str:
     apart = np.abs(other.mean[0] - solution.mean[0]) > _APART * spread
     if not (other.converged and apart.any() and other.evidence > solution.evidence - _LESS):
         return ""
+    rows = rows if groups is None else np.flatnonzero(np.isin(groups.of, rows))
     named = ", ".join(map(str, rows[:_NAMED])) + (", …" if rows.size > _NAMED else "")
     return (
         f"EP stands at one of several modes, with a log evidence of {solution.evidence:.2f}. Started from "

@@ -20,9 +20,8 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 from scipy.special import logsumexp
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.latent_functions import GroupOfRows
+from pymc_gpep.hyper.latent_functions import GroupOfRows, Labelled
 from pymc_gpep.hyper.weights import excess_of_tail, importance_estimate, smooth
-from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 
 __all__ = ["Groups", "LeftOutGroup", "harmonic", "left_out_group"]
@@ -64,19 +63,14 @@ class LeftOutGroup(NamedTuple):
     largest weights matter little, or nothing is sampled."""
 
 
-def left_out_group(
-    group: GroupOfRows, likelihood: Likelihood, labels: NDArray[np.int64], draws: int, tolerance: float
-) -> LeftOutGroup:
+def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutGroup:
     """Leave one group out.
 
     Parameters
     ----------
     group : GroupOfRows
-        The posterior of its m rows, and their sites.
-    likelihood : Likelihood
-        At these rows.
-    labels : array (m,)
-        Observations there.
+        The posterior of its m rows, their sites, and the observations that are left out. If sites stand for other
+        observations as well, their densities are put in place of the sites.
     draws : int
         Number of draws of latent values, where there is more than one row.
     tolerance : float
@@ -96,31 +90,49 @@ def left_out_group(
     solved = cho_solve((factor, True), force)
     if m == 1:
         half, mean = group.root[:, 0], group.mean.T
-        wide = half @ cho_solve((factor, True), half.T)
-        without, within = (
-            float(log_predictive(likelihood, centre, cov[None], labels, tolerance=tolerance)[0])
-            for centre, cov in ((mean - half @ solved, wide), (mean, half @ half.T))
-        )
-        return LeftOutGroup(without, within, 0.0, -np.inf)
+        outside = mean - half @ solved, half @ cho_solve((factor, True), half.T)
+
+        def of_labels(of: Labelled, centre: Array, cov: Array) -> float:
+            return float(log_predictive(of.likelihood, centre, cov[None], of.labels, tolerance=tolerance)[0])
+
+        if group.others is None:
+            without = of_labels(group.own, *outside)
+        else:
+            every, _, others = group.others
+            without = of_labels(every, *outside) - of_labels(others, *outside)
+        return LeftOutGroup(without, of_labels(group.own, mean, half @ half.T), 0.0, -np.inf)
     rng = np.random.default_rng(_SEED)
     half = _pairs(rng, draws // 4, p)
     outside = solve_triangular(factor, _pairs(rng, draws // 4, p).T, lower=True, trans=1).T - solved
     noise = np.concatenate([half, outside])
     x = (noise @ group.root.reshape(c * m, p).T).reshape(-1, c, m)
-    log_p = likelihood.log_density(group.mean + x, labels)
+    f = group.mean + x
+    log_own = group.own.likelihood.log_density(f, group.own.labels)
+    log_others = np.zeros(len(f))
+    if group.others is not None:
+        _, places, others = group.others
+        log_others = others.likelihood.log_density(f[..., places], others.labels)
+    log_p = log_own + log_others
     log_sites = noise @ force - 0.5 * np.einsum("sp,pq,sq->s", noise, curvature, noise, optimize=True)
     log_ratio = float(np.log(factor.diagonal()).sum()) - 0.5 * float(force @ solved) - log_sites
     log_weights = log_p - np.logaddexp(-np.log(2.0), -np.log(2.0) - log_ratio)
-    inside = log_p[: len(half)]
+    inside = log_own[: len(half)]
     within = float(logsumexp(inside)) - float(np.log(len(inside)))
     average, _ = importance_estimate(log_weights)
     if not np.isfinite(average.value):
         return LeftOutGroup(average.value, within, np.nan, np.inf)
     pareto_k = -np.inf if excess_of_tail(log_weights) < _NEGLIGIBLE else smooth(log_weights)[1]
+    weights = np.exp(log_weights - average.value)
+    value = average.value
+    if group.others is not None:
+        log_weights = log_weights - log_own
+        of_others, _ = importance_estimate(log_weights)
+        weights = weights - np.exp(log_weights - of_others.value)
+        value -= of_others.value
     # Halves are as many draws each, so that what they differ by is no error.
-    weights = np.exp(log_weights - average.value).reshape(2, -1)
-    error = float(np.sqrt(weights.var(axis=1, ddof=1).sum() / weights.shape[1])) / 2.0
-    return LeftOutGroup(average.value, within, error, pareto_k)
+    halves = weights.reshape(2, -1)
+    error = float(np.sqrt(halves.var(axis=1, ddof=1).sum() / halves.shape[1])) / 2.0
+    return LeftOutGroup(value, within, error, pareto_k)
 
 
 def _pairs(rng: np.random.Generator, count: int, size: int) -> Array:

@@ -13,6 +13,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.comparison.held_out_scores import scores_at
 from pymc_gpep.progress import progress_bar
 from pymc_gpep.structure import GPClassifier, read_classifier
+from pymc_gpep.structure.by_groups import by_groups
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import prior_moments
@@ -95,6 +96,7 @@ def evidence_grid(
     named = [name for name in (*values, *(at or {})) if name in free]
     classifier = read_classifier(model, likelihood, named, means=True)
     solver = approximator(method, classifier.likelihood_model, options, ", besides what evidence_grid takes itself")
+    classifier = by_groups(classifier, solver)
     axes = {name: np.asarray(taken, dtype=np.float64) for name, taken in values.items()}
     elsewhere = _elsewhere(classifier, axes, at)
     score = scores_at(classifier, solver, gp, Xnew, ynew, data)

@@ -14,6 +14,7 @@ from pymc_gpep.fits.prediction import held_out, predict_at
 from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.cross_covariance import as_gps
+from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
 from pymc_gpep.structure.new_data import repeated
 
@@ -79,6 +80,8 @@ def scores_at(
     elsewhere = LikelihoodElsewhere(classifier, len(x), {}, data, prior.takes)
     names = ", ".join(repr(variable.name) for variable in classifier.integrated)
 
+    (labels,) = evaluate([classifier.labels])
+
     def score(solution: Solution, point: PointType) -> dict[str, float]:
         likelihood = elsewhere(point, observed)
         functions = DenseFunctions(solver, solution, point, lambda _: prior, names)
@@ -86,7 +89,7 @@ def scores_at(
         density = cast(Array, found.log_density)
         scores = {"mlpd": density} | likelihood.scores(observed, found.p, found.moments)
         told = (
-            {"information": information(density, observed, solution.labels, classifier.n_classes)}
+            {"information": information(density, observed, labels.astype(np.int64), classifier.n_classes)}
             if classifier.observes_classes
             else {}
         )

@@ -145,14 +145,20 @@ def _rows_left_out(
     with RowProgress("Leaving out", len(weights) * (wanted.stop - wanted.start), progressbar) as progress:
         for s, functions in enumerate(fit.functions(gp)):
             left_out, y, likelihood = functions.left_out(), functions.labels, functions.likelihood
-            for rows, mean, cov in _within(left_out, wanted):
-                own = likelihood.at(rows)
-                without[s, rows] = log_predictive(own, mean, cov, y[rows], tolerance=tolerance)
+            for rows, mean, cov, log_density in _within(left_out, wanted):
+                at, back = _different(functions.alike, rows)
+                chosen = at + rows.start
+                own, own_y = likelihood.at(chosen), y[chosen]
+                alone = log_predictive(own, mean[at], cov[at], own_y, tolerance=tolerance)
+                if log_density is not None:
+                    alone = np.where(np.isnan(log_density[at]), alone, log_density[at])
+                without[s, rows] = alone[back]
                 if ends is not None:
-                    ends[:, s, rows] = own.ends(y[rows], mean, cov)
+                    ends[:, s, rows] = np.stack(own.ends(own_y, mean[at], cov[at]))[:, back]
                 own_mean, own_cov = functions.at_rows(rows)
-                within[s, rows] = log_predictive(own, own_mean.T, own_cov, y[rows], tolerance=tolerance)
-                progress.advance(len(y[rows]))
+                whole = log_predictive(own, own_mean.T[at], own_cov[at], own_y, tolerance=tolerance)
+                within[s, rows] = whole[back]
+                progress.advance(len(mean))
     log_weights = np.log(weights)[:, None]
     lpd = logsumexp(log_weights + within, axis=0)
     elpd = harmonic(log_weights, without)
@@ -161,9 +167,11 @@ def _rows_left_out(
     with RowProgress("Refitting without", len(weights) * refitted.size, progressbar) as progress:
         for s, functions in enumerate(fit.functions(gp) if refitted.size else ()):
             for i in refitted:
-                mean, cov, succeeded = functions.refitted(int(i))
+                (_, mean, cov, log_density), succeeded = functions.refitted(int(i))
                 likelihood, y = functions.likelihood.at([i]), functions.labels[[i]]
-                without[s, [i]] = log_predictive(likelihood, mean, cov, y, tolerance=tolerance)
+                if log_density is None:
+                    log_density = log_predictive(likelihood, mean, cov, y, tolerance=tolerance)
+                without[s, [i]] = log_density
                 if ends is not None:
                     ends[:, s, [i]] = likelihood.ends(y, mean, cov)
                 converged = converged and succeeded
@@ -175,13 +183,22 @@ def _rows_left_out(
     return summed_up(classifier, fit.name, lpd[wanted], elpd, converged, len(refitted), fit.rows is None, transforms)
 
 
+def _different(alike: NDArray[np.int64] | None, rows: slice) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the first of equal ones among some rows, (k,), and which of these each row is equal to, (B,)."""
+    if alike is None:
+        every = np.arange(rows.stop - rows.start)
+        return every, every
+    _, first, back = np.unique(alike[rows], return_index=True, return_inverse=True)
+    return first, back
+
+
 def _within(left_out: Iterable[LeftOut], wanted: slice) -> Iterator[LeftOut]:
     """Yield what is left out at rows that are wanted."""
-    for rows, mean, cov in left_out:
+    for rows, mean, cov, log_density in left_out:
         cut = slice(max(rows.start, wanted.start), min(rows.stop, wanted.stop))
         if cut.start < cut.stop:
             own = slice(cut.start - rows.start, cut.stop - rows.start)
-            yield LeftOut(cut, mean[own], cov[own])
+            yield LeftOut(cut, mean[own], cov[own], None if log_density is None else log_density[own])
 
 
 def _drawn_between(below: Array, at: Array) -> Array:
@@ -210,8 +227,7 @@ def _groups_left_out(
     with RowProgress("Leaving out", len(weights) * n_rows, progressbar) as progress:
         for s, functions in enumerate(fit.functions(gp)):
             for g, rows in enumerate(chosen.rows):
-                likelihood, labels = functions.likelihood.at(rows), functions.labels[rows]
-                found[:, s, g] = left_out_group(functions.group(rows), likelihood, labels, draws, tolerance)
+                found[:, s, g] = left_out_group(functions.group(rows), draws, tolerance)
                 progress.advance(len(rows))
     without, within, error, pareto_k = found
     log_weights = np.log(weights)[:, None]

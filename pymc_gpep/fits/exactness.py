@@ -1,6 +1,7 @@
 """Comparisons of a fit with the exact posterior of the latent values."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pymc_gpep.array_types import Array
@@ -51,9 +52,15 @@ def importance(fit: Fitted, draws: int = 1000, *, random_seed: Any = None) -> Im
 
 def checked(fit: Fitted, values: Mapping[str, Array]) -> ImportanceCheck:
     """Hold draws of a fit at its maximum, by name, against the exact posterior."""
-    mean = fit.latent["mean"]
+    mean, groups = fit.latent["mean"], fit.classifier.groups
     f = fit.log_posterior.space.variables.latent_values(values)
-    return importance_check(fit.name, fit.solution, f, mean)
+    if groups is None:
+        return importance_check(fit.name, fit.solution, f, mean)
+    # One latent value of each group, whose result is that of all its rows.
+    found = importance_check(fit.name, fit.solution, f, mean[groups.first])
+    shift = mean.copy(data=found.mean_shift.values[groups.of]).rename("mean_shift")
+    points = found.points.drop_vars(list(found.points.coords)).isel({mean.dims[0]: groups.of})
+    return replace(found, mean_shift=shift, points=points.assign_coords(mean.coords))
 
 
 @one_blas_thread()

@@ -121,9 +121,9 @@ class _LatentValues:
             return graph_function(model, [given[v] for v in inputs], replaced, **kwargs)
 
         self._type = prior_type_of(classifier, approximator)
+        labels, parameters, self._likelihood = classifier.at_points
         self._prior = function(
-            hyperparameters,
-            [classifier.arrays[self._type](), classifier.mean(), classifier.labels, classifier.parameters],
+            hyperparameters, [classifier.arrays[self._type](), classifier.mean(), labels, parameters]
         )
         data = frozen_data(model)
         self._variables, self._roots = classifier.variables(data), prior_roots(classifier, data, self._type)
@@ -139,7 +139,7 @@ class _LatentValues:
 
     def _solve(self, hyperparameters: list[Any]) -> Solution:
         k, mean, labels, parameters = self._prior(*hyperparameters)
-        likelihood = self.classifier.likelihood_model.given(parameters)
+        likelihood = self._likelihood.given(parameters)
         solution = self.approximator.solve_near(
             k, mean, labels, self._start, likelihood=likelihood, prior_type=self._type
         )

@@ -13,6 +13,7 @@ from pymc_gpep.approximations import Approximator, approximator
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.structure import GPClassifier, read_classifier
+from pymc_gpep.structure.by_groups import by_groups
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.prior_functions import check_moments, prior_moments, prior_type_of
 
@@ -74,10 +75,11 @@ class MarginalModel(pm.Model):
         add_others(self, model, integrated.union(dependent))
         # The length of the start is a number, since JAX makes no arrays whose shape is computed.
         prior_type = prior_type_of(classifier, approximator)
-        start = approximator.cold(classifier.n_functions, classifier.n_points, prior_type.form)
+        labels, parameters, likelihood = classifier.at_points
+        start = approximator.cold(classifier.n_functions, classifier.prior.n_points, prior_type.form)
         k = classifier.arrays[prior_type]()
-        op = Evidence(approximator, classifier.likelihood_model, remembers=warm, form=prior_type.form)
-        evidence = op(k, classifier.mean(), classifier.labels, start, parameters=classifier.parameters)
+        op = Evidence(approximator, likelihood, remembers=warm, form=prior_type.form)
+        evidence = op(k, classifier.mean(), labels, start, parameters=parameters)
         if (supported := classifier.supported()) is not None:
             evidence = pt.switch(supported, evidence, -np.inf)
         pm.Potential(f"{classifier.response}_evidence", evidence, model=self)
@@ -145,6 +147,8 @@ def marginalize(
     solver = approximator(method, classifier.likelihood_model, options, ", besides method, likelihood and warm")
     if solver.inverts_prior and not classifier.singular:
         classifier = read_classifier(model, likelihood, hyperparameters, starts=True)
+    if not model.data_vars:  # new data may be given to others, and would make other groups of rows
+        classifier = by_groups(classifier, solver)
     prior_type = prior_type_of(classifier, solver)
     check_memory(classifier, f"marginalize by {solver.name!r}", learned=True, prior_type=prior_type)
     moments = prior_moments(classifier, array=classifier.arrays[prior_type]())

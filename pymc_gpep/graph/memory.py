@@ -44,7 +44,8 @@ def check_memory(
     prior_type : type, optional
         The type of prior, which says how many matrices there are, and how many columns each has.
     """
-    n, c = prior.n_points, prior.n_functions
+    n = prior.prior.n_points if isinstance(prior, GPClassifier) else prior.n_points  # groups of rows are points
+    c = prior.n_functions
     size = c, n, prior.n_normals, learned and bool(prior.hyperparameters)
     matrices, columns = prior_type.matrices(*size)
     needed, there = least_memory(prior_type, *size), available_memory()

@@ -139,7 +139,7 @@ class BlockFunctions(LatentFunctions):
             raise NotImplementedError(_INDEPENDENT)
         return found
 
-    def refitted(self, i: int) -> tuple[Array, Array, bool]:
+    def refitted(self, i: int) -> tuple[LeftOut, bool]:
         """See `LatentFunctions`."""
         raise NotImplementedError(
             "loo(refit_above=...) fits rows again by a method that works on all latent values together. Leave "

@@ -14,7 +14,7 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.normals import posterior_of_normals
 from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
-from pymc_gpep.hyper.latent_functions import GroupOfRows, LatentFunctions, NewRows, Reach
+from pymc_gpep.hyper.latent_functions import GroupOfRows, Labelled, LatentFunctions, NewRows, Reach
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.inducing import row_blocks
@@ -139,23 +139,26 @@ class DenseFunctions(LatentFunctions):
                 f"Sites of {self._approximator.name!r} are not of rows, so that none can be left out."
             )
         sites = posterior.sites.at(rows)
-        return GroupOfRows(self.solution.mean[:, rows], posterior.root_among(rows), sites, posterior.weights[:, rows])
+        own = Labelled(self.solution.likelihood.at(rows), self.solution.labels[rows])
+        moments = self.solution.mean[:, rows], posterior.root_among(rows)
+        return GroupOfRows(*moments, sites, posterior.weights[:, rows], own)
 
-    def refitted(self, i: int) -> tuple[Array, Array, bool]:
+    def refitted(self, i: int) -> tuple[LeftOut, bool]:
         """See `LatentFunctions`."""
         solution, prior = self.solution, self.posterior.prior
-        others = np.delete(np.arange(self.n_points), i)
+        others = np.delete(np.arange(len(solution.labels)), i)
         rest = prior.some(others)
         again = self._approximator.solve(
             rest.array, rest.mean, solution.labels[others],
             likelihood=solution.likelihood.at(others), prior_type=rest.maker,
         )  # fmt: skip
         mean, cov = again.posterior.at_left_out(prior, i)
-        return mean.T, cov, again.convergence.converged
+        return LeftOut(slice(i, i + 1), mean.T, cov), again.convergence.converged
 
     def among_fitted(self) -> Reach:
         """See `LatentFunctions`."""
-        some = np.arange(0, self.n_points, -(-self.n_points // _SOME))
+        n = self.posterior.prior.shape[1]
+        some = np.arange(0, n, -(-n // _SOME))
         return Reach(*self.posterior.prior.reach(some), self.own)
 
     @cached_property
@@ -213,16 +216,20 @@ class DenseFunctions(LatentFunctions):
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
         """See `LatentFunctions`."""
+        return self._drawn(rng, count)
+
+    def _drawn(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
+        """Return draws of the values that the posterior is known by, and of z."""
         posterior = self._factorised
         z = posterior.draw_whitened(rng, count) if self._normals is None else self._normals.draw(rng, count)
         return posterior.prior.latent(z), z
 
     def draw_at(self, rng: np.random.Generator, count: int, inputs: Array | None) -> Iterator[tuple[slice, Array]]:
         """See `LatentFunctions`."""
-        f, z = self.draw(rng, count)
         if inputs is None:
-            yield slice(0, self.n_points), f
+            yield slice(0, self.n_points), self.draw(rng, count)[0]
             return
+        f, z = self._drawn(rng, count)
         for rows in row_blocks(len(inputs), self.n_functions * max(self.size, count)):
             there = There(self._elsewhere, self._point, inputs[rows])
             yield rows, self.posterior.draw_at(rng, f, z, there)

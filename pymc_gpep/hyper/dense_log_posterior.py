@@ -24,18 +24,28 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.hyper.evaluation import Evaluation
+from pymc_gpep.hyper.grouped_functions import GroupedFunctions
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.problem import from_start_or_cold
 from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
+from pymc_gpep.structure.by_groups import by_groups
 from pymc_gpep.structure.interpreted import GraphFunction, graph_function
 from pymc_gpep.structure.latent_prior import Elsewhere
 from pymc_gpep.structure.precision_sum import suited
-from pymc_gpep.structure.prior_functions import Moments, check_moments, prior_array_of, prior_moments, prior_roots
+from pymc_gpep.structure.prior_functions import (
+    Moments,
+    check_moments,
+    observed,
+    prior_array_of,
+    prior_moments,
+    prior_roots,
+)
 
 __all__ = ["DenseLogPosterior"]
 
@@ -55,12 +65,20 @@ class DenseLogPosterior(LogPosterior):
     approximator : Approximator
     compile_kwargs : dict, optional
         For PyTensor's compilation. Without a `mode` the graph is interpreted.
+    grouped : bool
+        Whether rows with the same latent value are one point with one factor.
     """
 
     def __init__(
-        self, classifier: GPClassifier, approximator: Approximator, compile_kwargs: dict[str, Any] | None = None
+        self,
+        classifier: GPClassifier,
+        approximator: Approximator,
+        compile_kwargs: dict[str, Any] | None = None,
+        grouped: bool = True,
     ) -> None:
         self._kwargs = compile_kwargs or {}
+        if grouped:
+            classifier = by_groups(classifier, approximator)
         if not self.compiled:
             classifier = suited(classifier, approximator)
         self.space = Hyperparameters(classifier)
@@ -68,12 +86,12 @@ class DenseLogPosterior(LogPosterior):
         model = classifier.model
         self._prior_type, array = prior_array_of(classifier, approximator, self.space.data, not self.compiled)
         form = self._prior_type.form
-        self._cold = approximator.cold(classifier.n_functions, classifier.n_points, form)
-        moments = [array, classifier.mean(), classifier.parameters]
-        k, mean, parameters = model.replace_rvs_by_values(moments)
-        labels = classifier.labels
+        labels, parameters, likelihood = classifier.at_points
+        self.n_points = classifier.prior.n_points
+        self._cold = approximator.cold(classifier.n_functions, self.n_points, form)
+        k, mean, parameters = model.replace_rvs_by_values([array, classifier.mean(), parameters])
         start, looseness = pt.dvector("start"), pt.dscalar("looseness")
-        op = Evidence(approximator, classifier.likelihood_model, form=form)
+        op = Evidence(approximator, likelihood, form=form)
         node = op.make_node(k, mean, labels, start, looseness, parameters)
         evidence, _, _, end, status, iterations, _ = node.outputs
         log_posterior = evidence + self.space.prior
@@ -96,7 +114,7 @@ class DenseLogPosterior(LogPosterior):
     def entries(self) -> int:
         """See `LogPosterior`."""
         classifier = self.classifier
-        return int(self._prior_type.entries(classifier.n_functions, classifier.n_points, classifier.n_normals))
+        return int(self._prior_type.entries(classifier.n_functions, self.n_points, classifier.n_normals))
 
     def _prior_elsewhere(self, gps: Gps, response: str | None = None) -> Elsewhere:
         if (gps, response) not in self._elsewhere:
@@ -109,7 +127,16 @@ class DenseLogPosterior(LogPosterior):
         names = ", ".join(repr(rv.name) for rv in self.classifier.held or self.classifier.integrated)
         point = self.point(x)
         roots = None if self._roots is None else partial(self._roots, point)
-        return DenseFunctions(self.approximator, solution, point, partial(self._prior_elsewhere, gps), names, roots)
+        given = self.approximator, solution, point, partial(self._prior_elsewhere, gps), names, roots
+        groups = self.classifier.groups
+        if groups is None:
+            return DenseFunctions(*given)
+        return GroupedFunctions(*given, groups=groups, rows=partial(self._at_rows, point))
+
+    @cached_property
+    def _at_rows(self) -> Callable[[PointType], tuple[Observed, Likelihood]]:
+        """Function that returns observations and likelihood of the rows as they are in the model."""
+        return observed(self.classifier, self.space.data)
 
     @cached_property
     def _roots(self) -> Callable[[PointType], Array] | None:
@@ -119,7 +146,9 @@ class DenseLogPosterior(LogPosterior):
         """See `LogPosterior`."""
         moments = self.moments(x)
         some = np.arange(0, len(moments.labels), -(-len(moments.labels) // _SOME))
-        return self._prior_type.form(moments.k).among(some), moments.labels[some]
+        groups, labels = self.classifier.groups, self.observed()
+        labels = labels if groups is None else labels[groups.first]
+        return self._prior_type.form(moments.k).among(some), np.asarray(labels[some])
 
     def inputs(self, gps: Gps = None) -> Array:
         """See `LogPosterior`."""
@@ -127,12 +156,19 @@ class DenseLogPosterior(LogPosterior):
 
     def observed(self, gps: Gps = None) -> Observed:
         """See `LogPosterior`."""
-        return np.asarray(self.moments(self.space.initial_point()).labels)
+        start = self.space.initial_point()
+        if self.classifier.groups is None:
+            return np.asarray(self.moments(start).labels)
+        return self._at_rows(self.point(start))[0]
 
     @property
     def algebra(self) -> str:
         """See `LogPosterior`."""
-        return str(self._prior_type.algebra(self.classifier.n_points, self.classifier.n_normals))
+        found = str(self._prior_type.algebra(self.n_points, self.classifier.n_normals))
+        if self.classifier.groups is None:
+            return found
+        shared = f"{self.classifier.n_points} rows have {self.n_points} different latent values."
+        return f"{found} {shared}" if found else shared
 
     def heading(self, trace: Trace, solution: Solution, converged: bool) -> str:
         """See `LogPosterior`."""
@@ -169,7 +205,7 @@ class DenseLogPosterior(LogPosterior):
             return team.each(function, items)
 
     def _team(self) -> Team:
-        return gather_for_solves(self.classifier.n_functions, self.classifier.n_points)
+        return gather_for_solves(self.classifier.n_functions, self.n_points)
 
     def loosely(self, gradients: bool = True) -> Self:
         """The same log posterior, evaluated with a wider tolerance.
@@ -180,7 +216,7 @@ class DenseLogPosterior(LogPosterior):
 
     def roughly(self) -> Self:
         """See `LogPosterior`: with a tolerance that is wider again where an evaluation takes long."""
-        return self if self.classifier.n_points < _FEW else self._loosened(_ROUGHER * self._looseness)
+        return self if self.n_points < _FEW else self._loosened(_ROUGHER * self._looseness)
 
     def _loosened(self, looseness: float) -> Self:
         if self.approximator.looseness == 1.0:
@@ -236,6 +272,9 @@ class DenseLogPosterior(LogPosterior):
     def check_moments(self, theta: Array) -> None:
         """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
         check_moments(self.moments(theta), self._prior_type)
+        if self.classifier.groups is not None:
+            labels, likelihood = self._at_rows(self.point(theta))
+            likelihood.check_parameters(labels, "the labels")
 
     @one_blas_thread()
     def solve(self, theta: Array, start: Array | None = None) -> Solution:

@@ -13,7 +13,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.sparse_contract import LeftOut
 
-__all__ = ["GroupOfRows", "LatentFunctions", "NewRows", "Reach", "without_common"]
+__all__ = ["GroupOfRows", "Labelled", "LatentFunctions", "NewRows", "Reach", "without_common"]
 
 
 class NewRows(NamedTuple):
@@ -49,6 +49,18 @@ class GroupOfRows(NamedTuple):
     """Sites of the rows."""
     weights: Array
     """The force ν − Πμ of the sites, (c, m)."""
+    own: "Labelled"
+    """What is left out."""
+    others: "tuple[Labelled, NDArray[np.intp], Labelled] | None" = None
+    """Where sites stand for other observations as well: all observations, places (k,) of others among the rows, and
+    these others. None without others."""
+
+
+class Labelled(NamedTuple):
+    """Observations with their likelihood."""
+
+    likelihood: Likelihood
+    labels: Observed
 
 
 class LatentFunctions(ABC):
@@ -127,6 +139,11 @@ class LatentFunctions(ABC):
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
         """Return means (c, B) and covariances (B, c, c) at some of the rows that were fitted."""
 
+    @property
+    def alike(self) -> NDArray[np.int64] | None:
+        """Numbers (n,) of the fitted rows, the same for equal rows; None if all rows may differ."""
+        return None
+
     @abstractmethod
     def left_out(self) -> Iterator[LeftOut]:
         """Return all rows in order, part by part, each given the labels of all others.
@@ -148,8 +165,8 @@ class LatentFunctions(ABC):
         raise NotImplementedError("Groups of rows are left out of posteriors of all rows together, which this has not.")
 
     @abstractmethod
-    def refitted(self, i: int) -> tuple[Array, Array, bool]:
-        """Return mean (1, c) and covariance (1, c, c) at a row by a fit to the others, and whether that converged.
+    def refitted(self, i: int) -> tuple[LeftOut, bool]:
+        """Return a row by a fit to the others, and whether that converged.
 
         Raises
         ------

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 __all__ = [
     "AverageLogDensity",
     "BlockCurvature",
+    "ColumnDensity",
     "CoupledCurvature",
     "CoupledQuadrature",
     "DifferenceFactors",
@@ -31,6 +32,7 @@ __all__ = [
     "PlainDensity",
     "PointAverage",
     "PointFactor",
+    "PowersAverage",
     "QuadraticBound",
     "RoughDensity",
     "RoughNormaliser",
@@ -206,6 +208,15 @@ class ScalarDensity(NamedTuple):
     """`(f, y, parameters, out)`: log p(y_i | f_i) and its first three derivatives in f, written (4, n)."""
 
 
+class ColumnDensity(NamedTuple):
+    """`ScalarDensity` as a function of latent values and of columns, which are computed once for many latent values."""
+
+    columns: Kernel
+    """`(y, parameters)`: columns, returned (q, n)."""
+    two_derivatives: Kernel
+    """`(f, columns)`: log p(y_i | f_i) and its first two derivatives, returned (3, n)."""
+
+
 class PlainDensity(NamedTuple):
     """Density of one latent value with a kink, which has no curvature that Newton's method could use."""
 
@@ -221,6 +232,13 @@ class GaussianAverage(NamedTuple):
 
     D = 0 is allowed. Derivatives in D follow by the heat equation, ∂h/∂D = ½ (h″ + h′²).
     """
+
+
+class PowersAverage(NamedTuple):
+    """A product of densities of two classes averaged over a normal latent value, log ∫ p(1 | f)ᵃ p(0 | f)ᵇ N(f) df."""
+
+    terms: Kernel
+    """`(mean, variance, powers, out)`: as those of `GaussianAverage`, for powers a and b (2, n)."""
 
 
 class AverageLogDensity(NamedTuple):

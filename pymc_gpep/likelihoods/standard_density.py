@@ -31,6 +31,7 @@ __all__ = [
     "NORMAL_SIDES",
     "StandardDensity",
     "StandardForm",
+    "StandardProduct",
     "standard_computations",
 ]
 
@@ -72,6 +73,16 @@ class StandardForm(NamedTuple):
     """c (n,)."""
 
 
+class StandardProduct(NamedTuple):
+    """Densities whose product is, up to a factor, a standard density again, if they have the same scale and offset.
+
+    For rates the same scale is enough.
+    """
+
+    density: StandardDensity
+    form: "_Form"
+
+
 type _Form = Callable[[NDArray[Any], Array], StandardForm]
 
 
@@ -107,7 +118,9 @@ def standard_computations(density: StandardDensity, form: _Form, slopes: _Form |
         return terms
 
     averages = GaussianAverage(averaged(density.average, 5)), AverageLogDensity(averaged(density.average_log, 3))
-    plain = (ScalarDensity(derivatives),) if density.smooth else (PlainDensity(derivatives),)
+    plain: tuple[object, ...] = (ScalarDensity(derivatives),) if density.smooth else (PlainDensity(derivatives),)
+    if density in (LOGISTIC_POWERS, LOG_RATE):
+        plain = (*plain, StandardProduct(density, form))
     if slopes is None:
         return (*plain, *averages)
 

@@ -91,6 +91,10 @@ def plot_effective_likelihoods(
         if not solution.posterior.sites_class.pointwise:
             raise ValueError(f"The sites of {name!r} are not each of one point: its likelihoods cannot be drawn.")
         at = [point_position(classifier, point) for point in points]
+        if classifier.groups is not None:
+            at = classifier.groups.of[at].tolist()
+        if at[0] == at[1]:
+            raise ValueError(f"points {points[0]!r} and {points[1]!r} have the same latent value. Name another point.")
         _draw_exact(ax, solution, at, levels)
         style = {"color": colour} | dict(contour_kwargs or {})
         draw_gaussian(ax, *_gaussian(solution, at), [1.0 - level for level in levels], style, name)

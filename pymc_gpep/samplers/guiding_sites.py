@@ -88,7 +88,7 @@ def fit_sites(
     ValueError
         If the approximation fails at the model's initial point, or at the mode.
     """
-    log_posterior = DenseLogPosterior(classifier, approximator, compile_kwargs)
+    log_posterior = DenseLogPosterior(classifier, approximator, compile_kwargs, grouped=False)
     best = maximise(log_posterior, log_posterior.space.initial_point(), _MAX_ITERATIONS).best
     centre, axes = best.theta, _principal_axes(log_posterior, best)
 

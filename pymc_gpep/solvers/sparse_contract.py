@@ -36,6 +36,8 @@ class LeftOut(NamedTuple):
     """(B, c)."""
     cov: Array
     """(B, c, c)."""
+    log_density: Array | None = None
+    """Log density (B,) of the labels of these points given all others, NaN where it follows from the moments."""
 
 
 class SiteSweeps[P: Whitened](ABC):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.continuous import FlatRV
 from pytensor.graph.basic import Variable
@@ -23,6 +24,7 @@ from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior, RowsBeside
 from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.missing_responses import MissingResponses
 from pymc_gpep.structure.recipes import Recipe, why_no_recipe
+from pymc_gpep.structure.row_groups import RowGroups
 from pymc_gpep.structure.sampled_values import SampledValues
 
 __all__ = ["GPClassifier"]
@@ -64,6 +66,9 @@ class GPClassifier(LatentPrior):
         The argument of the likelihood at all rows of the data; None of several observed variables.
     parts : tuple of GPClassifier
         The classifier of each of several observed variables; empty where there is one.
+    groups : RowGroups or None
+        Groups of rows with the same latent value, whose first rows are the points of the prior. None where the prior
+        has all rows.
 
     Examples
     --------
@@ -87,6 +92,7 @@ class GPClassifier(LatentPrior):
     missing: MissingResponses | None = None
     argument: TensorVariable | None = None
     parts: tuple["GPClassifier", ...] = ()
+    groups: RowGroups | None = None
 
     @property
     def model(self) -> pm.Model:
@@ -96,7 +102,15 @@ class GPClassifier(LatentPrior):
     @property
     def n_points(self) -> int:  # type: ignore[override]
         """Number of points, n."""
-        return self.prior.n_points
+        return self.prior.n_points if self.groups is None else len(self.groups.of)
+
+    @property
+    def at_points(self) -> tuple[TensorVariable, TensorVariable, Likelihood]:
+        """Observations, parameters and likelihood at the points of the prior, of groups where there are any."""
+        if self.groups is None:
+            return self.labels, self.parameters, self.likelihood_model
+        likelihood, labels, parameters = self.groups.points
+        return pt.constant(labels), parameters, likelihood
 
     @property
     def n_functions(self) -> int:  # type: ignore[override]
@@ -145,7 +159,7 @@ class GPClassifier(LatentPrior):
         assert own.argument is not None
         fitted = None if own.missing is None else own.missing.fitted
         prior = replace(self.prior, everywhere=own.argument, fitted=fitted, n_rows=own.n_rows)
-        return replace(own, prior=prior)
+        return replace(own, prior=prior, groups=self.groups)
 
     def responses_of_points(self) -> NDArray[np.str_] | None:
         """Return the name of what was observed at each point (n,), where that is one of several variables."""

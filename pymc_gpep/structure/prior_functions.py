@@ -105,15 +105,16 @@ def prior_moments(
     called.
     """
     model = classifier.model
-    moments = [classifier.covariances() if array is None else array, classifier.mean(), classifier.parameters]
-    outputs = [*model.replace_rvs_by_values(moments), classifier.labels]
+    labels, parameters, likelihood = classifier.at_points
+    moments = [classifier.covariances() if array is None else array, classifier.mean(), parameters]
+    outputs = [*model.replace_rvs_by_values(moments), labels]
     value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
     known = arrays_as_shared(graph_replace(outputs, data or {}, strict=False))
     function = graph_function(model, value_vars, known)
 
     def at(point: PointType) -> Moments:
         k, mean, parameters, labels = function(*(point[v.name] for v in value_vars))
-        return Moments(k, mean, labels, classifier.likelihood_model.given(parameters))
+        return Moments(k, mean, labels, likelihood.given(parameters))
 
     return at
 

@@ -56,7 +56,7 @@ def test_two_rows_by_quadrature(method):
     expected = by_quadrature(*without_sites(k, mean, solution.posterior.sites, PAIR), y[PAIR])
     whole = solution.posterior.joint_covariance(k[None][:, :, PAIR], k[None][:, PAIR][:, :, PAIR])[0, :, 0]
     for each in (functions, rows):
-        found = left_out_group(each.group(PAIR), PROBIT, y[PAIR], 4000, 5e-5)
+        found = left_out_group(each.group(PAIR), 4000, 5e-5)
         assert 0 < found.error < 0.01
         assert found.without == pytest.approx(expected, abs=4 * found.error)
         assert found.within == pytest.approx(by_quadrature(solution.mean[0, PAIR], whole, y[PAIR]), abs=0.02)
@@ -73,12 +73,12 @@ def test_weights_have_no_heavy_tail():
     centre, cov = without_sites(j @ j.T, mean, solution.posterior.sites, rows)
     cov = cov + 1e-10 * np.eye(2)
     expected = by_quadrature(centre, cov, y[rows], lambda f, y: y * f - np.exp(f) - gammaln(y + 1))
-    found = left_out_group(functions.group(rows), counts.at(rows), y[rows], 4000, 5e-5)
+    found = left_out_group(functions.group(rows), 4000, 5e-5)
     assert found.without == pytest.approx(expected, abs=4 * found.error)
     assert found.error < 0.02
     assert found.pareto_k < 0.7
     group = functions.group(rows)
-    elsewhere = left_out_group(group._replace(mean=group.mean + 6.0), counts.at(rows), y[rows], 4000, 5e-5)
+    elsewhere = left_out_group(group._replace(mean=group.mean + 6.0), 4000, 5e-5)
     assert elsewhere.pareto_k > 0.7
 
 
@@ -102,7 +102,7 @@ def test_coupled_sites_by_draws_from_the_posterior_without_them():
     root = np.linalg.cholesky(cov[np.ix_(some, some)] + 1e-12 * np.eye(2 * c))
     f = centre[some] + np.random.default_rng(1).standard_normal((60_000, 2 * c)) @ root.T
     p = np.exp(log_likelihood(f.reshape(-1, c, 2).swapaxes(1, 2), problem.y[PAIR]).sum(axis=1))
-    found = left_out_group(functions.group(PAIR), solution.likelihood, problem.y[PAIR], 4000, 5e-5)
+    found = left_out_group(functions.group(PAIR), 4000, 5e-5)
     error = np.hypot(found.error, p.std() / p.mean() / np.sqrt(len(p)))
     assert error < 0.02
     assert found.without == pytest.approx(np.log(p.mean()), abs=4 * error)

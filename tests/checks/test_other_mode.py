@@ -17,11 +17,21 @@ TWO_AND_TWO = np.array([1.0, 1.1, 3.0, 3.1])
 NU, SIGMA, LEVEL = 4.0, 0.2, 2.0
 
 
-def model_of(y):
+def model_of(y, slope=None):
+    """Rows with `level` times a slope; by default slopes are next to 1, so that each row is a factor of its own."""
+    slope = 1.0 + 1e-9 * np.arange(len(y)) if slope is None else slope
     with pm.Model() as model:
         level = pm.Normal("level", 0.0, LEVEL)
-        pm.StudentT("y", nu=NU, mu=level + np.zeros(len(y)), sigma=SIGMA, observed=y)
+        pm.StudentT("y", nu=NU, mu=level * slope, sigma=SIGMA, observed=y)
     return model
+
+
+def masses_of(y):
+    """Log masses of the two modes."""
+    level, step = np.linspace(-6.0, 8.0, 4001, retstep=True)
+    log_p = stats.t.logpdf((y[:, None] - level) / SIGMA, NU).sum(axis=0) - len(y) * np.log(SIGMA)
+    log_p += stats.norm.logpdf(level, 0.0, LEVEL) + np.log(step)
+    return [logsumexp(log_p[side]) for side in (level < 2.05, level >= 2.05)]
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +42,7 @@ def likelihood():
 
 
 def test_both_modes_are_named_with_their_masses():
-    level, step = np.linspace(-6.0, 8.0, 4001, retstep=True)
-    log_p = stats.t.logpdf((TWO_AND_TWO[:, None] - level) / SIGMA, NU).sum(axis=0) - 4.0 * np.log(SIGMA)
-    log_p += stats.norm.logpdf(level, 0.0, LEVEL) + np.log(step)
-    masses = [logsumexp(log_p[side]) for side in (level < 2.05, level >= 2.05)]
+    masses = masses_of(TWO_AND_TWO)
     message = r"several modes, .* outliers \(2, 3\).* pm.sample"
     with model_of(TWO_AND_TWO), pytest.warns(UserWarning, match=message) as caught:
         fit = pm.fit(method="ep", progressbar=False)
@@ -43,6 +50,12 @@ def test_both_modes_are_named_with_their_masses():
     found = [float(each) for each in re.findall(r"-\d+\.\d\d", str(caught[0].message))]
     assert found == pytest.approx(masses, abs=0.06)
     assert found[0] == pytest.approx(fit.log_evidence, abs=0.01)
+
+
+def test_rows_of_one_latent_value_have_the_mass_of_both_modes():
+    with model_of(TWO_AND_TWO, np.ones(4)):
+        fit = pm.fit(method="ep", progressbar=False)
+    assert fit.log_evidence == pytest.approx(logsumexp(masses_of(TWO_AND_TWO)), abs=1e-4)
 
 
 @pytest.mark.variation(but=["y0"])

@@ -33,7 +33,9 @@ def conditional(fit, k, cross, variance):
     precision = np.ravel(posterior.precision)
     force = np.ravel(posterior.weights + posterior.precision * posterior.marginals()[0])
     force = force - precision * np.ravel(posterior.prior.mean)
-    inner = np.linalg.solve(np.eye(N) + precision[:, None] * k, np.column_stack([force, precision[:, None] * cross.T]))
+    inner = np.linalg.solve(
+        np.eye(len(k)) + precision[:, None] * k, np.column_stack([force, precision[:, None] * cross.T])
+    )
     return cross @ inner[:, 0], np.sqrt(variance - (cross * inner[:, 1:].T).sum(axis=1))
 
 
@@ -130,7 +132,8 @@ def test_a_process_at_places():
     fit = fitted(declare)
     grid = np.array([[0.1], [0.55]])
     k = expquad(PLACES, PLACES) + 1e-6 * np.eye(J)
-    mean, sd = conditional(fit, k[GROUP][:, GROUP] + 1.0, expquad(grid, PLACES)[:, GROUP], np.ones(len(grid)))
+    place = GROUP[fit.classifier.groups.first]  # rows of a place are one point
+    mean, sd = conditional(fit, k[place][:, place] + 1.0, expquad(grid, PLACES)[:, place], np.ones(len(grid)))
     assert_allclose(fit.effects("f", Xnew=grid)["f"], [mean, sd], atol=1e-7)
 
 

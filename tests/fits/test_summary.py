@@ -246,6 +246,7 @@ def test_text_of_a_fit_names_hyperparameters_at_their_maximum(at_maximum, groups
     assert str(again) == str(at_maximum)
 
 
+@pytest.fixture(scope="module")
 def grouped():
     """Counts in groups, with two hyperparameters that are integrated over."""
     rng = np.random.default_rng(3)

@@ -1,8 +1,10 @@
-"""log E exp ℓ(g), g ~ N(m, v), of log densities ℓ that are powers of the logistic function, or of one less a rate's.
+"""log E exp ℓ(g), g ~ N(m, v), of log densities ℓ that are powers of the probabilities of two classes.
 
     LOGISTIC: ℓ = a log σ(g) + b log σ(−g)         SOME: ℓ = log(1 − exp(−eᵍ))
 
-Both are concave. The integrand in t, from its mode g₀ on, is exp(ℓ(g₀ + t) − ℓ(g₀) − ℓ′(g₀) t − t²/2v). The
+    NORMAL: ℓ = a log Φ(g) + b log Φ(−g)           SOME_AND_NONE: ℓ = a log(1 − exp(−eᵍ)) − b eᵍ
+
+All are concave. The integrand in t, from its mode g₀ on, is exp(ℓ(g₀ + t) − ℓ(g₀) − ℓ′(g₀) t − t²/2v). The
 trapezoid rule in τ sums it, t = shift + scale · sinh τ, with twice the nodes until the digits agree. As digits double
 with the nodes, the error left is about the square of the difference. Nodes are dense about the mode. Under a normal
 density so wide that they would pass over the bend of ℓ, they are dense about the bend.
@@ -13,10 +15,11 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.normal import log_ndtr_derivatives
 
-__all__ = ["LOGISTIC", "ROOM", "SOME", "log_density_derivatives", "log_unimodal_normal"]
+__all__ = ["LOGISTIC", "NORMAL", "ROOM", "SOME", "SOME_AND_NONE", "log_density_derivatives", "log_unimodal_normal"]
 
-LOGISTIC, SOME = 0, 1
+LOGISTIC, SOME, NORMAL, SOME_AND_NONE = 0, 1, 2, 3
 
 _FEWEST, _MOST = 16, 8192  # nodes
 _AGREEMENT = 1e-7  # of a rule with one of half its nodes
@@ -77,6 +80,14 @@ def log_density_derivatives(kind, a, b, g):
         return _some(g)
     if not (a >= 0.0 and b >= 0.0):
         return math.nan, math.nan, math.nan, math.nan, math.nan
+    if kind == NORMAL:
+        p0, p1, p2, p3, p4 = log_ndtr_derivatives(g)
+        q0, q1, q2, q3, q4 = log_ndtr_derivatives(-g)
+        return a * p0 + b * q0, a * p1 - b * q1, a * p2 + b * q2, a * p3 - b * q3, a * p4 + b * q4
+    if kind == SOME_AND_NONE:
+        p0, p1, p2, p3, p4 = _some(g)
+        rate = b * math.exp(g) if b > 0.0 else 0.0
+        return a * p0 - rate, a * p1 - rate, a * p2 - rate, a * p3 - rate, a * p4 - rate
     log_p, log_q, p, q = _log_logistics(g)
     curvature = -(a + b) * p * q
     return (
@@ -102,8 +113,8 @@ def _beyond_linear(small, t):
 @kernel
 def _exponent(kind, a, b, mode, at_mode, t, v):
     """The logarithm of the integrand over that at the mode; `at_mode` is ℓ and ℓ′ there, σ and whether it is turned."""
-    if kind == SOME:
-        return _some(mode + t)[0] - at_mode[0] - at_mode[1] * t - 0.5 * t * t / v
+    if kind != LOGISTIC:
+        return log_density_derivatives(kind, a, b, mode + t)[0] - at_mode[0] - at_mode[1] * t - 0.5 * t * t / v
     small, sign = at_mode[2], at_mode[3]
     return -(a + b) * _beyond_linear(small, sign * t) - 0.5 * t * t / v
 
@@ -113,6 +124,11 @@ def _mode(kind, a, b, mean, v):
     """The root of m + v ℓ′(g) = g, by Newton's method kept in its bracket."""
     low = mean - (0.0 if kind == SOME else b * v)
     high = mean + (v if kind == SOME else a * v)
+    if kind == NORMAL:  # the slope has no bound, but falls with g
+        pull = v * log_density_derivatives(kind, a, b, mean)[1]
+        low, high = mean + min(pull, 0.0), mean + max(pull, 0.0)
+    elif kind == SOME_AND_NONE:
+        low = min(mean, 0.0) - b * v
     g = min(max(0.0, low), high)
     for _ in range(_LONGEST):
         _, slope, curvature, _, _ = log_density_derivatives(kind, a, b, g)
@@ -163,8 +179,8 @@ def _end(sign, kind, a, b, mode, at_mode, v, shift, scale):
 @kernel
 def _slopes(kind, a, b, g):
     """The first three derivatives of ℓ."""
-    if kind == SOME:
-        _, first, second, third, _ = _some(g)
+    if kind != LOGISTIC:
+        _, first, second, third, _ = log_density_derivatives(kind, a, b, g)
         return first, second, third
     ratio = math.exp(-abs(g))
     larger = 1.0 / (1.0 + ratio)
@@ -324,6 +340,6 @@ def log_unimodal_normal(kind, a, b, mean, v, room):
             power *= fine[5]
     if not agree:
         return missing, missing, missing, missing, missing, missing, missing
-    of_p, of_q = (missing, missing) if kind == SOME else _powers(mode, count, room)
+    of_p, of_q = _powers(mode, count, room) if kind == LOGISTIC else (missing, missing)
     value += fine[0] - 0.5 * pull * pull * v - 0.5 * math.log(2.0 * math.pi * v)
     return value, fine[1], fine[2], fine[3], fine[4], of_p, of_q

@@ -9,6 +9,8 @@ from pytensor.graph.op import Op
 from pytensor.tensor.random.basic import BernoulliRV
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.scalar import class_powers
+from pymc_gpep.likelihoods.local_computations import PowersAverage
 from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.likelihoods.standard_density import LOG_RATE, StandardForm, standard_computations
 
@@ -30,7 +32,10 @@ class ComplementaryLogLogLikelihood(TwoClasses):
     method: ClassVar[str] = "ep"
     guide: ClassVar[str] = "ep"
     largest_precision: ClassVar[float] = np.inf
-    local: ClassVar[tuple[object, ...]] = standard_computations(LOG_RATE, _form)
+    local: ClassVar[tuple[object, ...]] = (
+        *standard_computations(LOG_RATE, _form),
+        PowersAverage(class_powers.complementary_log_log),
+    )
 
     def link(self, f: Array) -> Array:
         with np.errstate(over="ignore"):

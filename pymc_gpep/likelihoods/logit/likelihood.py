@@ -8,11 +8,12 @@ from pytensor.tensor.random.basic import BernoulliRV
 from scipy.special import expit
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.scalar import logit
+from pymc_gpep.kernels.scalar import class_powers, logit
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
     LogisticResponse,
+    PowersAverage,
     QuadraticBound,
     ScalarDensity,
 )
@@ -37,6 +38,7 @@ class LogitLikelihood(TwoClasses):
         AverageLogDensity(logit.average_log),
         QuadraticBound(logit.bound),
         LogisticResponse(),
+        PowersAverage(class_powers.logit),
     )
 
     def link(self, f: Array) -> Array:

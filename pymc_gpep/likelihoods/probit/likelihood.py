@@ -13,12 +13,13 @@ from scipy.special import ndtr
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.sampling.truncated import draw_by_sign
-from pymc_gpep.kernels.scalar import probit
+from pymc_gpep.kernels.scalar import class_powers, probit
 from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
     NormalResponse,
+    PowersAverage,
     QuadraticBound,
     ScalarDensity,
     Utilities,
@@ -46,6 +47,7 @@ class ProbitLikelihood(TwoClasses):
         QuadraticBound(probit.bound),
         Utilities(draw_by_sign),
         NormalResponse(),
+        PowersAverage(class_powers.probit),
     )
 
     def log_probability(self, value: TensorVariable, reading: Reading) -> TensorVariable:

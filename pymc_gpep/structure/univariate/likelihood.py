@@ -24,7 +24,13 @@ from pymc_gpep.likelihoods.averages_over_cells import (
     normal_slopes,
 )
 from pymc_gpep.likelihoods.likelihood import Reading
-from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes, ScalarDensity
+from pymc_gpep.likelihoods.local_computations import (
+    AverageLogDensity,
+    ColumnDensity,
+    GaussianAverage,
+    ParameterSlopes,
+    ScalarDensity,
+)
 from pymc_gpep.likelihoods.observed_classes import some_of
 from pymc_gpep.likelihoods.observed_numbers import checked_numbers, rows_text
 from pymc_gpep.likelihoods.one_function import OneFunction
@@ -71,6 +77,7 @@ class UnivariateLikelihood(OneFunction):
         made = _Computations(self.density)
         return (
             ScalarDensity(made.derivatives),
+            ColumnDensity(self.density.columns, self.density.two_derivatives),
             GaussianAverage(made.average),
             AverageLogDensity(made.average_log),
             ParameterSlopes(made.slopes, made.average_slopes, made.average_log_slopes),

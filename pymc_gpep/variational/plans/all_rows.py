@@ -9,6 +9,7 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.structure import GPClassifier, StructureError
+from pymc_gpep.structure.by_groups import by_groups
 from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.precision_sum import suited
 from pymc_gpep.structure.prior_functions import prior_type_of
@@ -38,7 +39,8 @@ class AllRows(Plan):
                 f"method={given.method!r} needs the inverse of the prior covariance, and a sum of fewer effects than "
                 "rows has a singular one. Take method='kl', which has a lower bound as well."
             )
-        self._check_memory(given, suited(given.classifier, given.approximator))
+        grouped = by_groups(given.classifier, given.approximator)
+        self._check_memory(given, suited(grouped, given.approximator))
 
     def _check_memory(self, given: FitTask, classifier: GPClassifier) -> None:
         prior_type = prior_type_of(classifier, given.approximator)
@@ -46,7 +48,7 @@ class AllRows(Plan):
 
     def doubt(self, fit: Fit) -> str:
         """See `Plan`."""
-        if why := other_mode(fit.log_posterior.approximator, fit.solution):
+        if why := other_mode(fit.log_posterior.approximator, fit.solution, fit.classifier.groups):
             return why
         if fit.classifier.effects:  # covariances of sums have no length scales to speak of
             return ""
@@ -58,7 +60,7 @@ class AllRows(Plan):
             warn_of_single_class(each, *evaluate([each.labels]))
         run.stage("making the graph of the log posterior")
         if "mode" in kwargs:  # compiled code knows no sparse precision
-            self._check_memory(given, given.classifier)
+            self._check_memory(given, by_groups(given.classifier, given.approximator))
         log_posterior = DenseLogPosterior(given.classifier, given.approximator, kwargs)
         log_posterior.prepare()
         run.graphs_are_made()

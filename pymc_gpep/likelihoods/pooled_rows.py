@@ -1,0 +1,225 @@
+"""Rows of groups as factors: the fewest that have the same product, by sufficient statistics where there are any.
+
+Binomial rows are one with the sum of trials. Poisson rows are one with the sum of exposures, and normal rows a normal
+about their mean. Other rows are one factor if they are equal. Rows of two classes make two factors, whose product is a
+binomial.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.gradient import disconnected_grad
+from pytensor.tensor.variable import TensorVariable
+from scipy.special import gammaln
+
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.kernels.scalar.poisson import NO_EXPOSURE
+from pymc_gpep.likelihoods.censoring import UNBOUNDED
+from pymc_gpep.likelihoods.counts.binomial import BinomialLikelihood
+from pymc_gpep.likelihoods.grouped import Factors, GroupedLikelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.numbers.location_scale import LogNormalLikelihood, NormalLikelihood
+from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
+from pymc_gpep.likelihoods.stacked import StackedLikelihood
+
+__all__ = ["Grouped", "Rows", "grouped_rows", "pooled"]
+
+
+class Rows(NamedTuple):
+    """Rows of groups, with what they are given besides latent values."""
+
+    of: NDArray[np.int64]
+    """The group of each row, (n,)."""
+    y: Observed
+    """Observations, (n,)."""
+    alike: NDArray[np.int64]
+    """A number (n,) that is the same for rows whose parameters are equal, whatever the hyperparameters are."""
+    parameters: Callable[[NDArray[np.int64]], TensorVariable]
+    """Parameters (p, m) of m of the rows, as a function of hyperparameters."""
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups."""
+        return int(self.of.max()) + 1
+
+    def merged(self, observations: bool = True) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first of rows that are equal, (e,), and which of these each row is like, (n,).
+
+        Rows of a group are equal if they have the same parameters and, if these count, observations.
+        """
+        keys = [self.of, self.alike, *([np.asarray(self.y, np.float64)] if observations else [])]
+        ids = np.zeros(len(self.of), np.int64)
+        for key in keys:
+            _, own = np.unique(key, return_inverse=True)
+            _, ids = np.unique(ids * (int(own.max()) + 1) + own, return_inverse=True)
+        _, first = np.unique(ids, return_index=True)
+        return first, ids
+
+
+def pooled(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Factors]:
+    """Return the likelihood of groups of rows, and its factors.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        Likelihood of a row, with its parameters at some values.
+    rows : Rows
+    """
+    pool = _POOLS.get(type(likelihood), _products)
+    if isinstance(likelihood, NormalLikelihood | LogNormalLikelihood) and likelihood.parameters.size:
+        bounds = likelihood.parameters[1:]
+        if not (np.abs(bounds) == UNBOUNDED).all():
+            pool = _products
+    return pool(likelihood, rows)
+
+
+def _products(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Factors]:
+    first, ids = rows.merged()
+    weights = np.bincount(ids).astype(np.float64)
+    parameters = rows.parameters(first)
+    of = rows.of[first]
+    factors = Factors(of, weights, np.asarray(rows.y, np.float64)[first], parameters, np.zeros(rows.n_groups))
+    largest = float(np.bincount(of, weights).max())
+    inner = likelihood.given(np.full((_count(likelihood), 1), np.nan))
+    return GroupedLikelihood(inner=inner, count=_count(likelihood), largest=largest), factors
+
+
+def _count(likelihood: Likelihood) -> int:
+    return len(likelihood.parameters) if likelihood.has_parameters else 0
+
+
+def _sums(rows: Rows, values: Array) -> Array:
+    return np.bincount(rows.of, values, rows.n_groups)
+
+
+def _one_of_each(rows: Rows, y: object, parameters: object, constant: object) -> Factors:
+    """One factor for each group."""
+    g = rows.n_groups
+    return Factors(np.arange(g), np.ones(g), y, parameters, constant)
+
+
+def _binomial(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Factors]:
+    first, ids = rows.merged()
+    of, y, weights = rows.of[first], np.asarray(rows.y, np.float64)[first], np.bincount(ids)
+    own = rows.parameters(first)[0]
+    trials, successes = _summed(weights * own, of, rows.n_groups), np.bincount(of, weights * y, rows.n_groups)
+    each = pt.gammaln(own + 1.0) - gammaln(y + 1.0) - pt.gammaln(own - y + 1.0)
+    whole = pt.gammaln(trials + 1.0) - gammaln(successes + 1.0) - pt.gammaln(trials - successes + 1.0)
+    constant = _summed(weights * each, of, rows.n_groups) - whole
+    return GroupedLikelihood(inner=BinomialLikelihood(), count=1), _one_of_each(rows, successes, trials[None], constant)
+
+
+def _poisson(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Factors]:
+    first, ids = rows.merged()
+    of, y, weights = rows.of[first], np.asarray(rows.y, np.float64)[first], np.bincount(ids)
+    offset = rows.parameters(first)[0]
+    largest = disconnected_grad(pt.max(offset))
+    exposure = _summed(weights * pt.exp(offset - largest), of, rows.n_groups)
+    some = pt.gt(exposure, 0.0)
+    nothing = pt.constant(NO_EXPOSURE, dtype="float64")
+    whole = pt.switch(some, largest + pt.log(pt.switch(some, exposure, 1.0)), nothing)
+    counts = np.bincount(of, weights * y, rows.n_groups)
+    own = _summed(weights * y * offset, of, rows.n_groups) - np.bincount(of, weights * gammaln(y + 1.0), rows.n_groups)
+    constant = own - counts * whole + gammaln(counts + 1.0)
+    return GroupedLikelihood(inner=PoissonLikelihood(), count=1), _one_of_each(rows, counts, whole[None], constant)
+
+
+def _normal(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Factors]:
+    first, ids = rows.merged(observations=False)
+    y = np.asarray(rows.y, np.float64)
+    jacobian = np.zeros(rows.n_groups)
+    if isinstance(likelihood, LogNormalLikelihood):
+        y = np.log(y)
+        jacobian = -_sums(rows, y)
+    of, n = rows.of[first], np.bincount(ids).astype(np.float64)
+    mean = np.bincount(ids, y) / n
+    squares = np.bincount(ids, (y - mean[ids]) ** 2)
+    sigma = rows.parameters(first)[0]
+    precision = n / sigma**2
+    total = _summed(precision, of, rows.n_groups)
+    # Without a shift the sum would lose digits to a mean that is far from 0.
+    shift = _sums(rows, y) / _sums(rows, np.ones(len(y)))
+    location = shift + _summed(precision * (mean - shift[of]), of, rows.n_groups) / total
+    apart = squares / n + (mean - location[of]) ** 2
+    each = -0.5 * n * math.log(2.0 * math.pi) - n * pt.log(sigma) - 0.5 * precision * apart
+    constant = _summed(each, of, rows.n_groups) + 0.5 * pt.log(2.0 * math.pi / total) + jacobian
+    bounds = pt.constant(np.repeat([[-UNBOUNDED], [UNBOUNDED]], rows.n_groups, axis=1))
+    parameters = pt.concatenate([(1.0 / pt.sqrt(total))[None], bounds])
+    inner = NormalLikelihood().given(np.full((3, 1), np.nan))
+    return GroupedLikelihood(inner=inner, count=3, located=True), _one_of_each(rows, location, parameters, constant)
+
+
+def _summed(values: TensorVariable, of: NDArray[np.int64], g: int) -> TensorVariable:
+    """Sums (g,) of values (e,) over groups."""
+    if np.array_equal(of, np.arange(g)):
+        return values
+    found: TensorVariable = pt.zeros(g)[of].inc(values)
+    return found
+
+
+_POOLS: dict[type[Likelihood], Callable[[Likelihood, Rows], tuple[GroupedLikelihood, Factors]]] = {
+    BinomialLikelihood: _binomial,
+    PoissonLikelihood: _poisson,
+    NormalLikelihood: _normal,
+    LogNormalLikelihood: _normal,
+}
+
+
+class Grouped(NamedTuple):
+    """Likelihood, observations and parameters of groups of rows."""
+
+    likelihood: Likelihood
+    labels: Array
+    """(g,)."""
+    parameters: TensorVariable
+    """(p, g), as a function of hyperparameters."""
+
+
+def grouped_rows(likelihood: Likelihood, rows: Rows) -> Grouped:
+    """Return groups of rows as points of their own.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        Likelihood of a row, with the parameters of all rows at some values.
+    rows : Rows
+        Rows of several observed variables and their groups stand one variable after another.
+    """
+    if not isinstance(likelihood, StackedLikelihood):
+        found, factors = pooled(likelihood, rows)
+        return Grouped(found, np.zeros(rows.n_groups), factors.together(found.count))
+    number = likelihood.parameters[0]
+    parts, counts, labels, parameters = [], [], [], []
+    for k, (part, count) in enumerate(zip(likelihood.parts, likelihood.counts, strict=True)):
+        places = np.flatnonzero(number == k)
+        if not places.size:  # of a selection of rows
+            parts.append(part)
+            counts.append(count)
+            parameters.append(pt.zeros((count, 0)))
+            continue
+        own = _of_part(rows, places, count)
+        known = part.given(likelihood.parameters[1 : 1 + count, places])
+        if own.n_groups == len(places):
+            made = Grouped(part, np.asarray(own.y, np.float64), own.parameters(np.arange(len(places))))
+        else:
+            made = grouped_rows(known, own)
+        parts.append(made.likelihood)
+        counts.append(int(made.parameters.type.shape[0] or 0))
+        labels.append(made.labels)
+        parameters.append(made.parameters)
+    whole = StackedLikelihood(parts=tuple(parts), counts=tuple(counts))
+    return Grouped(whole, np.concatenate(labels), whole.together(parameters))
+
+
+def _of_part(rows: Rows, places: NDArray[np.int64], count: int) -> Rows:
+    """Return the rows of one of several observed variables, with its own parameters."""
+    return Rows(
+        rows.of[places] - rows.of[places].min(),
+        rows.y[places],
+        rows.alike[places],
+        lambda at: rows.parameters(places[at])[1 : 1 + count],
+    )

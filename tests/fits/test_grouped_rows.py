@@ -1,0 +1,172 @@
+"""Fits of rows that share a latent value, against quadrature of the model as it is written."""
+
+from functools import cache
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy.special import expit, log_ndtr, logsumexp
+
+import pymc_gpep as gpep
+
+RNG = np.random.default_rng(7)
+TANKS = 12
+SIZES = RNG.integers(1, 30, TANKS)
+SURVIVED = RNG.binomial(SIZES, expit(1.4 + 1.6 * RNG.standard_normal(TANKS)))
+TANK = np.repeat(np.arange(TANKS), SIZES)
+ALIVE = np.concatenate([np.arange(n) < k for n, k in zip(SIZES, SURVIVED, strict=True)]).astype(int)
+SD = 1.7
+Z = np.linspace(-9.0, 9.0, 4001)
+WEIGHTS = -0.5 * Z**2 - logsumexp(-0.5 * Z**2)
+
+
+def of_rows(log_p):
+    """Log densities (rows, nodes) of rows at nodes of the prior of their tanks."""
+    return log_p(SD * Z, ALIVE[:, None])
+
+
+def logistic(f, y):
+    return np.where(y == 1, -np.logaddexp(0.0, -f), -np.logaddexp(0.0, f))
+
+
+def normal(f, y):
+    return log_ndtr(np.where(y == 1, f, -f))
+
+
+def by_quadrature(log_p):
+    """Evidence, means of effects, and log densities of each row without itself."""
+    rows = of_rows(log_p)
+    tanks = np.stack([rows[t == TANK].sum(axis=0) for t in range(TANKS)]) + WEIGHTS
+    evidences = logsumexp(tanks, axis=1)
+    means = np.exp(tanks - evidences[:, None]) @ (SD * Z)
+    without = logsumexp(tanks[TANK] - rows, axis=1)
+    return evidences.sum(), means, evidences[TANK] - without
+
+
+def tanks(link="logit", **kwargs):
+    with pm.Model(coords={"tank": range(TANKS), "row": range(len(TANK))}) as model:
+        tank = pm.Data("tank_of", TANK, dims="row")
+        u = pm.Normal("u", 0.0, SD, dims="tank")
+        eta = pm.Deterministic("eta", u[tank], dims="row")
+        if link == "logit":
+            pm.Bernoulli("alive", logit_p=eta, observed=ALIVE, dims="row")
+        else:
+            gpep.Probit("alive", eta, observed=ALIVE, dims="row")
+    return model
+
+
+@cache
+def fit_of(link="logit", method="ep"):
+    with tanks(link):
+        return pm.fit(method=method, progressbar=False)
+
+
+@pytest.mark.parametrize(("link", "log_p"), [("logit", logistic), ("probit", normal)])
+def test_ep_of_rows_of_independent_effects_is_exact(link, log_p):
+    fit = fit_of(link)
+    evidence, means, without = by_quadrature(log_p)
+    assert fit.log_evidence == pytest.approx(evidence, abs=1e-6)
+    np.testing.assert_allclose(fit.effects("u")["u"].sel(moment="mean").values, means, atol=1e-5)
+    found = fit.loo()
+    assert found.elpd_i.dims == ("row",)
+    np.testing.assert_allclose(found.elpd_i, without, atol=1e-6)
+
+
+def test_left_out_groups_of_rows_are_exact_or_state_their_error():
+    fit = fit_of()
+    rows = of_rows(logistic)
+    every = np.stack([rows[t == TANK].sum(axis=0) for t in range(TANKS)]) + WEIGHTS
+    whole = fit.loo(groups="tank_of")
+    np.testing.assert_allclose(whole.elpd_i, logsumexp(every, axis=1), atol=1e-6)
+    assert not whole.error_i.any()
+    # Halves of two tanks: their other rows stay.
+    halves = np.where(np.arange(len(TANK)) % 2 == 0, TANK // 2, 100 + TANK // 2)
+    found = fit.loo(groups=halves, draws=4000)
+    expected = []
+    for label in np.unique(halves):
+        parts = []
+        for t in np.unique(TANK[halves == label]):
+            left = every[t] - rows[(t == TANK) & (halves == label)].sum(axis=0)
+            parts.append(logsumexp(every[t]) - logsumexp(left))
+        expected.append(sum(parts))
+    off = np.abs(found.elpd_i - expected)
+    assert (off < 4.0 * found.error_i + 1e-6).all()
+    assert found.error_i.max() < 0.1
+
+
+def test_refitted_rows_match_left_out_rows():
+    fit = fit_of()
+    np.testing.assert_allclose(fit.loo(refit_above=-np.inf).elpd_i, by_quadrature(logistic)[2], atol=1e-6)
+
+
+def test_latent_values_and_draws_are_of_rows():
+    fit = fit_of()
+    _, means, _ = by_quadrature(logistic)
+    assert fit.latent["mean"].dims == ("row",)
+    np.testing.assert_allclose(fit.latent["mean"], means[TANK], atol=1e-5)
+    np.testing.assert_allclose(fit.labels(), ALIVE)
+    _, cov = fit.joint_latent_moments([0, 1, int(SIZES[0])])
+    np.testing.assert_allclose(cov[0, 0, 1, 0], fit.latent["variance"][0])
+    assert cov[0, 0, 2, 0] == pytest.approx(0.0, abs=1e-9)
+    drawn = fit.sample(50, random_seed=1)["posterior"]
+    assert drawn["eta"].shape == (1, 50, len(TANK))
+    np.testing.assert_allclose(drawn["eta"], drawn["u"][..., TANK])
+    check = fit.importance(200, random_seed=1)
+    assert check.mean_shift.dims == ("row",)
+    np.testing.assert_allclose(check.mean_shift, check.mean_shift[np.flatnonzero(np.diff(TANK, prepend=-1))][TANK])
+
+
+def test_predictions_of_rows_depend_on_their_tank_alone():
+    fit = fit_of()
+    found = fit.predict(data={"tank_of": [3, 3, 0]})
+    np.testing.assert_allclose(found["mean"], fit.effects("u")["u"].sel(moment="mean").values[[3, 3, 0]], atol=1e-9)
+
+
+def test_file_has_the_same_fit(tmp_path):
+    fit = fit_of()
+    fit.to_datatree().to_netcdf(tmp_path / "fit.nc")
+    again = gpep.from_datatree(xr.open_datatree(tmp_path / "fit.nc"), tanks())
+    assert again.log_evidence == pytest.approx(fit.log_evidence, abs=1e-9)
+    np.testing.assert_allclose(again.loo().elpd_i, fit.loo().elpd_i, atol=1e-9)
+
+
+def test_marginal_model_has_the_evidence_of_the_fit():
+    with pm.Model() as model:
+        u = pm.Normal("u", 0.0, pm.HalfNormal("s"), shape=TANKS)
+        pm.Bernoulli("alive", logit_p=u[TANK], observed=ALIVE)
+        fit = pm.fit(method="ep", hyper="map", progressbar=False)
+    marginal = gpep.marginalize(model)
+    (evidence,) = marginal.potentials
+    point = fit.log_posterior.point(fit.theta)
+    found = marginal.compile_fn(marginal.replace_rvs_by_values([evidence]), inputs=marginal.value_vars, point_fn=False)
+    assert found(*(point[v.name] for v in marginal.value_vars))[0] == pytest.approx(fit.log_evidence, abs=1e-5)
+    grid = gpep.diagnostics.evidence_grid(model, {"s": [float(fit.hyperparameters["s"])]})
+    assert grid["evidence"].item() == pytest.approx(fit.log_evidence, abs=1e-5)
+
+
+def test_ep_of_48_tanks_with_a_common_level_matches_quadrature():
+    """Rows by themselves have an evidence that is 0.4 lower."""
+    rng = np.random.default_rng(3)
+    sizes = rng.choice([10, 25, 35], 48)
+    alive = rng.binomial(sizes, expit(1.4 + 1.6 * rng.standard_normal(48)))
+    tank = np.repeat(np.arange(48), sizes)
+    y = np.concatenate([np.arange(n) < k for n, k in zip(sizes, alive, strict=True)]).astype(int)
+    with pm.Model():
+        level = pm.Normal("level", 0.0, 1.5)
+        u = pm.Normal("u", 0.0, 1.6, shape=48)
+        pm.Bernoulli("y", logit_p=level + u[tank], observed=y)
+        fit = pm.fit(method="ep", progressbar=False)
+    z = np.linspace(-7.0, 7.0, 401)
+    weights = -0.5 * z**2 - logsumexp(-0.5 * z**2)
+    levels = 1.5 * z
+    f = levels[:, None] + 1.6 * z
+    each = [
+        logsumexp(k * logistic(f, 1) + (n - k) * logistic(f, 0) + weights, axis=1)
+        for n, k in zip(sizes, alive, strict=True)
+    ]
+    joint = np.sum(each, axis=0) + weights
+    evidence = logsumexp(joint)
+    mean = np.exp(joint - evidence) @ levels
+    assert fit.log_evidence == pytest.approx(evidence, abs=3e-4)
+    assert fit.effects("level")["level"].sel(moment="mean").item() == pytest.approx(mean, abs=3e-4)
