@@ -7,12 +7,12 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 import xarray as xr
-from scipy.optimize import minimize
 
-from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.ascent import FLAT, Curve, HyperAscent, no_curvature
 from pymc_gpep.hyper.evaluation import Evaluation, evaluation_table
 from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.quasi_newton import units_of
 from pymc_gpep.hyper.saddle import defined_beside, higher_beside
 from pymc_gpep.kernels.status import (
     CONVERGED,
@@ -27,9 +27,6 @@ __all__ = ["AGREE", "FLAT", "Optimum", "how_many", "maximise", "off_start", "ref
 
 AGREE = 0.1
 """Largest difference of the log posterior at which two ends are one."""
-
-FLAT = 1e-8
-"""Relative change of the log posterior that counts as none."""
 
 
 def why_stopped(stopped: BaseException) -> str:
@@ -54,6 +51,10 @@ class Optimum:
     """What else there is to say of a search, in words that its outcome begins."""
     stopped: bool = False
     """Whether Ctrl-C or a callback ended the search before its end."""
+    decrement: float = np.nan
+    """What the log posterior would gain by a step of Newton's method from the end; NaN if the curvature is unknown."""
+    deviations: Array | None = None
+    """Standard deviations (d,) by the same curvature; None for many parameters or if it is unknown."""
 
     def stopped_by(self, ended_by: BaseException) -> Self:
         """Return the same, as one that an interrupt or the StopIteration of a callback ended."""
@@ -83,17 +84,7 @@ class Optimum:
     def units(self) -> Array | None:
         """See `Trace`: as far as the steps of BFGS know; None where no iteration tells it."""
         steps = [(b.theta - a.theta, a.gradient - b.gradient) for a, b in pairwise(self.history)]
-        far = [(step, fall) for step, fall in steps if np.abs(step).max(initial=0.0) > _FAR]
-        curved = [(step, fall) for step, fall in far if step @ fall > _CURVED * (step @ step)]
-        if not curved:
-            return None
-        curvature = min(step @ fall / (step @ step) for step, fall in curved) * np.eye(curved[0][0].size)
-        for step, fall in curved:
-            image = curvature @ step
-            curvature += np.outer(fall, fall) / (step @ fall) - np.outer(image, image) / (step @ image)
-        curvatures, directions = np.linalg.eigh(curvature)
-        found: Array = directions / np.sqrt(np.maximum(curvatures, curvatures.max() / _UNLIKE))
-        return found
+        return units_of([(step, fall) for step, fall in steps if step @ fall > _SHOWN])
 
     def stored(self) -> xr.Dataset:
         """See `Trace`."""
@@ -164,8 +155,13 @@ def maximise(
     search: LogPosterior | None = None,
     flat: float = FLAT,
     units: Array | None = None,
+    curvature: Curve = no_curvature,
 ) -> Optimum:
-    """Find the maximum of the log posterior by L-BFGS, with exact gradients (type-II maximum a posteriori).
+    """Find the maximum of the log posterior by BFGS, with exact gradients (type-II maximum a posteriori).
+
+    The search ends where ½ gᵀH g is small, with the gradient g and the estimate H of the inverse curvature: what the
+    log posterior would still gain. It does not depend on units. Where curvatures in some hyperparameters are known,
+    these come first, by Newton's method.
 
     A point without a slope need be no maximum: what is symmetric about its start has none there. Where a point beside
     the end is higher, the search goes on from that.
@@ -186,7 +182,9 @@ def maximise(
     flat : float
         Relative change of the log posterior in an iteration that counts as none.
     units : array (d, d), optional
-        Units in which L-BFGS takes its steps, such as `Optimum.units`.
+        Units in which the search takes its first steps, such as `Optimum.units`.
+    curvature : function of an Evaluation
+        Curvature of the log posterior there in some hyperparameters, or None; see `LogPosterior.curvature`.
 
     Raises
     ------
@@ -204,124 +202,35 @@ def maximise(
     size, remark = how_many(log_posterior, theta), ""
     if searching and not np.isfinite(best.log_posterior):
         best, remark = off_start(evaluate, best, size)
-        theta = best.theta
     if not (np.isfinite(best.log_posterior) and (not searching or np.isfinite(best.gradient).all())):
         refuse(log_posterior, best)
-    history = [best]
-    near = Neighbours((theta,), (best.start,))
-    evaluated = {theta.tobytes(): best}
-    roughly = set() if rough is evaluate else {theta.tobytes()}  # points evaluated so
-    if roughly:
-        flat = max(flat, _NOISE)
-    ended_by: list[BaseException] = []
-
-    def highest() -> Evaluation:
-        return max(history, key=lambda evaluation: evaluation.log_posterior)
-
-    def highest_of_fine() -> Evaluation:
-        # One that was evaluated roughly may be higher than what is near it.
-        while (top := highest()).theta.tobytes() in roughly:
-            at = next(i for i, each in enumerate(history) if each is top)
-            history[at] = evaluated[top.theta.tobytes()] = evaluate(top.theta, near)
-            roughly.discard(top.theta.tobytes())
-        return top
-
-    def rises() -> bool:
-        # Two points of one line search that differ by little are told apart by what is accurate alone.
-        gain = history[-1].log_posterior - history[-2].log_posterior if len(history) > 1 else np.inf
-        return gain > _GAIN and len(evaluated) < _TRIALS
-
-    def negative(x: Array) -> tuple[float, Array]:
-        nonlocal near
-        result = evaluated.get(x.tobytes())
-        if result is None:
-            how = rough if rises() else evaluate
-            result = how(x, near)
-            (roughly.discard if how is evaluate else roughly.add)(x.tobytes())
-        if result.status == CONVERGED and x.tobytes() not in evaluated:
-            near = near.joined(x.copy(), result.start, _NEIGHBOURS)
-        evaluated[x.tobytes()] = result
-        if not (np.isfinite(result.log_posterior) and np.isfinite(result.gradient).all()):
-            # A wall, low enough for the line search to interpolate to the near side of it.
-            return -history[-1].log_posterior + _WALL * (1.0 + abs(history[-1].log_posterior)), np.zeros_like(x)
-        return -result.log_posterior, -result.gradient
-
-    def record(x: Array) -> None:
-        history.append(evaluated.get(x.tobytes()) or evaluate(x, near))
-        top = highest()  # starts can be long: that of the last one is kept, and of the highest
-        history[:-1] = [each if each is top else each._replace(start=_NO_START) for each in history[:-1]]
-        evaluated.clear()
-        try:
-            callback(tuple(history))
-        except StopIteration as stop:  # which the optimiser takes for its end, without what it says
-            ended_by.append(stop)
-            raise
-
     if not searching:
         return Optimum(best, not theta.size, "No iteration was allowed" if theta.size else _NOTHING, (best,))
+    climb = HyperAscent(evaluate, rough, best, max_iterations, callback, flat)
+    ended_by: BaseException | None = None
+    converged, message = False, ""
     try:
-        begin, began = theta, best.log_posterior
+        climb.begin(curvature, units)
         for _ in range(_SADDLES):
-            options = {"maxiter": max_iterations - len(history) + 1, "maxfun": 20 * max_iterations, "ftol": flat}
-            result = _minimised(negative, begin, record, units, {**options, "gtol": _SLOPE})
-            unsure = not roughly.isdisjoint({history[-1].theta.tobytes(), *evaluated})
-            best = highest_of_fine()
-            # L-BFGS may stop on a slope: in units that are not those of this search, or after a step in vain.
-            slope, gained = float(np.abs(best.gradient).max()), best.log_posterior - began
-            steep = slope > _STEEP if units is not None else slope > _STEEPER and gained > 0.0
-            if (unsure or steep) and not ended_by and len(history) <= max_iterations:
-                rough, units, begin, began = evaluate, None if steep else units, best.theta, best.log_posterior
-                evaluated.clear()
-                evaluated[begin.tobytes()] = best
-                continue
-            if ended_by or not result.success:
-                break
-            higher = higher_beside(evaluate, history, size)
-            if higher is None:
+            converged, message = climb.run()
+            if not converged or (higher := higher_beside(evaluate, climb.history, size)) is None:
                 break
             remark = _SADDLE
-            begin = higher.theta
-            evaluated[begin.tobytes()] = higher
-            record(begin)
-            evaluated[begin.tobytes()] = higher
-        converged, message = bool(result.success), str(result.message)
+            climb.go_to(higher)
+        best = climb.highest()
         exact = best if evaluate is log_posterior else log_posterior(best.theta, best.start)
-        if exact.status == NOT_POSITIVE_DEFINITE and search is None and not ended_by:
+        if exact.status == NOT_POSITIVE_DEFINITE and search is None:
             # On the way nobody looked whether the covariances were any.
-            return maximise(log_posterior, theta, max_iterations, callback, start, log_posterior, flat, units)
+            return maximise(
+                log_posterior, theta, max_iterations, callback, start, log_posterior, flat, units, curvature
+            )
     except (KeyboardInterrupt, StopIteration) as stopped:
-        converged, message = False, ""
-        ended_by.append(stopped)
-        best = exact = highest()  # the solution is found to the tolerance when somebody asks for it
-    found = Optimum(exact if exact.usable else best, converged, message, tuple(history), remark=remark)
-    return found.stopped_by(ended_by[-1]) if ended_by else found
-
-
-def _minimised(
-    function: Callable[[Array], tuple[float, Array]],
-    begin: Array,
-    callback: Callable[[Array], None],
-    units: Array | None,
-    options: dict[str, Any],
-) -> Any:
-    """The result of L-BFGS, which steps in these units."""
-    if units is None:
-        return minimize(function, begin, jac=True, method="L-BFGS-B", callback=callback, options=options)
-
-    options = options | {"gtol": options["gtol"] * float(np.linalg.svd(units, compute_uv=False).min(initial=1.0))}
-
-    def there(steps: Array) -> Array:
-        moved: Array = begin + units @ steps
-        return moved
-
-    def in_units(steps: Array) -> tuple[float, Array]:
-        value, slope = function(there(steps))
-        return value, slope @ units
-
-    return minimize(
-        in_units, np.zeros(begin.size), jac=True, method="L-BFGS-B", callback=lambda steps: callback(there(steps)),
-        options=options,
-    )  # fmt: skip
+        converged, message, ended_by = False, "", stopped
+        best = exact = climb.highest()  # the solution is found to the tolerance when somebody asks for it
+    found = Optimum(
+        exact if exact.usable else best, converged, message, tuple(climb.history), remark=remark, **climb.judgement()
+    )
+    return found if ended_by is None else found.stopped_by(ended_by)
 
 
 def how_many(log_posterior: LogPosterior, theta: Array) -> int:
@@ -391,13 +300,4 @@ _UNDEFINED = "having left the start, at which nothing can be computed"
 _BESIDE = 0.1
 _NO_SLOPE = 1e-7
 _NOTHING = "There is nothing to optimise."
-_WALL = 10.0
-_GAIN = 0.1  # log posterior that an iteration gains, above which the next one is evaluated roughly
-_NOISE = 1e-7  # relative error of a log posterior of many rows in a search
-_TRIALS = 2  # points of a line search that are evaluated roughly at most
-# Steps and curvatures along them that say nothing: slopes have an error at the end of a search.
-_FAR, _CURVED = 1e-2, 1e-6
-_UNLIKE = 1e4  # times that curvatures of one search may differ to say what the units of another are
-_STEEP, _STEEPER = 0.1, 1.0  # slope on which a search does not end, in the units of another one and without
-_NEIGHBOURS = 3  # that a start is predicted from
-_SLOPE = 1e-3  # largest slope, per unit of the unconstrained space, that counts as none
+_SHOWN = 1e-4  # log posterior that a step gains, above which it shows a curvature
