@@ -83,12 +83,12 @@ class HyperAscent:
     def run(self) -> tuple[bool, str]:
         """Iterate to the end; returns whether that is a maximum, and why the iteration ended."""
         ended = self._iterate()
-        if self._metric.units is not None and np.abs(self._here.gradient).max() > _STEEP and not self._full:
+        if self._metric.units is not None and self._steep and not self._full:
             self.begin(self._curvature, None)
             ended = self._iterate()
-        if ended or self._is_close:
-            return True, _CONVERGED
-        if not self._full and self._look_around() and (self._iterate() or self._is_close):
+        if not ended and not self._full and self._look_around():
+            ended = self._iterate()
+        if ended:
             return True, _CONVERGED
         return False, f"the limit of n={self._max} iterations was reached" if self._full else STUCK
 
@@ -96,26 +96,30 @@ class HyperAscent:
     def _full(self) -> bool:
         return len(self.history) > self._max
 
+    @property
+    def _steep(self) -> bool:
+        return bool(np.abs(self._here.gradient).max() > _STEEP)
+
     def _iterate(self) -> bool:
-        """Iterate until there is nothing to gain, no step leads higher, or the limit is reached; whether the first."""
+        """Iterate until nothing is left to gain, no step leads higher, or the limit is reached; whether the first."""
         quiet = 0
         while quiet < self._quiet:
             ended = self._full or (self._trusted and self.decrement < _ENOUGH)
             if ended and not self._refined():
-                return not self._full or self.decrement < _ENOUGH
+                return not self._full or self._is_close
             if ended:
                 continue
             if not self._step(self._metric.times(self._here.gradient)):
                 if self._refined():
                     continue
-                if not self._metric.learned:
-                    return False
+                if not (self._large and self._metric.pairs):
+                    return self._is_close
                 self._metric.forget()
-            least = self._flat if self._flat > FLAT else _ROUNDING
+            least = self._flat if self._flat > FLAT or self._large else _ROUNDING
             quiet = quiet + 1 if self._gain <= least * max(1.0, abs(self._here.log_posterior)) else 0
             if quiet == self._quiet and self._refined():
                 quiet = 0
-        return False
+        return self._large or self._is_close
 
     def go_to(self, there: Evaluation) -> None:
         """Go on from another point."""
@@ -130,19 +134,25 @@ class HyperAscent:
 
     @property
     def _is_close(self) -> bool:
-        return is_close(self.decrement, self._here.theta.size)
+        return self._trusted and is_close(self.decrement, self._here.theta.size)
+
+    @property
+    def _large(self) -> bool:
+        """Whether there are too many parameters to know all curvatures."""
+        return self._here.theta.size > _FEW
 
     @property
     def _trusted(self) -> bool:
-        """Whether the metric is that of this search, or there is no slope in any case."""
-        return self._metric.learned or bool(self._metric.known.all() or np.abs(self._here.gradient).max() < _SLOPE)
+        """Whether curvatures are known, or slopes are small where steps alone have shown some of them."""
+        metric = self._metric
+        slope = np.abs(self._here.gradient[~metric.known]).max(initial=0.0)
+        return bool(slope < (_SMALL if metric.pairs else _SLOPE))
 
     def judgement(self) -> dict[str, Any]:
         """Return what is known of the end, as `Optimum` has it."""
-        if not (self._metric.learned or self._metric.known.all()):
+        if self._large or not self._trusted or not np.isfinite(self._here.gradient).all():
             return {}
-        small = self._here.theta.size <= _FEW
-        deviations = np.sqrt(np.maximum(self._metric.matrix().diagonal(), 0.0)) if small else None
+        deviations = np.sqrt(np.maximum(self._metric.matrix().diagonal(), 0.0))
         return {"decrement": self.decrement, "deviations": deviations}
 
     def highest(self) -> Evaluation:
@@ -196,9 +206,9 @@ class HyperAscent:
         return news
 
     def _look_around(self) -> bool:
-        """Begin again with second derivatives by differences of gradients; returns whether they can be computed."""
+        """Begin again with second derivatives by differences of gradients; returns whether they show a maximum."""
         here, size = self._here, self._here.theta.size
-        if size > _FEW:
+        if self._large:
             return False
         rows = []
         for i, spread in enumerate(np.sqrt(np.maximum(self._metric.matrix().diagonal(), 0.0))):
@@ -206,13 +216,13 @@ class HyperAscent:
             there = self._evaluate(here.theta + step, self._near)
             rows.append((here.gradient - there.gradient) / step[i])
         matrix = 0.5 * (np.array(rows) + np.transpose(rows))
-        if not np.isfinite(matrix).all():
+        scale = np.sqrt(np.maximum(matrix.diagonal(), 0.0))
+        if not (np.isfinite(matrix).all() and scale.all()):
             return False
-        scale = np.sqrt(np.abs(matrix.diagonal()) + _TINY)
-        values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
-        convex = (vectors * np.abs(values)) @ vectors.T * np.outer(scale, scale)
+        if np.linalg.eigvalsh(matrix / np.outer(scale, scale))[0] < _CURVED:
+            return False
         self._metric = Metric(size)
-        self._metric.begin(Curvature(np.ones(size, dtype=bool), convex))
+        self._metric.begin(Curvature(np.ones(size, dtype=bool), matrix))
         return True
 
 
@@ -228,9 +238,10 @@ _ENOUGH = 1e-7  # log posterior that is still to be gained where a search ends
 _CLOSE = 1e-3  # the same, for each parameter, where a search that cannot go on has converged
 _ROUNDING = 1e-10  # relative change of the log posterior that rounding makes
 _FEW = 30  # parameters whose second derivatives are taken by differences where a search is stuck
-_PART, _TINY = 0.1, 1e-100  # step of these, in standard deviations
+_PART = 0.1  # step of these, in standard deviations
+_CURVED = 1e-6  # smallest eigenvalue, relative to the diagonal, that counts as curvature
 _NEIGHBOURS = 3  # that a start is predicted from
-_SLOPE = 1e-3  # slope that counts as none before any curvature is known
+_SLOPE, _SMALL = 1e-3, 1e-2  # slopes that count as none before steps have shown curvatures, and after
 _STEEP = 0.1  # slope on which a search does not end in the units of another one
 _NO_START = np.empty(0)
 _CONVERGED = "nothing is left to gain"

@@ -19,8 +19,8 @@ from pymc_gpep.hyper.ascent import STUCK, is_close
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import LogPosterior
-from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.kernels.status import CONVERGED, MESSAGES
+from pymc_gpep.hyper.optimum import Optimum, too_wide
+from pymc_gpep.kernels.status import CONVERGED, MESSAGES, NOT_POSITIVE_DEFINITE
 
 __all__ = ["collapsed", "looked_at", "ran_away"]
 
@@ -138,7 +138,9 @@ def _at_a_border(log_posterior: LogPosterior, best: Evaluation, slope: Array, de
                 "the search came to a border, beyond which hyperparameters are outside of the support of their priors. "
                 "PyMC's own transforms keep a search within it: leave out default_transform=None"
             )
-        return f"the search came to a border, beyond which {log_posterior.name} {MESSAGES[beyond.status]}"
+        wide = too_wide(log_posterior, beyond.theta) if beyond.status == NOT_POSITIVE_DEFINITE else ""
+        why = f"the search came to a border, beyond which {log_posterior.name} {MESSAGES[beyond.status]}"
+        return f"{why}. {wide.strip('. ')}" if wide else why
     return ""
 
 

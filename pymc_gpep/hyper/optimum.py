@@ -23,7 +23,7 @@ from pymc_gpep.kernels.status import (
     OUT_OF_ITERATIONS,
 )
 
-__all__ = ["AGREE", "FLAT", "Optimum", "how_many", "maximise", "off_start", "refuse", "why_stopped"]
+__all__ = ["AGREE", "FLAT", "Optimum", "how_many", "maximise", "off_start", "refuse", "too_wide", "why_stopped"]
 
 AGREE = 0.1
 """Largest difference of the log posterior at which two ends are one."""
@@ -60,6 +60,11 @@ class Optimum:
         """Return the same, as one that an interrupt or the StopIteration of a callback ended."""
         why, interrupted = why_stopped(ended_by), isinstance(ended_by, KeyboardInterrupt)
         return replace(self, converged=False, message=why, interrupted=interrupted, stopped=True)
+
+    def followed_by(self, later: "Optimum") -> "Optimum":
+        """Return the better of two searches, with both histories; the later one began above the end of this one."""
+        better = later if later.best.log_posterior > self.best.log_posterior else self
+        return replace(better, history=(*self.history, *later.history), remark=_AGAIN, ends=self.ends)
 
     @property
     def ended_by(self) -> BaseException | None:
@@ -252,6 +257,18 @@ def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) 
     return (here, "") if higher is None else (higher, _SADDLE)
 
 
+def too_wide(log_posterior: LogPosterior, x: Array) -> str:
+    """Advice where prior variances are too large for the digits of a covariance matrix; empty if they are not."""
+    k, _ = log_posterior.covariance(x)
+    largest = float(np.max(k, initial=0.0))
+    if not largest > _LARGE:
+        return ""
+    return (
+        f"The largest prior variance is {largest:.2g}, and rounding hides the others beside it. Divide covariates by "
+        "their standard deviations, (x - x.mean()) / x.std(), or give their coefficients narrower priors."
+    )
+
+
 def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
     """Raise a ValueError that says why a search cannot start where it was evaluated."""
     theta = best.theta
@@ -278,7 +295,7 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
         f"and of what the likelihood is given, such as exposures{'; or give another start=...' if size else '.'}"
     )
     if best.status == NOT_POSITIVE_DEFINITE:
-        advice = (
+        advice = too_wide(log_posterior, theta) or (
             "Check that the covariance function is one, which no start can mend; where rounding is to blame, add a "
             "small pm.gp.cov.WhiteNoise to it."
         )
@@ -294,8 +311,10 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
 
 
 _NO_START = np.empty(0)
+_LARGE = 1e9  # prior variance, beside which rounding hides variances of the order of 1e-6
 _SADDLES = 5  # stationary points that are left, at most
 _SADDLE = "having left a point that is stationary and no maximum"
+_AGAIN = "having begun again at a higher node of the integral over hyperparameters"
 _UNDEFINED = "having left the start, at which nothing can be computed"
 _BESIDE = 0.1
 _NO_SLOPE = 1e-7

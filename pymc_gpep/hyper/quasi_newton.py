@@ -64,9 +64,9 @@ class Metric:
         self._pairs: list[tuple[Array, Array, float]] = []
 
     @property
-    def learned(self) -> bool:
-        """Whether a step has shown a curvature."""
-        return bool(self._pairs)
+    def pairs(self) -> int:
+        """Number of steps that it has learned from."""
+        return len(self._pairs)
 
     @property
     def known(self) -> NDArray[np.bool_]:
