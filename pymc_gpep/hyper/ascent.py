@@ -146,7 +146,8 @@ class HyperAscent:
         """Whether curvatures are known, or slopes are small where steps alone have shown some of them."""
         metric = self._metric
         slope = np.abs(self._here.gradient[~metric.known]).max(initial=0.0)
-        return bool(slope < (_SMALL if metric.pairs else _SLOPE))
+        several = _STEEP if metric.pairs >= int((~metric.known).sum()) else _SMALL
+        return bool(slope < (several if metric.pairs else _SLOPE))
 
     def judgement(self) -> dict[str, Any]:
         """Return what is known of the end, as `Optimum` has it."""

@@ -114,7 +114,7 @@ class Metric:
         if self.units is not None:
             if self._factor is None:
                 self._factor = product / float(np.square(fall @ self.units).sum())
-        elif (along := float(mine @ its)) > 0.0 and (self._factor is None or self._size > _MOST_PAIRS):
+        elif (along := float(mine @ its)) > 0.0:
             self._factor = along / float(its @ its)
         self._pairs.append((step, fall, 1.0 / product))
         del self._pairs[: -min(max(self._size, _PAIRS), _MOST_PAIRS)]
