@@ -128,7 +128,7 @@ class HyperAscent:
 
     @property
     def decrement(self) -> float:
-        """What the log posterior would still gain, ½ gᵀH g."""
+        """Rise of the log posterior that is left, ½ gᵀH g."""
         slope = self._here.gradient
         return 0.5 * float(slope @ self._metric.times(slope))
 

@@ -113,8 +113,8 @@ class LogPosterior(ABC):
     def curvature(self, here: Evaluation) -> Curvature | None:
         """Return about the curvature at a point in the hyperparameters that shift prior means; None if none is known.
 
-        It needs no differences of evidences: a prior mean m + A β with sites of precision Π has the curvature AᵀM A in
-        β, M = (Π⁻¹ + K)⁻¹. This is exact for normal observations.
+        A prior mean m + A β with sites of precision Π has the curvature AᵀM A in β, M = (Π⁻¹ + K)⁻¹. This is exact for
+        normal observations.
         """
         return None
 

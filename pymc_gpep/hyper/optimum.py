@@ -164,9 +164,9 @@ def maximise(
 ) -> Optimum:
     """Find the maximum of the log posterior by BFGS, with exact gradients (type-II maximum a posteriori).
 
-    The search ends where ½ gᵀH g is small, with the gradient g and the estimate H of the inverse curvature: what the
-    log posterior would still gain. It does not depend on units. Where curvatures in some hyperparameters are known,
-    these come first, by Newton's method.
+    The search ends where ½ gᵀH g is small, with the gradient g and the estimate H of the inverse curvature. This is the
+    rise that is left of the log posterior, in any units. If curvatures in some hyperparameters are known, the search
+    begins with Newton's method in these.
 
     A point without a slope need be no maximum: what is symmetric about its start has none there. Where a point beside
     the end is higher, the search goes on from that.
@@ -259,8 +259,9 @@ def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) 
 
 def too_wide(log_posterior: LogPosterior, x: Array) -> str:
     """Advice where prior variances are too large for the digits of a covariance matrix; empty if they are not."""
-    k, _ = log_posterior.covariance(x)
-    largest = float(np.max(k, initial=0.0))
+    if not isinstance(log_posterior, LogPosterior):
+        return ""
+    largest = float(np.max(log_posterior.covariance(x)[0], initial=0.0))
     if not largest > _LARGE:
         return ""
     return (

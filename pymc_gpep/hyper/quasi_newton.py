@@ -1,7 +1,7 @@
 """Steps of a quasi-Newton method for a maximum: an estimate of the inverse curvature, and a line search.
 
-The estimate begins at known curvatures, where there are any, and learns from pairs of a step s and the fall y of the
-gradient over it (BFGS). Steps s = H g do not depend on units of the parameters where the first estimate does not.
+The estimate H begins at known curvatures. It learns from pairs of a step s and the fall y of the gradient over that
+step (BFGS). Steps s = H g do not depend on units of the parameters if the first estimate does not.
 """
 
 from collections.abc import Callable
