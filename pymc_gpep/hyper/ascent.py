@@ -58,7 +58,8 @@ class HyperAscent:
         self._roughly = set[bytes]() if rough is evaluate else {here.theta.tobytes()}
         self._near = Neighbours((here.theta,), (here.start,))
         self._metric = Metric(here.theta.size)
-        self._gain, self._curvature = np.inf, no_curvature
+        self._gain = np.inf
+        self._curvature: Curve = no_curvature
 
     def begin(self, curvature: Curve, units: Array | None) -> None:
         """Take first curvatures, and steps of Newton's method in the hyperparameters that these belong to.
@@ -156,6 +157,29 @@ class HyperAscent:
         deviations = np.sqrt(np.maximum(self._metric.matrix().diagonal(), 0.0))
         return {"decrement": self.decrement, "deviations": deviations}
 
+    def polished(self, exact: Evaluation, log_posterior: LogPosterior) -> Evaluation:
+        """Return an end after last steps by an accurate log posterior, for coefficients that are known to many digits.
+
+        Parameters
+        ----------
+        exact : Evaluation
+            End of the search, by `log_posterior`.
+        log_posterior : LogPosterior
+        """
+        for _ in range(_LAST):
+            slope = exact.gradient
+            step = self._metric.times(slope)
+            left = 0.5 * float(slope @ step)
+            if not (self._metric.known.any() and _DIGITS < left < _CLOSE):
+                break
+            there = log_posterior(exact.theta + step, exact.start)
+            rest = 0.5 * float(there.gradient @ self._metric.times(there.gradient))
+            if not (there.usable and rest < left):
+                break
+            self._metric.learn(step, slope - there.gradient)
+            exact = there
+        return exact
+
     def highest(self) -> Evaluation:
         """The highest point of the search."""
         return max(self.history, key=lambda evaluation: evaluation.log_posterior)
@@ -236,6 +260,7 @@ _GAIN = 0.1  # log posterior that an iteration gains, above which the next one i
 _TRIALS = 2  # points of a line search that are evaluated roughly at most
 _NEWTON, _AS_PROMISED = 6, 0.3  # first steps by known curvatures; relative error of what a step gains that is none
 _ENOUGH = 1e-7  # log posterior that is still to be gained where a search ends
+_LAST, _DIGITS = 2, 1e-13  # last steps by accurate evaluations, and what is left to gain where there are none
 _CLOSE = 1e-3  # the same, for each parameter, where a search that cannot go on has converged
 _ROUNDING = 1e-10  # relative change of the log posterior that rounding makes
 _FEW = 30  # parameters whose second derivatives are taken by differences where a search is stuck

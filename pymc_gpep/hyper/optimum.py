@@ -224,6 +224,8 @@ def maximise(
             climb.go_to(higher)
         best = climb.highest()
         exact = best if evaluate is log_posterior else log_posterior(best.theta, best.start)
+        if converged:
+            exact = climb.polished(exact, log_posterior)
         if exact.status == NOT_POSITIVE_DEFINITE and search is None:
             # On the way nobody looked whether the covariances were any.
             return maximise(
@@ -259,9 +261,8 @@ def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) 
 
 def too_wide(log_posterior: LogPosterior, x: Array) -> str:
     """Advice where prior variances are too large for the digits of a covariance matrix; empty if they are not."""
-    if not isinstance(log_posterior, LogPosterior):
-        return ""
-    largest = float(np.max(log_posterior.covariance(x)[0], initial=0.0))
+    covariance = getattr(log_posterior, "covariance", None)  # a function of θ alone has none
+    largest = 0.0 if covariance is None else float(np.max(covariance(x)[0], initial=0.0))
     if not largest > _LARGE:
         return ""
     return (

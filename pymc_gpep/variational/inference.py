@@ -279,6 +279,8 @@ class GPInference(Inference):
                 break
             run.stage("a node of the integral is above the maximum: searching again from there")
             search.run(n, run, fit_of, fit_of(log_posterior, Optimum(node, False, "", (node,))))
+            assert isinstance(trace, Optimum)
+            assert isinstance(search.trace, Optimum)
             trace = trace.followed_by(search.trace)
             hyper, trace = self._integrated(run, log_posterior, trace, progressbar)
         seconds, compiling = run.seconds()
