@@ -105,11 +105,11 @@ class HyperAscent:
         """Iterate until nothing is left to gain, no step leads higher, or the limit is reached; whether the first."""
         quiet = 0
         while quiet < self._quiet:
-            ended = self._full or (self._trusted and self.decrement < _ENOUGH)
-            if ended and not self._refined():
-                return not self._full or self._is_close
-            if ended:
-                continue
+            done = self._trusted and self.decrement < _ENOUGH
+            if done or self._full:
+                if self._refined():
+                    continue
+                return done
             if not self._step(self._metric.times(self._here.gradient)):
                 if self._refined():
                     continue
