@@ -63,11 +63,11 @@ def ratings(size: int, folder: Path | None) -> None:
         raise SystemExit("ratings are in a folder: --data FOLDER")
     d = pd.read_csv(folder / "InstEval.csv.gz")
     (students, student), (lecturers, lecturer) = (np.unique(d[name], return_inverse=True) for name in ("s", "d"))
-    b = pm.Flat("b", shape=2, initval=[0.0, 0.0])  # in standard errors, about, which a search gets along with
+    b = pm.Flat("b", shape=2, initval=[0.0, 0.0])
     log_sd = pm.Flat("log_sd", shape=3, initval=[-1.0, -0.5, 0.0])
     u = pm.Normal("u", 0, pm.math.exp(log_sd[0]), shape=len(students))
     v = pm.Normal("v", 0, pm.math.exp(log_sd[1]), shape=len(lecturers))
-    mu = 3.3 + 0.02 * (b[0] + b[1] * d.service.to_numpy(float)) + u[student] + v[lecturer]
+    mu = b[0] + b[1] * d.service.to_numpy(float) + u[student] + v[lecturer]
     pm.Normal("y", mu=mu, sigma=pm.math.exp(log_sd[2]), observed=d.y.to_numpy(float))
 
 

@@ -141,7 +141,7 @@ def run(
         fit = each.best
     seconds = time.process_time() - began
     said = {str(each.message).splitlines()[0] for each in caught}
-    limits = ("Limit of", "REACHED LIMIT")
+    limits = ("Limit of", "the limit of n=")
     return Fitted(fit, seconds, "\n".join(sorted(line for line in said if not any(limit in line for limit in limits))))
 
 

@@ -105,10 +105,10 @@ def scalar_ep(
         evidence, status, rung = signed_ladder(sweep, sites, history, without, **options)
     else:
         evidence, status, rung = ep_ladder(sweep, sites, history, **options)
-    status = lost_in_rounding(problem, posterior.weights[None], history, status)
+    status = lost_in_rounding(problem, posterior.coordinates, history, status)
     # Sites of large counts are precise: A⁻¹ has as many digits fewer as A, at most its trace, has more than 1.
     trace = float(problem.prior.variances[0] @ np.abs(posterior.precision))
-    if status == OUT_OF_ITERATIONS and history.smallest_residual < _DIGITS * trace:
+    if problem.prior.by_weights and status == OUT_OF_ITERATIONS and history.smallest_residual < _DIGITS * trace:
         status = OUT_OF_DIGITS
     return function_found(posterior, evidence, status, derivatives, rung)
 

@@ -89,7 +89,7 @@ def label_regression(
         gradient[0] += 0.5 * (spread + spread.T)
         return Derivatives(gradient, (posterior.weights + u)[None])
 
-    status = lost_in_rounding(problem, posterior.weights[None], history, status)
+    status = lost_in_rounding(problem, posterior.coordinates, history, status)
     return function_found(posterior, bound, status, derivatives)
 
 

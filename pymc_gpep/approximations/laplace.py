@@ -65,10 +65,11 @@ class CoupledAscent:
         return ok, log_det - float(np.log(self.pi.sum(axis=0)).sum())
 
     def solve(self, residual: Array, step: Array) -> None:
-        self.algebra.weights(residual, step)
+        self.algebra.solve(residual, step)
 
-    def length(self, b: Array, step: Array, image: Array, value: float, slope: float) -> float:
-        shrinkage, curvature = float(np.vdot(b, image)), float(np.vdot(step, image))
+    def length(self, x: Array, step: Array, image: Array, value: float, slope: float) -> float:
+        inner = self._problem.prior.inner
+        shrinkage, curvature = inner(x, step, image), inner(step, step, image)
         if np.ptp(image, axis=0).max() < _CLOSE:
             return 1.0
         y = self._problem.labels
@@ -94,7 +95,9 @@ def laplace_coupled(
     b -= b.mean(0)  # the mode has nothing that is common to the functions
     ascent = CoupledAscent(problem, log_density, along_line)
     cov = np.full((n, c, c), np.nan)
-    evidence, status = newton(problem, b, ascent, history, tolerance=tolerance)
+    x = problem.prior.coordinates(b)
+    evidence, status = newton(problem, x, ascent, history, tolerance=tolerance)
+    b[:] = problem.prior.weights(x, ascent.gradient)
     found = status in (CONVERGED, OUT_OF_ITERATIONS, OUT_OF_DIGITS)
     if found:
         ascent.algebra.moments(b, np.empty((c, n)), cov)

@@ -45,14 +45,14 @@ class _BlockAscent:
         return self.algebra.factorise(self.w)
 
     def solve(self, residual: Array, step: Array) -> None:
-        self.algebra.weights(residual, step)
+        self.algebra.solve(residual, step)
 
-    def length(self, b: Array, step: Array, image: Array, value: float, slope: float) -> float:
+    def length(self, x: Array, step: Array, image: Array, value: float, slope: float) -> float:
         t = 1.0
         if np.abs(image).max() < _CLOSE:
             return t
         for _ in range(_MAX_HALVINGS):
-            if log_posterior(self._problem, b + t * step, self, self._trial) >= value + _SUFFICIENT * t * slope:
+            if log_posterior(self._problem, x + t * step, self, self._trial) >= value + _SUFFICIENT * t * slope:
                 break
             t *= 0.5
         return t
@@ -89,7 +89,9 @@ def laplace_block(
         ascent.algebra.weights(slope, of_mean)
         return Derivatives(ascent.algebra.gradient(b, of_mean), of_mean + b)
 
-    evidence, status = newton(problem, b, ascent, history, tolerance=tolerance)
+    x = problem.prior.coordinates(b)
+    evidence, status = newton(problem, x, ascent, history, tolerance=tolerance)
+    b[:] = problem.prior.weights(x, ascent.gradient)
     found = status in (CONVERGED, OUT_OF_ITERATIONS, OUT_OF_DIGITS)
     if found:
         ascent.algebra.moments(b, np.empty((c, n)), cov)

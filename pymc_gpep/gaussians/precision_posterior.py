@@ -21,7 +21,7 @@ __all__ = ["PrecisionPosterior"]
 class PrecisionPosterior(RowPosterior):
     """Sites of precision diag(π) ≥ 0, from `precision` π (1, n), on f = m + A x.
 
-    The posterior of x is N(Q⁻¹Aᵀb, P⁻¹) with P = Q + AᵀΠA.
+    The posterior of x is N(Q⁻¹Aᵀb, P⁻¹) with P = Q + AᵀΠA; its mean is `centre` (q,).
     """
 
     prior: PrecisionPrior  # type: ignore[assignment]  # has what is asked of a prior by rows here
@@ -30,8 +30,8 @@ class PrecisionPosterior(RowPosterior):
     def of(cls, prior: PrecisionPrior, sites: Sites) -> Self:  # type: ignore[override]
         posterior = cls(prior, sites.precision, np.empty(prior.shape))
         force = sites.slope(prior.mean)
-        solved = posterior.covariance.solve(prior.rows.sums(force[0]))
-        posterior.weights = force - posterior.precision * prior.rows.products(solved)
+        posterior.centre = posterior._solved(prior.rows.sums(force[0]))
+        posterior.weights = force - posterior.precision * prior.rows.products(posterior.centre)
         posterior.sites = sites
         return posterior
 
@@ -43,10 +43,9 @@ class PrecisionPosterior(RowPosterior):
             raise NotPositiveDefiniteError(NO_COVARIANCE)
         return found
 
-    @cached_property
-    def centre(self) -> Array:
-        """Posterior mean of x, (q,)."""
-        return self.prior.whitened_slope(self.weights)[0]
+    def _solved(self, right: Array) -> Array:
+        """P⁻¹ r (q,), of r (q,)."""
+        return self.covariance.solve(right)
 
     @property
     def log_determinant(self) -> float:
@@ -61,7 +60,7 @@ class PrecisionPosterior(RowPosterior):
     def derivatives(self) -> tuple[Array, Array]:
         """Derivatives of `log_normaliser` at fixed sites, in the array of the prior and in its mean (1, n)."""
         form = self.prior.as_form
-        return form.gradient(self.covariance, self.precision[0], self.weights[0]), self.weights.copy()
+        return form.gradient(self.covariance, self.precision[0], self.weights[0], self.centre), self.weights.copy()
 
     def variances_of(self, rows: Coefficients) -> Array:
         """Return the variances (m,) of T x, of rows T."""

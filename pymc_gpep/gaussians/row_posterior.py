@@ -44,10 +44,23 @@ class RowPosterior(DensePosterior):
     def of(cls, prior: RowPrior, sites: Sites) -> Self:  # type: ignore[override]
         posterior = cls(prior, sites.precision, np.empty(prior.shape))
         force = sites.slope(prior.mean)
-        solved = posterior._root.T @ (posterior._root @ prior.rows.sums(force.ravel()))
-        posterior.weights = force - posterior.precisions.times(prior.rows.products(solved).reshape(force.shape))
+        posterior.centre = posterior._solved(prior.rows.sums(force.ravel()))
+        moved = prior.rows.products(posterior.centre).reshape(force.shape)
+        posterior.weights = force - posterior.precisions.times(moved)
         posterior.sites = sites
         return posterior
+
+    def _solved(self, right: Array) -> Array:
+        """Λ⁻¹ r (q,), of r (q,)."""
+        return np.asarray(self._root.T @ (self._root @ right))
+
+    @cached_property
+    def centre(self) -> Array:
+        """ẑ (q,) = Λ⁻¹ Jᵀ(b + Π(mean − m)), in which nothing cancels where the prior is wide."""
+        if (mean := vars(self).get("mean")) is None:
+            return self.prior.whitened_slope(self.weights)[0]
+        force = self.weights + self.precisions.times(mean - self.prior.mean)
+        return self._solved(self.prior.rows.sums(force.ravel()))
 
     @cached_property
     def precisions(self) -> SitePrecisions:
@@ -70,12 +83,12 @@ class RowPosterior(DensePosterior):
 
     @cached_property
     def mean(self) -> Array:
-        return self.prior.latent(self.prior.whitened_slope(self.weights))
+        return self.prior.latent(self.centre[None])
 
     @cached_property
     def normals(self) -> CoupledWhitened:
         """q(z), whose root is L⁻¹."""
-        centre = self.prior.whitened_slope(self.weights)
+        centre = self.centre[None]
         half = self._factor.T @ centre[0]
         return CoupledWhitened(centre, self._root, 0.5 * (float(half @ half) - self.log_determinant))
 
@@ -94,7 +107,7 @@ class RowPosterior(DensePosterior):
     def derivatives(self) -> tuple[Array, Array]:
         """Derivatives of `log_normaliser` at fixed sites, in the array of the prior and in its mean (c, n)."""
         b, rows = self.weights, self.prior.rows
-        gradient = rows.outer(b.ravel(), rows.sums(b.ravel()))
+        gradient = rows.outer(b.ravel(), self.centre)
         gradient -= rows.coupled_weighted(self.precisions, self._root.T @ self._root)
         return gradient.reshape(self.prior.array.shape), b.copy()
 

@@ -27,9 +27,11 @@ from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.grouped_functions import GroupedFunctions
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
+from pymc_gpep.hyper.quasi_newton import Curvature
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.local_computations import ParameterSlopes, ScalarDensity
 from pymc_gpep.solvers.problem import from_start_or_cold
 from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
 from pymc_gpep.structure import GPClassifier
@@ -51,6 +53,7 @@ __all__ = ["DenseLogPosterior"]
 
 _FEW, _ROUGHER = 200, 20.0  # rows below which a wider tolerance saves little; times the tolerance of a search
 _SOME = 2000  # rows whose prior says what hyperparameters do to that of all
+_DIFFERENCE = 1e-4  # of a hyperparameter, which means depend on by a line
 _CLEARLY = 1e-3  # by which one printed number is above another, and not by rounding
 
 _one_at_a_time = Lock()  # calls a function of a graph, which keeps the values of one evaluation
@@ -269,6 +272,31 @@ class DenseLogPosterior(LogPosterior):
         with _one_at_a_time:
             return self._moments(self.point(theta))
 
+    def curvature(self, here: Evaluation) -> Curvature | None:
+        """See `LogPosterior`; of real numbers without a transform, as coefficients of a linear predictor are."""
+        which = self.space.in_graphs([self.classifier.mean(), self.classifier.parameters])
+        if not which.any():
+            return None
+        theta = self.theta(here.theta)
+        solution = self.loosely().solve(theta, here.start)
+        if not solution.convergence.converged:
+            return None
+        shifts, begin = _shifts(solution), self.moments(theta)
+        columns = np.zeros((*begin.mean.shape, theta.size))
+        for i in np.flatnonzero(which):
+            step = _DIFFERENCE * max(1.0, abs(theta[i]))
+            there = self.moments(theta + step * np.eye(theta.size)[i])
+            columns[:, :, i] = (there.mean - begin.mean) / step
+            if shifts is not None:
+                moved = there.likelihood.parameters - begin.likelihood.parameters
+                columns[0, :, i] += np.einsum("pn,pn->n", shifts, moved / step)
+        which &= columns.any(axis=(0, 1))
+        if not (which.any() and np.isfinite(columns).all()):
+            return None
+        nothing = np.zeros((len(columns), which.sum(), which.sum()))
+        explained = solution.posterior.joint_covariance(columns[:, :, which], nothing).sum(axis=(0, 2))
+        return Curvature(which, self.space.prior_curvature(theta, which) - explained)
+
     def check_moments(self, theta: Array) -> None:
         """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
         check_moments(self.moments(theta), self._prior_type)
@@ -291,3 +319,21 @@ class DenseLogPosterior(LogPosterior):
     def _solve(self, moments: Moments, start: Array | None) -> Solution:
         k, mean, labels, likelihood = moments
         return self.approximator.solve_near(k, mean, labels, start, likelihood=likelihood, prior_type=self._prior_type)
+
+
+def _shifts(solution: Solution) -> Array | None:
+    """How far a latent value is to move where a parameter of its row does (p, n), so that its slope stays.
+
+    It is 1 for the logarithm of an exposure. None without parameters, or where the likelihood does not say.
+    """
+    likelihood, mean = solution.likelihood, solution.mean
+    known = likelihood.log_concave and likelihood.offers(ParameterSlopes) and likelihood.offers(ScalarDensity)
+    if not (likelihood.has_parameters and known and len(mean) == 1):
+        return None
+    slopes, own = np.empty((len(likelihood.parameters), 3, mean.size)), np.empty((4, mean.size))
+    f, parameters = np.ascontiguousarray(mean[0]), likelihood.parameters
+    likelihood.computation(ParameterSlopes).derivatives(f, solution.labels, parameters, slopes)
+    likelihood.computation(ScalarDensity).derivatives(f, solution.labels, parameters, own)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: Array = slopes[:, 1] / own[2]
+    return np.where(np.isfinite(found), found, 0.0)

@@ -15,21 +15,22 @@ from pymc.distributions.transforms import CholeskyCovPacked
 from scipy.optimize import minimize
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.ascent import STUCK, is_close
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import LogPosterior
-from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.kernels.status import CONVERGED, MESSAGES
+from pymc_gpep.hyper.optimum import Optimum, too_wide
+from pymc_gpep.kernels.status import CONVERGED, MESSAGES, NOT_POSITIVE_DEFINITE
 
 __all__ = ["collapsed", "looked_at", "ran_away"]
 
-_STEEP = 0.5  # slope, per unit of the unconstrained space, that a maximum does not have
+_STEEP = 0.5  # slope, per unit of the unconstrained space, that a maximum does not have where no curvature is known
 _FAR = 3.0  # move of an unconstrained hyperparameter that makes a scale twenty times as large or small
 _VERY_FAR = 7.0  # the same of a search that has not ended
-_STUCK = "ABNORMAL"  # how SciPy begins to say that its line search found nothing
 _SOME_WAY = 2.0  # the same of a search with noise
 _FURTHER = 3  # steps of one at the end of the way in that direction, over which priors rise where they have no bound
-_BEYOND = (1e-3, 1e-2, 1e-1)  # steps along the slope at which a border is looked for
+_BEYOND = (1e-3, 1e-2, 1e-1)  # steps along the slope, in standard deviations, at which a border is looked for
+_MUCH = 0.05  # slope per standard deviation, above which a hyperparameter is named
 
 
 def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: LogPosterior | None = None) -> Optimum:
@@ -44,7 +45,7 @@ def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: LogPoster
         looked at.
     """
     best, size = optimum.best, len(space.owners)
-    stuck = not optimum.converged and optimum.message.startswith(_STUCK)
+    stuck = not optimum.converged and optimum.message.startswith(STUCK)
     ended = optimum.converged or stuck
     if optimum.interrupted or not size or not np.isfinite(best.gradient[:size]).all():
         return optimum
@@ -53,14 +54,16 @@ def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: LogPoster
     theta = best.theta[:size]
     moved = np.abs(theta - optimum.history[0].theta[:size])
     ran = _are_scales(space) & (moved > (_FAR if ended else _VERY_FAR))
-    why = _where_they_ran(space, theta, ran) if ran.any() and np.abs(slope).max() > _STEEP else ""
+    unknown = np.isnan(optimum.decrement)
+    steep = np.abs(slope).max() > _STEEP if unknown else not is_close(optimum.decrement, best.theta.size)
+    why = _where_they_ran(space, theta, ran) if ran.any() and steep else ""
     if why and not ended:
         why = f"{optimum.message.strip('. ')}; {why}"
     if not why and ended and log_posterior is not None:
         try:
             why = collapsed(space, log_posterior, best)
-            if not why and (stuck or np.abs(slope).max() > _STEEP):
-                why = _at_a_border(log_posterior, best, slope) or _still_rising(space, slope)
+            if not why and (stuck or steep):
+                why = _at_a_border(log_posterior, best, slope, optimum.deviations) or _still_rising(space, optimum)
         except KeyboardInterrupt:
             return optimum.broken_off("the search ended, and was interrupted while its end was looked at")
     return replace(optimum, converged=False, message=why) if why else optimum
@@ -118,11 +121,12 @@ def _where_they_ran(space: Hyperparameters, theta: Array, ran: NDArray[np.bool_]
     )
 
 
-def _at_a_border(log_posterior: LogPosterior, best: Evaluation, slope: Array) -> str:
+def _at_a_border(log_posterior: LogPosterior, best: Evaluation, slope: Array, deviations: Array | None) -> str:
     """The reason why nothing can be computed a short way along the slope; empty where it can."""
-    length = np.linalg.norm(slope)
+    units = np.ones_like(slope) if deviations is None else deviations
+    length = np.linalg.norm(units * slope)
     for reach in _BEYOND:
-        beyond = log_posterior(best.theta + reach * slope / (length or 1.0), best.start)
+        beyond = log_posterior(best.theta + reach * units * (units * slope) / (length or 1.0), best.start)
         if np.isfinite(beyond.log_posterior):
             continue
         try:
@@ -134,18 +138,23 @@ def _at_a_border(log_posterior: LogPosterior, best: Evaluation, slope: Array) ->
                 "the search came to a border, beyond which hyperparameters are outside of the support of their priors. "
                 "PyMC's own transforms keep a search within it: leave out default_transform=None"
             )
-        return f"the search came to a border, beyond which {log_posterior.name} {MESSAGES[beyond.status]}"
+        wide = too_wide(log_posterior, beyond.theta) if beyond.status == NOT_POSITIVE_DEFINITE else ""
+        why = f"the search came to a border, beyond which {log_posterior.name} {MESSAGES[beyond.status]}"
+        return f"{why}. {wide.strip('. ')}" if wide else why
     return ""
 
 
-def _still_rising(space: Hyperparameters, slope: Array) -> str:
+def _still_rising(space: Hyperparameters, optimum: Optimum) -> str:
     """The names of those along which it rises, where no step gets higher."""
     size = len(space.owners)
-    steep = np.abs(slope[:size]) > _STEEP
+    slope, units = np.abs(optimum.best.gradient[:size]), optimum.deviations
+    steep = slope > _STEEP if units is None else units[:size] * slope > _MUCH
     if not steep.any():
-        return "no step along the slope leads higher"
-    names = dict.fromkeys(repr(owner) for owner, rises in zip(space.owners, steep, strict=True) if rises)
-    return f"the log posterior still has a slope of {np.abs(slope).max():.2g} in {' and '.join(names)}"
+        return STUCK
+    names = " and ".join(dict.fromkeys(repr(owner) for owner, rises in zip(space.owners, steep, strict=True) if rises))
+    if units is None:
+        return f"the log posterior still has a slope of {slope.max():.2g} in {names}"
+    return f"the log posterior still rises in {names}, by about {optimum.decrement:.2g}, and no step leads higher"
 
 
 _NOTHING = -6.0  # logarithm of a standard deviation that is hardly one of data

@@ -1,6 +1,6 @@
 """The hyperparameters of a model as flat vectors: the unconstrained space of its value variables, and their priors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
@@ -8,8 +8,11 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import xarray as xr
+from numpy.typing import NDArray
 from pymc.blocking import DictToArrayBijection, PointType, RaveledVars
+from pymc.distributions.continuous import FlatRV
 from pymc.logprob.basic import transformed_conditional_logp
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
@@ -44,6 +47,9 @@ def log_prior(classifier: GPClassifier) -> TensorVariable:
         (there,) = model.replace_rvs_by_values([supported])
         factors.append(pt.switch(there, 0.0, -np.inf))
     return pt.add(*(factor.sum() for factor in factors)) if len(factors) > 1 else pt.sum(factors[0] if factors else 0.0)
+
+
+_STEP = 1e-3  # of differences of slopes of log priors
 
 
 def check_start(start: Any) -> None:
@@ -167,6 +173,23 @@ class Hyperparameters:
         above = {rv: set(ancestors(rv.owner.inputs)) for rv in rvs}
         transforms = self.classifier.model.rvs_to_transforms
         return frozenset(rv.name for rv in rvs if transforms[rv] and any(rv in of for of in above.values()))
+
+    def in_graphs(self, graphs: Sequence[Variable]) -> NDArray[np.bool_]:
+        """Return a mask (d,) of the untransformed hyperparameters that some graphs depend on."""
+        model, behind = self.classifier.model, set(ancestors(graphs))
+        names = {rv.name for rv in self.classifier.hyperparameters if rv in behind and not model.rvs_to_transforms[rv]}
+        return np.isin(self.owners, list(names))
+
+    def prior_curvature(self, theta: Array, which: NDArray[np.bool_]) -> Array:
+        """Return minus the second derivatives (k, k) of the log prior in some hyperparameters (d,), k of them."""
+        flat = {rv.name for rv in self.classifier.hyperparameters if isinstance(rv.owner.op, FlatRV)}
+        if all(owner in flat for owner, own in zip(self.owners, which, strict=True) if own):
+            return np.zeros((which.sum(), which.sum()))
+        _, here = self.log_prior_and_slope(theta)
+        units = _STEP * np.maximum(1.0, np.abs(theta))
+        rows = [(here - self.log_prior_and_slope(theta + units * unit)[1])[which] for unit in np.eye(theta.size)[which]]
+        matrix = np.array(rows) / units[which][:, None]
+        return np.nan_to_num(0.5 * (matrix + matrix.T))
 
     def log_prior(self, theta: Array) -> float:
         """Log priors, log Jacobians and the model's other terms at one point: the log posterior less the evidence."""

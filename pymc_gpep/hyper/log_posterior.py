@@ -17,6 +17,7 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.latent_functions import LatentFunctions
+from pymc_gpep.hyper.quasi_newton import Curvature
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.structure import GPClassifier
@@ -108,6 +109,14 @@ class LogPosterior(ABC):
     def weighing(self) -> Self:
         """Return the same, as accurate as nodes of an integral need; gradients may be left out."""
         return self.loosely()
+
+    def curvature(self, here: Evaluation) -> Curvature | None:
+        """Return about the curvature at a point in the hyperparameters that shift prior means; None if none is known.
+
+        A prior mean m + A β with sites of precision Π has the curvature AᵀM A in β, M = (Π⁻¹ + K)⁻¹. This is exact for
+        normal observations.
+        """
+        return None
 
     def held(self, best: Evaluation) -> "LogPosterior":
         """Return the log posterior of θ alone, with all else where a search ended, to integrate over."""

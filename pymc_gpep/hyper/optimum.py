@@ -7,12 +7,12 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 import xarray as xr
-from scipy.optimize import minimize
 
-from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.ascent import FLAT, Curve, HyperAscent, no_curvature
 from pymc_gpep.hyper.evaluation import Evaluation, evaluation_table
 from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.quasi_newton import units_of
 from pymc_gpep.hyper.saddle import defined_beside, higher_beside
 from pymc_gpep.kernels.status import (
     CONVERGED,
@@ -23,13 +23,10 @@ from pymc_gpep.kernels.status import (
     OUT_OF_ITERATIONS,
 )
 
-__all__ = ["AGREE", "FLAT", "Optimum", "how_many", "maximise", "off_start", "refuse", "why_stopped"]
+__all__ = ["AGREE", "FLAT", "Optimum", "how_many", "maximise", "off_start", "refuse", "too_wide", "why_stopped"]
 
 AGREE = 0.1
 """Largest difference of the log posterior at which two ends are one."""
-
-FLAT = 1e-8
-"""Relative change of the log posterior that counts as none."""
 
 
 def why_stopped(stopped: BaseException) -> str:
@@ -54,11 +51,20 @@ class Optimum:
     """What else there is to say of a search, in words that its outcome begins."""
     stopped: bool = False
     """Whether Ctrl-C or a callback ended the search before its end."""
+    decrement: float = np.nan
+    """What the log posterior would gain by a step of Newton's method from the end; NaN if the curvature is unknown."""
+    deviations: Array | None = None
+    """Standard deviations (d,) by the same curvature; None for many parameters or if it is unknown."""
 
     def stopped_by(self, ended_by: BaseException) -> Self:
         """Return the same, as one that an interrupt or the StopIteration of a callback ended."""
         why, interrupted = why_stopped(ended_by), isinstance(ended_by, KeyboardInterrupt)
         return replace(self, converged=False, message=why, interrupted=interrupted, stopped=True)
+
+    def followed_by(self, later: "Optimum") -> "Optimum":
+        """Return the better of two searches, with both histories; the later one began above the end of this one."""
+        better = later if later.best.log_posterior > self.best.log_posterior else self
+        return replace(better, history=(*self.history, *later.history), remark=_AGAIN, ends=self.ends)
 
     @property
     def ended_by(self) -> BaseException | None:
@@ -83,17 +89,7 @@ class Optimum:
     def units(self) -> Array | None:
         """See `Trace`: as far as the steps of BFGS know; None where no iteration tells it."""
         steps = [(b.theta - a.theta, a.gradient - b.gradient) for a, b in pairwise(self.history)]
-        far = [(step, fall) for step, fall in steps if np.abs(step).max(initial=0.0) > _FAR]
-        curved = [(step, fall) for step, fall in far if step @ fall > _CURVED * (step @ step)]
-        if not curved:
-            return None
-        curvature = min(step @ fall / (step @ step) for step, fall in curved) * np.eye(curved[0][0].size)
-        for step, fall in curved:
-            image = curvature @ step
-            curvature += np.outer(fall, fall) / (step @ fall) - np.outer(image, image) / (step @ image)
-        curvatures, directions = np.linalg.eigh(curvature)
-        found: Array = directions / np.sqrt(np.maximum(curvatures, curvatures.max() / _UNLIKE))
-        return found
+        return units_of([(step, fall) for step, fall in steps if step @ fall > _SHOWN])
 
     def stored(self) -> xr.Dataset:
         """See `Trace`."""
@@ -164,8 +160,13 @@ def maximise(
     search: LogPosterior | None = None,
     flat: float = FLAT,
     units: Array | None = None,
+    curvature: Curve = no_curvature,
 ) -> Optimum:
-    """Find the maximum of the log posterior by L-BFGS, with exact gradients (type-II maximum a posteriori).
+    """Find the maximum of the log posterior by BFGS, with exact gradients (type-II maximum a posteriori).
+
+    The search ends where ½ gᵀH g is small, with the gradient g and the estimate H of the inverse curvature. This is the
+    rise that is left of the log posterior, in any units. If curvatures in some hyperparameters are known, the search
+    begins with Newton's method in these.
 
     A point without a slope need be no maximum: what is symmetric about its start has none there. Where a point beside
     the end is higher, the search goes on from that.
@@ -186,7 +187,9 @@ def maximise(
     flat : float
         Relative change of the log posterior in an iteration that counts as none.
     units : array (d, d), optional
-        Units in which L-BFGS takes its steps, such as `Optimum.units`.
+        Units in which the search takes its first steps, such as `Optimum.units`.
+    curvature : function of an Evaluation
+        Curvature of the log posterior there in some hyperparameters, or None; see `LogPosterior.curvature`.
 
     Raises
     ------
@@ -204,124 +207,37 @@ def maximise(
     size, remark = how_many(log_posterior, theta), ""
     if searching and not np.isfinite(best.log_posterior):
         best, remark = off_start(evaluate, best, size)
-        theta = best.theta
     if not (np.isfinite(best.log_posterior) and (not searching or np.isfinite(best.gradient).all())):
         refuse(log_posterior, best)
-    history = [best]
-    near = Neighbours((theta,), (best.start,))
-    evaluated = {theta.tobytes(): best}
-    roughly = set() if rough is evaluate else {theta.tobytes()}  # points evaluated so
-    if roughly:
-        flat = max(flat, _NOISE)
-    ended_by: list[BaseException] = []
-
-    def highest() -> Evaluation:
-        return max(history, key=lambda evaluation: evaluation.log_posterior)
-
-    def highest_of_fine() -> Evaluation:
-        # One that was evaluated roughly may be higher than what is near it.
-        while (top := highest()).theta.tobytes() in roughly:
-            at = next(i for i, each in enumerate(history) if each is top)
-            history[at] = evaluated[top.theta.tobytes()] = evaluate(top.theta, near)
-            roughly.discard(top.theta.tobytes())
-        return top
-
-    def rises() -> bool:
-        # Two points of one line search that differ by little are told apart by what is accurate alone.
-        gain = history[-1].log_posterior - history[-2].log_posterior if len(history) > 1 else np.inf
-        return gain > _GAIN and len(evaluated) < _TRIALS
-
-    def negative(x: Array) -> tuple[float, Array]:
-        nonlocal near
-        result = evaluated.get(x.tobytes())
-        if result is None:
-            how = rough if rises() else evaluate
-            result = how(x, near)
-            (roughly.discard if how is evaluate else roughly.add)(x.tobytes())
-        if result.status == CONVERGED and x.tobytes() not in evaluated:
-            near = near.joined(x.copy(), result.start, _NEIGHBOURS)
-        evaluated[x.tobytes()] = result
-        if not (np.isfinite(result.log_posterior) and np.isfinite(result.gradient).all()):
-            # A wall, low enough for the line search to interpolate to the near side of it.
-            return -history[-1].log_posterior + _WALL * (1.0 + abs(history[-1].log_posterior)), np.zeros_like(x)
-        return -result.log_posterior, -result.gradient
-
-    def record(x: Array) -> None:
-        history.append(evaluated.get(x.tobytes()) or evaluate(x, near))
-        top = highest()  # starts can be long: that of the last one is kept, and of the highest
-        history[:-1] = [each if each is top else each._replace(start=_NO_START) for each in history[:-1]]
-        evaluated.clear()
-        try:
-            callback(tuple(history))
-        except StopIteration as stop:  # which the optimiser takes for its end, without what it says
-            ended_by.append(stop)
-            raise
-
     if not searching:
         return Optimum(best, not theta.size, "No iteration was allowed" if theta.size else _NOTHING, (best,))
+    climb = HyperAscent(evaluate, rough, best, max_iterations, callback, flat)
+    ended_by: BaseException | None = None
+    converged, message = False, ""
     try:
-        begin, began = theta, best.log_posterior
+        climb.begin(curvature, units)
         for _ in range(_SADDLES):
-            options = {"maxiter": max_iterations - len(history) + 1, "maxfun": 20 * max_iterations, "ftol": flat}
-            result = _minimised(negative, begin, record, units, {**options, "gtol": _SLOPE})
-            unsure = not roughly.isdisjoint({history[-1].theta.tobytes(), *evaluated})
-            best = highest_of_fine()
-            # L-BFGS may stop on a slope: in units that are not those of this search, or after a step in vain.
-            slope, gained = float(np.abs(best.gradient).max()), best.log_posterior - began
-            steep = slope > _STEEP if units is not None else slope > _STEEPER and gained > 0.0
-            if (unsure or steep) and not ended_by and len(history) <= max_iterations:
-                rough, units, begin, began = evaluate, None if steep else units, best.theta, best.log_posterior
-                evaluated.clear()
-                evaluated[begin.tobytes()] = best
-                continue
-            if ended_by or not result.success:
-                break
-            higher = higher_beside(evaluate, history, size)
-            if higher is None:
+            converged, message = climb.run()
+            if not converged or (higher := higher_beside(evaluate, climb.history, size)) is None:
                 break
             remark = _SADDLE
-            begin = higher.theta
-            evaluated[begin.tobytes()] = higher
-            record(begin)
-            evaluated[begin.tobytes()] = higher
-        converged, message = bool(result.success), str(result.message)
+            climb.go_to(higher)
+        best = climb.highest()
         exact = best if evaluate is log_posterior else log_posterior(best.theta, best.start)
-        if exact.status == NOT_POSITIVE_DEFINITE and search is None and not ended_by:
+        if converged:
+            exact = climb.polished(exact, log_posterior)
+        if exact.status == NOT_POSITIVE_DEFINITE and search is None:
             # On the way nobody looked whether the covariances were any.
-            return maximise(log_posterior, theta, max_iterations, callback, start, log_posterior, flat, units)
+            return maximise(
+                log_posterior, theta, max_iterations, callback, start, log_posterior, flat, units, curvature
+            )
     except (KeyboardInterrupt, StopIteration) as stopped:
-        converged, message = False, ""
-        ended_by.append(stopped)
-        best = exact = highest()  # the solution is found to the tolerance when somebody asks for it
-    found = Optimum(exact if exact.usable else best, converged, message, tuple(history), remark=remark)
-    return found.stopped_by(ended_by[-1]) if ended_by else found
-
-
-def _minimised(
-    function: Callable[[Array], tuple[float, Array]],
-    begin: Array,
-    callback: Callable[[Array], None],
-    units: Array | None,
-    options: dict[str, Any],
-) -> Any:
-    """The result of L-BFGS, which steps in these units."""
-    if units is None:
-        return minimize(function, begin, jac=True, method="L-BFGS-B", callback=callback, options=options)
-
-    options = options | {"gtol": options["gtol"] * float(np.linalg.svd(units, compute_uv=False).min(initial=1.0))}
-
-    def there(steps: Array) -> Array:
-        moved: Array = begin + units @ steps
-        return moved
-
-    def in_units(steps: Array) -> tuple[float, Array]:
-        value, slope = function(there(steps))
-        return value, slope @ units
-
-    return minimize(
-        in_units, np.zeros(begin.size), jac=True, method="L-BFGS-B", callback=lambda steps: callback(there(steps)),
-        options=options,
-    )  # fmt: skip
+        converged, message, ended_by = False, "", stopped
+        best = exact = climb.highest()  # the solution is found to the tolerance when somebody asks for it
+    found = Optimum(
+        exact if exact.usable else best, converged, message, tuple(climb.history), remark=remark, **climb.judgement()
+    )
+    return found if ended_by is None else found.stopped_by(ended_by)
 
 
 def how_many(log_posterior: LogPosterior, theta: Array) -> int:
@@ -341,6 +257,18 @@ def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) 
     flat = np.abs(here.gradient[:size]).min(initial=np.inf) < _NO_SLOPE
     higher = higher_beside(evaluate, (here,), size) if flat else None
     return (here, "") if higher is None else (higher, _SADDLE)
+
+
+def too_wide(log_posterior: LogPosterior, x: Array) -> str:
+    """Advice where prior variances are too large for the digits of a covariance matrix; empty if they are not."""
+    covariance = getattr(log_posterior, "covariance", None)  # a function of θ alone has none
+    largest = 0.0 if covariance is None else float(np.max(covariance(x)[0], initial=0.0))
+    if not largest > _LARGE:
+        return ""
+    return (
+        f"The largest prior variance is {largest:.2g}, and rounding hides the others beside it. Divide covariates by "
+        "their standard deviations, (x - x.mean()) / x.std(), or give their coefficients narrower priors."
+    )
 
 
 def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
@@ -369,7 +297,7 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
         f"and of what the likelihood is given, such as exposures{'; or give another start=...' if size else '.'}"
     )
     if best.status == NOT_POSITIVE_DEFINITE:
-        advice = (
+        advice = too_wide(log_posterior, theta) or (
             "Check that the covariance function is one, which no start can mend; where rounding is to blame, add a "
             "small pm.gp.cov.WhiteNoise to it."
         )
@@ -385,19 +313,12 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
 
 
 _NO_START = np.empty(0)
+_LARGE = 1e9  # prior variance, beside which rounding hides variances of the order of 1e-6
 _SADDLES = 5  # stationary points that are left, at most
 _SADDLE = "having left a point that is stationary and no maximum"
+_AGAIN = "having begun again at a higher node of the integral over hyperparameters"
 _UNDEFINED = "having left the start, at which nothing can be computed"
 _BESIDE = 0.1
 _NO_SLOPE = 1e-7
 _NOTHING = "There is nothing to optimise."
-_WALL = 10.0
-_GAIN = 0.1  # log posterior that an iteration gains, above which the next one is evaluated roughly
-_NOISE = 1e-7  # relative error of a log posterior of many rows in a search
-_TRIALS = 2  # points of a line search that are evaluated roughly at most
-# Steps and curvatures along them that say nothing: slopes have an error at the end of a search.
-_FAR, _CURVED = 1e-2, 1e-6
-_UNLIKE = 1e4  # times that curvatures of one search may differ to say what the units of another are
-_STEEP, _STEEPER = 0.1, 1.0  # slope on which a search does not end, in the units of another one and without
-_NEIGHBOURS = 3  # that a start is predicted from
-_SLOPE = 1e-3  # largest slope, per unit of the unconstrained space, that counts as none
+_SHOWN = 1e-4  # log posterior that a step gains, above which it shows a curvature

@@ -42,13 +42,16 @@ def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) 
     if not size:  # inducing inputs alone were moved
         return None
     slopes = np.array([evaluation.gradient[:size] for evaluation in history])
-    _, seen, directions = np.linalg.svd(slopes)
-    unseen = directions[np.count_nonzero(seen > _NO_SLOPE * seen[0]) :]
+    largest = np.abs(slopes).max(axis=0)
+    scale = np.where(largest > 0.0, largest, 1.0)  # slopes in raw covariates are far larger than others
+    _, seen, directions = np.linalg.svd(slopes / scale)
+    unseen = directions[np.count_nonzero(seen > _NO_SLOPE * seen[0]) :] / scale
     if not len(unseen):
         return None
-    still = (np.abs(here.theta - history[0].theta) < _STILL) & (np.abs(here.gradient) < _NO_SLOPE)
+    unseen = np.linalg.qr(unseen.T)[0].T
+    still = (np.abs(here.theta - history[0].theta)[:size] < _STILL) & (largest < _NO_SLOPE)
     near = Neighbours((here.theta,), (here.start,))
-    moves = np.eye(size)[still[:size]]
+    moves = np.eye(size)[still]
     together = moves.sum(axis=0, keepdims=True)[: len(moves) - 1]
     for direction in (*_upwards(evaluate, here, near, unseen), *moves, *together):
         for reach in _REACHES:

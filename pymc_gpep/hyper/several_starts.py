@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.ascent import Curve, no_curvature
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import AGREE, FLAT, Optimum, maximise
@@ -138,6 +139,7 @@ def maximise_from(
     start: Array | None = None,
     flat: float = FLAT,
     units: Array | None = None,
+    curvature: Curve = no_curvature,
 ) -> Optimum:
     """Find the maximum from each of several points; the best is kept, and where all of them ended.
 
@@ -156,7 +158,7 @@ def maximise_from(
         Function that is called with the history of a search and its number after each iteration, in this thread.
         StopIteration or KeyboardInterrupt from it end all searches, and the best point so far is kept. So does an
         interrupt.
-    start, flat, units
+    start, flat, units, curvature
         As of `maximise`, of which start and units are for the first search.
 
     Raises
@@ -165,14 +167,16 @@ def maximise_from(
         If the approximation fails at the first point. Others at which it does count as failed searches.
     """
     first = maximise(
-        log_posterior, points[0], max_iterations, lambda history: callback(history, 0), start, flat=flat, units=units
-    )
+        log_posterior, points[0], max_iterations, lambda history: callback(history, 0), start, flat=flat, units=units,
+        curvature=curvature,
+    )  # fmt: skip
     searches, ended_by = [_Search(first, first.best)], first.ended_by
     for batch in range(1, len(points), _TOGETHER):
         if ended_by is not None:
             break
         together = range(batch, min(batch + _TOGETHER, len(points)))
-        found, ended_by = _side_by_side(log_posterior, points, together, max_iterations, callback, searches, flat)
+        how = {"flat": flat, "curvature": curvature}
+        found, ended_by = _side_by_side(log_posterior, points, together, max_iterations, callback, searches, how)
         searches += found
     return _best(searches, ended_by)
 
@@ -229,7 +233,7 @@ def _side_by_side(
     max_iterations: int,
     callback: Callback,
     before: Sequence[_Search],
-    flat: float,
+    how: dict[str, Any],
 ) -> tuple[list[_Search], BaseException | None]:
     """Searches from some of the points, those that began, and what ended them before their ends."""
     listener = Listener(callback)
@@ -251,7 +255,7 @@ def _side_by_side(
         try:
             listener.check()
             with watching(watch):
-                found = maximise(log_posterior, points[number], max_iterations, follow, flat=flat)
+                found = maximise(log_posterior, points[number], max_iterations, follow, **how)
         except ValueError:
             return _Search(None, Evaluation.failed(points[number], NOT_FINITE))
         except KeyboardInterrupt as interrupt:  # before the search had anything to keep

@@ -64,14 +64,16 @@ def fixed_cavity(
         status = NOT_CONCAVE
     if status == CONVERGED:
         # The evidence at the mode itself, as far as the step that was not taken says: to the square of the tolerance.
-        force = ascent.gradient[0] - b[0]
-        image = posterior.times(posterior.smooth(force))
-        evidence += float(image @ (0.5 * force + slope_in_mean()))
+        prior, x = problem.prior, posterior.coordinates
+        right, image = prior.residual(ascent.gradient, x), np.empty((1, n))
+        step = posterior.solve(right)
+        prior.multiply(step, image)
+        rise = float(image[0] @ ascent.gradient[0]) - prior.inner(x, step, image)
+        evidence += 0.5 * rise + float(image[0] @ slope_in_mean())
 
     def derivatives() -> Derivatives:
         kept, third = ascent.kept, ascent.h[3]
-        u = posterior.smooth(slope_in_mean())
-        image = posterior.times(u)
+        u, image = posterior.smooth(slope_in_mean()), posterior.moved(slope_in_mean())
         of_parameters = np.full_like(problem.parameters, np.nan)
         if slopes is not None and of_parameters.size:
             of_density = np.empty((len(of_parameters), 3, n))
@@ -79,6 +81,6 @@ def fixed_cavity(
             of_parameters = of_density[:, 0] + image * of_density[:, 1] - mismatch() * of_density[:, 2]
         w_slope = -0.5 * (ascent.h[4] - width * third**2 / kept) / kept**2 if wide else None
         of_variance = None if w_slope is None else mismatch() * w_slope + image * 0.5 * third / kept
-        return Derivatives(posterior.gradient(u, of_variance), b + u, of_parameters)
+        return Derivatives(posterior.gradient(u, of_variance), posterior.weights[None] + u, of_parameters)
 
     return function_found(posterior, evidence, status, derivatives)

@@ -3,6 +3,7 @@
 It works on the weights b = K⁻¹ (f − m): K is never inverted. The gradient of the log posterior with respect to f is the
 residual r = ∇ log p(y | f) − b. Newton's step in b is (I + W K)⁻¹ r, W the curvature of −log p. Since it comes from the
 residual, each step also corrects the rounding errors of earlier ones. The accuracy reached is that of f = m + K b.
+A prior by coefficients has other coordinates x in the place of b, see `pymc_gpep.solvers.prior_form.PriorForm`.
 
 Laplace, naive TAP and the factorial variational method have cavities of fixed width. Let h(μ, D) = log ∫ p(y | f) N(f |
 μ, D) df. Each of the three wants weights b = K⁻¹(f − m₀) with
@@ -114,17 +115,18 @@ class CavityAscent:
         return ok, self._volume(self.posterior.log_det, w)
 
     def solve(self, residual: Array, step: Array) -> None:
-        step[0] = self.posterior.smooth(residual[0])
+        step[:] = self.posterior.solve(residual)
 
-    def length(self, b: Array, step: Array, image: Array, value: float, slope: float) -> float:
+    def length(self, x: Array, step: Array, image: Array, value: float, slope: float) -> float:
         if np.abs(image).max() < _CLOSE:
             return 1.0
+        inner = self._problem.prior.inner
 
         def along_line(t: float) -> tuple[float, float]:
             self._look(self.f[0] + t * image[0])
             return float(image[0] @ self.h[1]), float(image[0] ** 2 @ self.curvature)
 
-        return step_length(along_line, float(np.vdot(b, image)), float(np.vdot(step, image)))
+        return step_length(along_line, inner(x, step, image), inner(step, step, image))
 
     def _look(self, f: Array) -> None:
         """Compute h at the means μ of cavities that belong to f (n,): Newton's method on μ + D h′(μ), rising with μ.
@@ -208,18 +210,21 @@ def ascend(
 
     Returns evidence and status.
     """
-    _approach(problem, b, ascent, tolerance)
-    evidence, status = newton(problem, b, ascent, history, tolerance=tolerance)
+    x = problem.prior.coordinates(b)
+    if problem.prior.by_weights:
+        _approach(problem, x, ascent, tolerance)
+    evidence, status = newton(problem, x, ascent, history, tolerance=tolerance)
+    b[:] = problem.prior.weights(x, ascent.gradient)
     if status in (CONVERGED, OUT_OF_ITERATIONS, OUT_OF_DIGITS):
         ascent.settle()
-        ascent.posterior.weights[:], ascent.posterior.mean[:] = b[0], ascent.f[0]
+        ascent.posterior.put(x, ascent.gradient[0], ascent.f[0])
         ascent.posterior.invert()
         ascent.posterior.spread()
     return evidence, status
 
 
 def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float) -> None:
-    """Come close to the mode without a factorisation: Newton's method, its steps as cheap as they can be.
+    """Come close to the mode without a factorisation of the matrix K, by cheap steps of Newton's method.
 
     Where these take many steps or none helps, what is left is for the factorisation.
     """
@@ -245,11 +250,17 @@ def sites_at_mode(problem: Problem, average: Callable[..., None], tolerance: flo
 
     They are about as accurate as asked for, a start for other approximations, and all 0 where they are no numbers.
     """
-    width = problem.prior.variances[0].copy() if wide else np.zeros(problem.labels.size)
-    ascent = CavityAscent(problem, average, width, lambda *_: np.nan)
-    b, image = np.zeros((2, 1, width.size))
-    _approach(problem, b, ascent, tolerance)
-    log_posterior(problem, b, ascent, image)
+    prior = problem.prior
+    width = prior.variances[0].copy() if wide else np.zeros(problem.labels.size)
+    ascent = CavityAscent(problem, average, width, lambda *_: 0.0)
+    nothing, image = np.zeros((2, 1, width.size))
+    x = prior.coordinates(nothing)
+    if prior.by_weights:
+        _approach(problem, x, ascent, tolerance)
+    else:
+        newton(problem, x, ascent, History(_MAX_APPROACHES, watched=False), tolerance=tolerance)
+    log_posterior(problem, x, ascent, image)
+    b = prior.weights(x, ascent.gradient)
     sites = np.stack([ascent.curvature, b[0] + ascent.curvature * ascent.f[0]])
     return sites if np.isfinite(sites).all() else np.zeros_like(sites)
 
@@ -288,89 +299,96 @@ class Ascent(Protocol):
         ...
 
     def solve(self, residual: Array, step: Array) -> None:
-        """(I + W K)⁻¹ r into `step`, with the curvature that was factorised last."""
+        """Write Newton's step, (I + W K)⁻¹ r of weights, with the curvature that was factorised last."""
         ...
 
-    def length(self, b: Array, step: Array, image: Array, value: float, slope: float) -> float:
-        """How much of a step to take from `b`, so that the log posterior rises; `image` is K times the step.
+    def length(self, x: Array, step: Array, image: Array, value: float, slope: float) -> float:
+        """How much of a step to take from `x`, so that the log posterior rises; `image` is that of the step in f.
 
         `value` and `slope` are those of the log posterior there; f and the gradient may be left elsewhere.
         """
         ...
 
 
-def newton(problem: Problem, b: Array, ascent: Ascent, history: History, *, tolerance: float) -> tuple[float, int]:
-    """Iterate from the weights `b` (c, n), which are overwritten, until the residual is below `tolerance`.
+def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tolerance: float) -> tuple[float, int]:
+    """Iterate from the coordinates `x` of the prior, which are overwritten, until the residual is below `tolerance`.
 
     Where the likelihood does not see what is added to all functions, the given weights must sum to zero.
 
-    The residual is the largest entry of the gradient r, relative to its stiffness, and of Newton's step in f. The
-    iteration asks of it no less than rounding allows, unless the evidence has too few digits left there. The function
-    returns log q(y) and status, and leaves `ascent` belonging to `b`.
+    The residual is the largest entry of Newton's step in f and, where the coordinates are weights, of the gradient r
+    relative to its stiffness. The iteration asks of it no less than rounding allows, unless the evidence has too few
+    digits left there. The function returns log q(y) and status, and leaves `ascent` belonging to `x`.
     """
-    step, image = np.empty((2, *b.shape))
-    begin(problem, b, ascent, image)
+    step, image = np.empty_like(x), np.empty_like(problem.mean)
+    begin(problem, x, ascent, image)
     evidence, closest = np.nan, np.inf
     while not history.is_full():
-        value = log_posterior(problem, b, ascent, image)
+        value = log_posterior(problem, x, ascent, image)
         ok, log_det = ascent.factorise()
         if not ok:
             return np.nan, NOT_POSITIVE_DEFINITE
         evidence = value - 0.5 * log_det
-        residual = _step(problem, b, ascent, step, image)
+        residual, slope = _step(problem, x, ascent, step, image)
         history.add(evidence, residual)
         if not np.isfinite(evidence + residual):
             return np.nan, NOT_FINITE
-        limit = max(tolerance, problem.prior.rounding(b))
-        gain = abs(float(np.vdot(ascent.gradient - b, image)))  # twice what the step adds to the log posterior
+        limit = max(tolerance, problem.prior.rounding(x))
+        gain = abs(slope)  # twice what the step adds to the log posterior
         if residual < limit:
             if residual < tolerance or gain < _NEGLIGIBLE:
+                if not problem.prior.by_weights:  # the residual is that of f alone, and the gradient's may be larger
+                    x += step
+                    evidence += log_posterior(problem, x, ascent, image) - value
                 return evidence, CONVERGED
             # Where the density is steep, rounding of f decides on the evidence.
             if not residual < _NEARER * closest:
                 return evidence, OUT_OF_DIGITS
             closest = residual
         if not history.is_full():
-            slope = float(np.vdot(ascent.gradient - b, image))
-            b += ascent.length(b, step, image, value, slope) * step
-            _go_on(problem, b, ascent, step, image, residual, limit)
+            x += ascent.length(x, step, image, value, slope) * step
+            _go_on(problem, x, ascent, step, image, residual, limit)
     return evidence, OUT_OF_ITERATIONS
 
 
-def _step(problem: Problem, b: Array, ascent: Ascent, step: Array, image: Array) -> float:
-    """Newton's step in b and K times it, with the curvature that was factorised; returns the residual."""
-    slope = ascent.gradient - b
-    ascent.solve(slope, step)
-    problem.prior.multiply(step, image)
-    return float(max((np.abs(slope) / ascent.stiffness).max(), np.abs(image).max()))
+def _step(problem: Problem, x: Array, ascent: Ascent, step: Array, image: Array) -> tuple[float, float]:
+    """Newton's step in x and in f with the curvature that was factorised; returns residual and slope along the step."""
+    prior = problem.prior
+    right = prior.residual(ascent.gradient, x)
+    ascent.solve(right, step)
+    prior.multiply(step, image)
+    slope = float(np.vdot(ascent.gradient, image)) - prior.inner(x, step, image)
+    if prior.by_weights:
+        return float(max((np.abs(right) / ascent.stiffness).max(), np.abs(image).max())), slope
+    # Weights of several functions sum to zero here, and numbers leave rounding in what is common to the functions.
+    return float(np.abs(image - image.mean(axis=0) if len(image) > 1 else image).max()), slope
 
 
 def _go_on(
-    problem: Problem, b: Array, ascent: Ascent, step: Array, image: Array, residual: float, limit: float
+    problem: Problem, x: Array, ascent: Ascent, step: Array, image: Array, residual: float, limit: float
 ) -> None:
     """Take more steps with the curvature that was factorised, O(n²) each, as long as they soon come to the mode."""
     enough = MARGIN * limit
     while residual > enough:
-        log_posterior(problem, b, ascent, image)
-        left = _step(problem, b, ascent, step, image)
+        log_posterior(problem, x, ascent, image)
+        left, _ = _step(problem, x, ascent, step, image)
         if not left < min(_NEAR, _FASTER * residual):
             break
-        b += step
+        x += step
         residual = left
 
 
-def log_posterior(problem: Problem, b: Array, ascent: Ascent, image: Array) -> float:
-    """log p(y | f) − ½ bᵀ K b at f = m + K b, which `ascent` is left with; K b into `image`."""
-    problem.prior.multiply(b, image)
+def log_posterior(problem: Problem, x: Array, ascent: Ascent, image: Array) -> float:
+    """log p(y | f) − ½ bᵀ K b at f = m + K b, which `ascent` is left with; f − m into `image`."""
+    problem.prior.multiply(x, image)
     np.add(problem.mean, image, out=ascent.f)
-    return ascent.log_density() - 0.5 * float(np.vdot(b, image))
+    return ascent.log_density() - 0.5 * problem.prior.inner(x, x, image)
 
 
-def begin(problem: Problem, b: Array, ascent: Ascent, image: Array) -> None:
-    """Put 0 into `b` if that is better."""
-    cold = log_posterior(problem, np.zeros_like(b), ascent, image)
-    if not log_posterior(problem, b, ascent, image) >= cold:
-        b[:] = 0.0
+def begin(problem: Problem, x: Array, ascent: Ascent, image: Array) -> None:
+    """Put 0 into `x` if that is better."""
+    cold = log_posterior(problem, np.zeros_like(x), ascent, image)
+    if not log_posterior(problem, x, ascent, image) >= cold:
+        x[:] = 0.0
 
 
 _ENOUGH = 0.1  # of the slope at the start may be left at the end

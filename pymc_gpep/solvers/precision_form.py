@@ -4,8 +4,9 @@ With P = Q + AᵀΠA and x ~ N(0, Q⁻¹)
 
     log|I + ΠK| = log|P| − log|Q|,   var f_i = a_iᵀ P⁻¹ a_i,   (I + ΠK)⁻¹ r = r − Π A P⁻¹ Aᵀ r.
 
-Entries of inverses are computed only where a factor has them, so that no matrix is dense. Where v = Q⁻¹Aᵀb is the
-posterior mean of x, the derivatives of the log normaliser at fixed sites are
+Entries of inverses are computed only where a factor has them, so that no matrix is dense. The posterior mean of x is
+v = P⁻¹Aᵀ(ν − Πm). Weights b = ν − Π(m + A v) are computed from it: v = Q⁻¹Aᵀb cancels where the prior is wide. The
+derivatives of the log normaliser at fixed sites are
 
     b vᵀ − Π A P⁻¹ in entries of A,   ½ (Q⁻¹ − P⁻¹ − vvᵀ) in those of Q.
 
@@ -43,6 +44,7 @@ class PrecisionForm(PriorForm):
     """
 
     square = False
+    by_weights = False
     algebras = frozenset({Algebra.FUNCTION})
 
     def __init__(self, array: Array, structure: PrecisionStructure) -> None:
@@ -77,12 +79,13 @@ class PrecisionForm(PriorForm):
         """Q⁻¹ r of r (q,); NaN where Q is not positive definite."""
         return np.full_like(right, np.nan) if self.prior is None else self.prior.solve(right)
 
-    def gradient(self, posterior: SparsePrecision, precision: Array, b: Array, moved: Array | None = None) -> Array:
+    def gradient(
+        self, posterior: SparsePrecision, precision: Array, b: Array, v: Array, moved: Array | None = None
+    ) -> Array:
         """The derivative of the log normaliser at fixed sites in the array, see `FunctionPosterior.gradient`."""
         assert self.prior is not None
         s = self.structure
         (prior_slots, _), (slots, pairs) = s.prior_slots, s.posterior_slots
-        v = self.prior.solve(self.rows.sums(b))
         u = np.zeros_like(v) if moved is None else self.prior.solve(self.rows.sums(moved))
         of_values = -precision[:, None] * posterior.row_products(pairs, s.cells, self.values)
         of_values += b[:, None] * (v + u)[s.cells]
@@ -113,24 +116,38 @@ class PrecisionForm(PriorForm):
         """See `PriorForm`."""
         return self.prior is not None
 
-    def multiply(self, b: Array, out: Array) -> None:
-        """See `PriorForm`."""
-        out[0] = self.rows.products(self.covariances_of(self.rows.sums(b[0])))
+    def coordinates(self, b: Array) -> Array:
+        """See `PriorForm`; x (1, q)."""
+        return self.covariances_of(self.rows.sums(b[0]))[None]
 
-    def rounding(self, b: Array) -> float:
+    def weights(self, x: Array, gradient: Array) -> Array:
         """See `PriorForm`."""
-        return _AMPLIFIED * _EPS * float(self.variances.max() * np.abs(b).sum())
+        return gradient
 
-    def newton_direction(
-        self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
-    ) -> None:
-        """See `PriorForm`; by a factorisation, NaN if that fails."""
-        posterior = self.posterior_precision(curvature)
-        if posterior is None:
-            pull[:] = image[:] = np.nan
-            return
-        image[0] = self.rows.products(posterior.solve(self.rows.sums(slope[0])))
-        pull[0] = slope[0] - curvature * image[0]
+    def multiply(self, x: Array, out: Array) -> None:
+        """See `PriorForm`; A x of x (1, q)."""
+        out[0] = self.rows.products(x[0])
+
+    def precision_times(self, x: Array) -> Array:
+        """Q x (q,), of x (q,)."""
+        s = self.structure
+        found = np.bincount(s.first, self.entries * x[s.second], s.q)
+        found += np.bincount(s.second, np.where(s.first == s.second, 0.0, self.entries) * x[s.first], s.q)
+        held = s.widths != 0.0  # a width of 0 holds its sum at 0, and adds nothing
+        found += (s.columns[held] @ x / s.widths[held]) @ s.columns[held]
+        return np.asarray(found)
+
+    def residual(self, gradient: Array, x: Array) -> Array:
+        """See `PriorForm`; Aᵀ∇ − Q x."""
+        return (self.rows.sums(gradient[0]) - self.precision_times(x[0]))[None]
+
+    def inner(self, x: Array, step: Array, image: Array) -> float:
+        """See `PriorForm`."""
+        return float(x[0] @ self.precision_times(step[0]))
+
+    def rounding(self, x: Array) -> float:
+        """See `PriorForm`; |f_i − m_i| is at most the root of K_ii xᵀQx."""
+        return _AMPLIFIED * _EPS * float(np.sqrt(self.variances.max() * max(self.inner(x, x, x), 0.0)))
 
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> "PrecisionFunctionPosterior":
         """See `PriorForm`."""
@@ -152,6 +169,7 @@ class PrecisionFunctionPosterior(FunctionPosterior):
         super().__init__(prior_mean)
         self._form, self._signed = form, signed
         self._posterior: SparsePrecision | None = None
+        self.centre: Array = np.empty(0)
 
     @property
     def _decomposed(self) -> SparsePrecision:
@@ -159,9 +177,11 @@ class PrecisionFunctionPosterior(FunctionPosterior):
         return self._posterior
 
     def decompose(self, precision: Array) -> bool:
-        """See `FunctionPosterior`."""
+        """See `FunctionPosterior`; precisions as before are not factorised again."""
+        if self._posterior is not None and np.array_equal(precision, self.precision):
+            return True
         self.precision[:] = precision
-        prior = self._form.prior
+        self._posterior, prior = None, self._form.prior
         if prior is None or not (self._signed or (precision >= 0.0).all()):
             return False
         self._posterior = self._form.posterior_precision(self.precision)
@@ -190,8 +210,43 @@ class PrecisionFunctionPosterior(FunctionPosterior):
 
     def smooth(self, force: Array) -> Array:
         """See `FunctionPosterior`."""
+        return force - self.precision * self.moved(force)
+
+    def moved(self, force: Array) -> Array:
+        """See `FunctionPosterior`."""
         rows = self._form.rows
-        return force - self.precision * rows.products(self._decomposed.solve(rows.sums(force)))
+        return rows.products(self._decomposed.solve(rows.sums(force)))
+
+    def solve(self, right: Array) -> Array:
+        """See `FunctionPosterior`."""
+        return self._decomposed.solve(right[0])[None]
+
+    def locate(self, location: Array) -> None:
+        """See `FunctionPosterior`; v is corrected once by what is left of Aᵀ(ν − π mean) − Q v."""
+        form = self._form
+        self._take(self._decomposed.solve(form.rows.sums(location - self.precision * self._prior_mean)))
+        left = form.residual((location - self.precision * self.mean)[None], self.coordinates)
+        self._take(self.centre + self._decomposed.solve(left[0]))
+        self.weights[:] = location - self.precision * self.mean
+
+    def _take(self, centre: Array) -> None:
+        """Take v (q,), and compute the mean."""
+        self.centre = centre
+        np.add(self._prior_mean, self._form.rows.products(centre), out=self.mean)
+
+    def put(self, x: Array, gradient: Array, mean: Array) -> None:
+        """See `FunctionPosterior`."""
+        self.centre, self.weights[:], self.mean[:] = x[0].copy(), gradient, mean
+
+    @property
+    def coordinates(self) -> Array:
+        """See `FunctionPosterior`."""
+        return self.centre[None]
+
+    @property
+    def length(self) -> float:
+        """See `FunctionPosterior`."""
+        return self._form.inner(self.coordinates, self.coordinates, self.mean)
 
     def gradient(self, moved: Array | None = None, of_variance: Array | None = None) -> Array:
         """See `FunctionPosterior`.
@@ -203,7 +258,7 @@ class PrecisionFunctionPosterior(FunctionPosterior):
         """
         if of_variance is not None:
             raise TypeError("Derivatives in prior variances are not known by a sparse precision.")
-        return self._form.gradient(self._decomposed, self.precision, self.weights, moved)
+        return self._form.gradient(self._decomposed, self.precision, self.weights, self.centre, moved)
 
 
 def _one_function() -> NoReturn:

@@ -66,6 +66,19 @@ class FunctionPosterior(ABC):
     def smooth(self, force: Array) -> Array:
         """(I + πK)⁻¹ r (n,) of r (n,)."""
 
+    def moved(self, force: Array) -> Array:
+        """Return (K⁻¹ + π)⁻¹ r (n,), by which a force r (n,) moves the mean."""
+        return self.times(self.smooth(force))
+
+    @property
+    def coordinates(self) -> Array:
+        """Coordinates x (c, q) of the mean, see `PriorForm.coordinates`."""
+        return self.weights[None]
+
+    def solve(self, right: Array) -> Array:
+        """Return Newton's step in the coordinates for a right-hand side of `PriorForm.residual`, both (1, q)."""
+        return self.smooth(right[0])[None]
+
     @abstractmethod
     def gradient(self, moved: Array | None = None, of_variance: Array | None = None) -> Array:
         """The derivative of the log normaliser at fixed sites, in the array that the prior is made of.
@@ -88,6 +101,10 @@ class FunctionPosterior(ABC):
         """The mean of the weights."""
         np.add(self._prior_mean, self.times(self.weights), out=self.mean)
 
+    def put(self, x: Array, gradient: Array, mean: Array) -> None:
+        """Take coordinates, the gradient of the log density and the mean (n,) at a mode."""
+        self.weights[:], self.mean[:] = x[0], mean
+
     def update(self, precision: Array, location: Array) -> bool:
         """All of it; whether a posterior exists."""
         if not self.decompose(precision):
@@ -100,7 +117,12 @@ class FunctionPosterior(ABC):
     @property
     def log_normaliser(self) -> float:
         """Log ∫ p(f) ∏ sites df, of sites that are scaled to be 1 at the mean: −½ log|I + πK| − ½ bᵀ(mean − m₀)."""
-        return -0.5 * (self.log_det + float(self.weights @ (self.mean - self._prior_mean)))
+        return -0.5 * (self.log_det + self.length)
+
+    @property
+    def length(self) -> float:
+        """The quadratic form bᵀK b of the prior at the mean."""
+        return float(self.weights @ (self.mean - self._prior_mean))
 
     @property
     def divergence(self) -> float:
@@ -122,9 +144,16 @@ class SiteAlgebra(ABC):
     def weights(self, force: Array, out: Array) -> None:
         """(I + ΠK)⁻¹ r into `out` (c, n), of r (c, n) in the range of Π, for the precision taken."""
 
+    def solve(self, right: Array, step: Array) -> None:
+        """Write Newton's step in the coordinates for a right-hand side of `PriorForm.residual`, both (c, q)."""
+        self.weights(right, step)
+
     @abstractmethod
     def moments(self, b: Array, mean: Array, cov: Array) -> None:
-        """K b into `mean` (c, n), marginal covariances of each f_i under the precision taken into `cov` (n, c, c)."""
+        """Write K b into `mean` (c, n), and marginal covariances of each f_i into `cov` (n, c, c).
+
+        b is the latest result of `weights`, and the covariances are those for the precision taken.
+        """
 
     @abstractmethod
     def gradient(self, b: Array, moved: Array | None = None) -> Array:
@@ -204,6 +233,8 @@ class PriorForm(ABC):
     """Whether `array` has a row and a column for each point, and the algebra matrices of that size."""
     algebras: ClassVar[frozenset[Algebra]]
     """Abilities that it offers to solvers."""
+    by_weights: ClassVar[bool] = True
+    """Whether `coordinates` are weights b."""
 
     @abstractmethod
     def among(self, points: NDArray[np.int64]) -> Array:
@@ -218,22 +249,42 @@ class PriorForm(ABC):
     def is_covariance(self, team: Team) -> bool:
         """Whether it is positive semi-definite, to rounding."""
 
-    @abstractmethod
-    def multiply(self, b: Array, out: Array) -> None:
-        """K b into `out` (c, n), of b (c, n)."""
+    def coordinates(self, b: Array) -> Array:
+        """Return the coordinates x of f = m + K b, in which Newton's method takes its steps: b (c, n) itself.
+
+        A form by coefficients J of few numbers has these for coordinates (1, q), f = m + J x. Its weights b have large
+        terms that cancel in K b where the prior is wide, and its coordinates do not.
+        """
+        return b
+
+    def weights(self, x: Array, gradient: Array) -> Array:
+        """Return b (c, n) of the coordinates at a mode, where ∇ log p(y | f) is `gradient` (c, n)."""
+        return x
 
     @abstractmethod
-    def rounding(self, b: Array) -> float:
-        """Return how much rounding of the terms of K b may change a step of Newton's method at f = m + K b."""
+    def multiply(self, x: Array, out: Array) -> None:
+        """Write f − m of coordinates into `out` (c, n): K b of b (c, n)."""
+
+    def residual(self, gradient: Array, x: Array) -> Array:
+        """Return the right-hand side of Newton's step at coordinates x, in their shape."""
+        return gradient - x
+
+    def inner(self, x: Array, step: Array, image: Array) -> float:
+        """Return the prior's inner product of two vectors of coordinates; `image` is f − m of the second."""
+        return float(np.vdot(x, image))
 
     @abstractmethod
+    def rounding(self, x: Array) -> float:
+        """Return how much rounding may change a step of Newton's method at the coordinates x."""
+
     def newton_direction(
         self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
     ) -> None:
-        """About (I + WK)⁻¹ r into `pull` (1, n), and K times it into `image`, of one function.
+        """About (I + WK)⁻¹ r into `pull` (1, n), and K times it into `image`, of one function, if `by_weights`.
 
         `curvature` is W (n,) and `slope` r (1, n); so much of the residual may be left, after so many steps at most.
         """
+        raise NotImplementedError
 
     @abstractmethod
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> FunctionPosterior:

@@ -63,12 +63,14 @@ class History:
     ----------
     limit : int
         On iterations.
+    watched : bool
+        Whether the function of `watching` sees these iterations.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, watched: bool = True) -> None:
         self.limit = limit
         self._rows: list[tuple[float, float]] = []
-        self._watch = _watch.get()
+        self._watch = _watch.get() if watched else None
 
     def add(self, evidence: float, residual: float) -> None:
         """Record an iteration."""
@@ -189,12 +191,12 @@ def relative_problem(problem: Problem) -> tuple[Problem, Array]:
     return problem._replace(mean=problem.mean - common), common
 
 
-def lost_in_rounding(problem: Problem, weights: Array, history: History, status: int) -> int:
-    """The status, `OUT_OF_DIGITS` where iterations ended without success as close as rounding of K b lets them come.
+def lost_in_rounding(problem: Problem, x: Array, history: History, status: int) -> int:
+    """The status, `OUT_OF_DIGITS` where iterations ended without success as close as rounding of f lets them come.
 
-    `weights` are b (c, n).
+    `x` are the coordinates of the prior at f.
     """
-    close = history.smallest_residual < problem.prior.rounding(weights)
+    close = history.smallest_residual < problem.prior.rounding(x)
     return OUT_OF_DIGITS if status == OUT_OF_ITERATIONS and close else status
 
 

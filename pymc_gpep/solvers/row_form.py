@@ -6,6 +6,9 @@ Matrices are of the size of z: with Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ
 
     (I + ΠK)⁻¹ r = r − Π J Λ⁻¹ Jᵀ r,   M = Π − Π H Hᵀ Π.
 
+The posterior mean is m + J z̄ with z̄ = Λ⁻¹ Jᵀ(ν − Πm), and the quadratic form of the prior is |z̄|². Weights
+b = ν − Π(m + J z̄) are computed from these, since the sum J Jᵀ b cancels where the prior is wide.
+
 With c functions J is (cn, q), all rows of a function after those of the one before. Π has a block for each point.
 Functions may have normals in common. Time for n rows is O(c² n q²), products of matrices, or O(c² n k²) where rows
 have k entries. The difference 1 − π var f of one function loses digits where a row all but decides on its latent value
@@ -65,6 +68,7 @@ class RowAlgebra(SiteAlgebra):
     def factorise(self, precision: Array) -> tuple[bool, float]:
         """See `SiteAlgebra`."""
         self._precisions = self._form(precision.copy())
+        self._centre: Array | None = None
         factor = precision_factor(self._rows, self._precisions) if self._precisions.legal else None
         if factor is None:
             return False, np.nan
@@ -75,19 +79,28 @@ class RowAlgebra(SiteAlgebra):
         """K b (c, n)."""
         return self._rows.products(self._rows.sums(b.ravel())).reshape(b.shape)
 
-    def _smoothed(self, force: Array) -> Array:
-        """(I + ΠK)⁻¹ r (c, n), of r (c, n)."""
-        solved = cho_solve((self._factor, True), self._rows.sums(force.ravel()), check_finite=False)
-        return force - self._precisions.times(self._rows.products(solved).reshape(force.shape))
-
     def weights(self, force: Array, out: Array) -> None:
-        """See `SiteAlgebra`; corrected once by what is left of r − (I + ΠK) b."""
-        out[:] = self._smoothed(force)
-        out += self._smoothed(force - self._precisions.times(self._times(out)) - out)
+        """See `SiteAlgebra`; z̄ is corrected once by what is left of Jᵀ(r − Π J z̄) − z̄."""
+        centre = self._solved(self._rows.sums(force.ravel()))
+        centre += self._solved(self._rows.sums(self._left(force, centre).ravel()) - centre)
+        out[:] = self._left(force, centre)
+        self._centre = centre
+
+    def _left(self, force: Array, centre: Array) -> Array:
+        """r − Π J z (c, n), of r (c, n)."""
+        return force - self._precisions.times(self._rows.products(centre).reshape(force.shape))
+
+    def _solved(self, right: Array) -> Array:
+        """Λ⁻¹ r (q,)."""
+        return np.asarray(cho_solve((self._factor, True), right, check_finite=False))
+
+    def solve(self, right: Array, step: Array) -> None:
+        """See `SiteAlgebra`."""
+        step[0] = self._solved(right[0])
 
     def moments(self, b: Array, mean: Array, cov: Array) -> None:
         """See `SiteAlgebra`."""
-        mean[:] = self._times(b)
+        mean[:] = self._times(b) if self._centre is None else self._rows.products(self._centre).reshape(b.shape)
         root, _ = dtrtri(self._factor, lower=1)
         cov[:] = self._rows.covariances(root)
 
@@ -134,9 +147,13 @@ class RowFunctionPosterior(FunctionPosterior):
         self._rows, self._signed = rows, signed
         self._factor: Array = np.empty((0, 0))
         self._root: Array = np.empty((0, 0))
+        self.centre: Array = np.empty(0)
 
     def decompose(self, precision: Array) -> bool:
-        """See `FunctionPosterior`."""
+        """See `FunctionPosterior`; precisions as before are not factorised again."""
+        if self._factor.size and np.array_equal(precision, self.precision):
+            return True
+        self._factor = np.empty((0, 0))
         self.precision[:] = precision
         if not (self._signed or (precision >= 0.0).all()):
             return False
@@ -155,6 +172,32 @@ class RowFunctionPosterior(FunctionPosterior):
         """See `FunctionPosterior`."""
         return self._rows.products(self._rows.sums(weights))
 
+    def locate(self, location: Array) -> None:
+        """See `FunctionPosterior`; z̄ is corrected once by what is left of Jᵀ(ν − π mean) − z̄."""
+        self._take(self._solved(self._rows.sums(location - self.precision * self._prior_mean)))
+        left = self._rows.sums(location - self.precision * self.mean) - self.centre
+        self._take(self.centre + self._solved(left))
+        self.weights[:] = location - self.precision * self.mean
+
+    def _take(self, centre: Array) -> None:
+        """Take z̄ (q,), and compute the mean."""
+        self.centre = centre
+        np.add(self._prior_mean, self._rows.products(centre), out=self.mean)
+
+    def put(self, x: Array, gradient: Array, mean: Array) -> None:
+        """See `FunctionPosterior`."""
+        self.centre, self.weights[:], self.mean[:] = x[0].copy(), gradient, mean
+
+    @property
+    def coordinates(self) -> Array:
+        """See `FunctionPosterior`."""
+        return self.centre[None]
+
+    @property
+    def length(self) -> float:
+        """See `FunctionPosterior`."""
+        return float(self.centre @ self.centre)
+
     def spread(self) -> None:
         """See `FunctionPosterior`."""
         self.variance[:] = self._rows.variances(self._root)
@@ -166,7 +209,15 @@ class RowFunctionPosterior(FunctionPosterior):
 
     def smooth(self, force: Array) -> Array:
         """See `FunctionPosterior`."""
-        return force - self.precision * self._rows.products(self._solved(self._rows.sums(force)))
+        return force - self.precision * self.moved(force)
+
+    def moved(self, force: Array) -> Array:
+        """See `FunctionPosterior`."""
+        return self._rows.products(self._solved(self._rows.sums(force)))
+
+    def solve(self, right: Array) -> Array:
+        """See `FunctionPosterior`."""
+        return self._solved(right[0])[None]
 
     def _solved(self, right: Array) -> Array:
         """Λ⁻¹ r, of r (q,) or (q, p)."""
@@ -174,8 +225,7 @@ class RowFunctionPosterior(FunctionPosterior):
 
     def gradient(self, moved: Array | None = None, of_variance: Array | None = None) -> Array:
         """See `FunctionPosterior`; twice the derivative in K times J, or what that is in B of J = A B."""
-        b, rows, identity = self.weights, self._rows, np.eye(len(self._factor))
-        pulled = rows.sums(b)
+        b, rows, identity, pulled = self.weights, self._rows, np.eye(len(self._factor)), self.centre
         # M J = π J Λ⁻¹
         gradient = rows.outer(b if moved is None else b + moved, pulled)
         gradient -= rows.weighted(self.precision, self._solved(identity))
@@ -197,6 +247,7 @@ class RowForm(PriorForm):
     """
 
     square = False
+    by_weights = False
     algebras = frozenset({Algebra.FUNCTION, Algebra.VARIANCES, Algebra.FUNCTIONS})
 
     def __init__(self, array: Array, base: Coefficients | None = None) -> None:
@@ -223,25 +274,29 @@ class RowForm(PriorForm):
         """See `PriorForm`; J Jᵀ always is one."""
         return True
 
-    def multiply(self, b: Array, out: Array) -> None:
-        """See `PriorForm`."""
-        out[:] = self.rows.products(self.rows.sums(b.ravel())).reshape(b.shape)
+    def coordinates(self, b: Array) -> Array:
+        """See `PriorForm`; z (1, q)."""
+        return self.rows.sums(b.ravel())[None]
 
-    def rounding(self, b: Array) -> float:
+    def weights(self, x: Array, gradient: Array) -> Array:
         """See `PriorForm`."""
-        return _AMPLIFIED * _EPS * float((self.variances.max(axis=1) * np.abs(b).sum(axis=1)).max())
+        return gradient
 
-    def newton_direction(
-        self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
-    ) -> None:
-        """See `PriorForm`; by a factorisation, NaN if that fails."""
-        factor = precision_factor(self.rows, IndependentPrecisions(curvature[None]))
-        if factor is None:
-            pull[:] = image[:] = np.nan
-            return
-        solved = cho_solve((factor, True), self.rows.sums(slope[0]), check_finite=False)
-        pull[0] = slope[0] - curvature * self.rows.products(solved)
-        self.multiply(pull, image)
+    def multiply(self, x: Array, out: Array) -> None:
+        """See `PriorForm`; J z of z (1, q)."""
+        out[:] = self.rows.products(x[0]).reshape(out.shape)
+
+    def residual(self, gradient: Array, x: Array) -> Array:
+        """See `PriorForm`; Jᵀ∇ − z."""
+        return self.rows.sums(gradient.ravel())[None] - x
+
+    def inner(self, x: Array, step: Array, image: Array) -> float:
+        """See `PriorForm`."""
+        return float(np.vdot(x, step))
+
+    def rounding(self, x: Array) -> float:
+        """See `PriorForm`; |J_i z| is at most |J_i| |z|."""
+        return _AMPLIFIED * _EPS * float(np.sqrt(self.variances.max() * np.vdot(x, x)))
 
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> RowFunctionPosterior:
         """See `PriorForm`."""

@@ -99,19 +99,20 @@ def bound_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
     newton = problem.prior.posterior(problem.mean[0])
     if not newton.decompose(curvature(m)):
         return look.precision, g[1] + look.precision * m
-    step = newton.smooth(g[1] - b)
-    image = newton.times(step)
-    length = 1.0
+    prior, x, bend = problem.prior, posterior.coordinates, newton.precision
+    step, moved = newton.solve(prior.residual(g[1][None], x)), np.empty((1, m.size))
+    prior.multiply(step, moved)
+    image, turn, length = moved[0], g[1] - b - bend * moved[0], 1.0
     if (np.abs(image) > _CLOSE * np.sqrt(v)).any():
 
         def along_line(t: float) -> tuple[float, float]:
             mean = m + t * image
             return float(image @ look.at(mean, v)[1]), float(image**2 @ curvature(mean))
 
-        length = step_length(along_line, float(b @ image), float(step @ image))
+        length = step_length(along_line, prior.inner(x, step, moved), prior.inner(step, step, moved))
     mean = m + length * image
     precision = np.maximum(-2.0 * look.at(mean, v)[2], 0.0)
-    return precision, b + length * step + precision * mean
+    return precision, b + length * turn + precision * mean
 
 
 def scalar_bound(
@@ -200,5 +201,5 @@ def scalar_bound(
         largest_precision=largest_precision,
         least_precision=least_precision,
     )
-    status = lost_in_rounding(problem, posterior.weights[None], history, status)
+    status = lost_in_rounding(problem, posterior.coordinates, history, status)
     return function_found(posterior, bound, status, derivatives)

@@ -14,10 +14,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
-from pytensor.graph.basic import Variable
+from pymc.pytensorf import constant_fold
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg.decomposition.cholesky import cholesky
+from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.shape import shape_tuple
 from pytensor.tensor.variable import TensorVariable
 
@@ -44,6 +46,7 @@ from pymc_gpep.structure.sum_values import SumValues
 __all__ = ["LatentSum"]
 
 _MANY = 300  # rows, below which a matrix of them costs next to nothing
+_WIDE = 100.0  # prior standard deviation whose square leaves few digits to such a matrix
 _NAMED = 4  # variables that a message names
 
 
@@ -315,10 +318,18 @@ class LatentSum(LatentPrior):
         (values,) = self.by_parts([self.argument], z, [pt.zeros(shape) for shape in self.sizes], seen=True)
         return self.shaped(slopes_of(values, z, self.n_plain), self.n_points, batched=True)
 
+    @cached_property
+    def _is_wide(self) -> bool:
+        """Whether an integrated normal variable has a wide prior, of a standard deviation that is a number."""
+        nodes = [v.owner for v in self.sources if v.owner is not None and isinstance(v.owner.op, NormalRV)]
+        widths = [node.op.dist_params(node)[1] for node in nodes]
+        numbers = [each for each in widths if all(v.owner or isinstance(v, Constant) for v in ancestors([each]))]
+        return bool(numbers) and any(np.max(each, initial=0.0) >= _WIDE for each in constant_fold(numbers, False))
+
     @property
     def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
         """See `LatentPrior`."""
-        few = self.n_points >= max(_MANY, 2 * self.n_normals)
+        few = self.n_points >= 2 * self.n_normals and (self.n_points >= _MANY or self._is_wide)
         return ({RowPrior: self.roots} if few else {}) | {DensePrior: self.covariances}
 
     @cached_property

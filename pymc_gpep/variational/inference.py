@@ -22,6 +22,7 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.labels import check_dims
 from pymc_gpep.hyper import HyperPosterior, Maximum, hyper_method
 from pymc_gpep.hyper.adaptive import Adaptive
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
@@ -44,6 +45,8 @@ __all__ = ["GPInference", "taken"]
 _log = logging.getLogger(__name__)
 _MOST_OF_PROCESSES = 0  # hyperparameters of Gaussian processes alone that are integrated over by default
 _WORK = 2e8  # numbers c n³ of their algebra, up to which a fit takes seconds
+_AGAIN = 2  # searches that begin at a node of the integral
+_ABOVE = 0.5  # log posterior by which such a node is above the end of the search before
 _MANY = 15  # hyperparameters, beyond which a maximum is a poor stand-in for their posterior
 
 
@@ -280,6 +283,15 @@ class GPInference(Inference):
         search.run(n, run, fit_of, begin)
         log_posterior, trace = search.log_posterior, search.trace
         hyper, trace = self._integrated(run, log_posterior, trace, progressbar)
+        for _ in range(_AGAIN):
+            if (node := _higher(hyper, trace)) is None:
+                break
+            run.stage("a node of the integral is above the maximum: searching again from there")
+            search.run(n, run, fit_of, fit_of(log_posterior, Optimum(node, False, "", (node,))))
+            assert isinstance(trace, Optimum)
+            assert isinstance(search.trace, Optimum)
+            trace = trace.followed_by(search.trace)
+            hyper, trace = self._integrated(run, log_posterior, trace, progressbar)
         seconds, compiling = run.seconds()
         fit = fit_of(log_posterior, trace, hyper_posterior=hyper, seconds=seconds, compile_seconds=compiling)
         if not trace.interrupted or search.settles:  # a user who interrupts does not wait for another solve
@@ -332,6 +344,15 @@ def taken() -> list[str]:
     of_plans = [field.name for plan in PLANS for field in fields(plan)]
     names = [*signature(GPInference).parameters, *signature(GPInference.fit).parameters, *of_plans]
     return [name for name in dict.fromkeys(names) if name not in {"self", "method", "options"}]
+
+
+def _higher(hyper: HyperPosterior | None, trace: Trace) -> Evaluation | None:
+    """Return the highest node if it is clearly above the end of a search that can go on from there, else None."""
+    if hyper is None or not isinstance(trace, Optimum):
+        return None
+    top = max(hyper.nodes, key=lambda node: node.log_posterior)
+    same = top.theta.size == trace.best.theta.size
+    return top if same and top.log_posterior > trace.best.log_posterior + _ABOVE else None
 
 
 def _same_parameters(fit: Fit, space: Hyperparameters) -> bool:

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import OptimizeResult, minimize
 
+from pymc_gpep.hyper.ascent import is_close
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.optimum import maximise
+from pymc_gpep.hyper.quasi_newton import Curvature, line_search
 from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 
 
@@ -182,19 +183,81 @@ def test_a_search_that_is_ended_early_keeps_the_highest_point_accurately(limit):
     assert found.best.log_posterior == pytest.approx(highest, abs=1e-9)
 
 
-def test_a_search_that_stops_on_a_slope_begins_once_more(monkeypatch):
-    stopped = []
+class Skewed:
+    """A smooth hill with a known maximum, in units of its own and correlated: its parameters are T θ."""
 
-    def lazy(function, begin, callback, **options):
-        if stopped:
-            return minimize(function, begin, callback=callback, **options)
-        stopped.append(0.9 * begin)
-        function(stopped[0])
-        callback(stopped[0])
-        return OptimizeResult(success=True, message="")
+    name = "skewed"
 
-    monkeypatch.setattr("pymc_gpep.hyper.optimum.minimize", lazy)
-    found = maximise(Parabola(0), np.full(2, 6.0), 50)
+    def __init__(self, turn, at):
+        self.turn, self.at, self.count = turn, at, 0
+
+    def loosely(self):
+        return self
+
+    roughly = loosely
+
+    def point(self, theta):
+        return {"theta": theta}
+
+    def __call__(self, theta, start=None):
+        self.count += 1
+        moved = self.turn @ (theta - self.at)
+        value = float(-np.logaddexp(moved, -moved).sum() - 0.5 * moved @ moved)
+        return Evaluation(theta, value, -self.turn.T @ (np.tanh(moved) + moved), value, 1, CONVERGED, np.zeros(1))
+
+    def curvature(self, here):
+        return Curvature(np.ones(here.theta.size, dtype=bool), 2.0 * self.turn.T @ self.turn)
+
+
+UNITS = {
+    "plain": np.eye(3),
+    "small": 1e4 * np.eye(3),
+    "large": 1e-4 * np.eye(3),
+    "raw covariates": np.array([[1.0, 8000.0, 50.0], [0.0, 100.0, 3.0], [0.0, 0.0, 10.0]]),
+}
+
+
+@pytest.mark.parametrize("turn", UNITS.values(), ids=UNITS)
+def test_search_from_known_curvatures_does_not_depend_on_units(turn):
+    at = np.linalg.solve(turn, np.array([1.5, -0.7, 0.4]))
+    hill = Skewed(turn, at)
+    found = maximise(hill, np.zeros(3), 50, curvature=hill.curvature)
     assert found.converged
-    assert stopped
-    np.testing.assert_allclose(found.best.theta, 2.0, atol=1e-3)
+    assert found.decrement < 1e-6
+    assert hill.count < 20
+    np.testing.assert_allclose(turn @ (found.best.theta - at), 0.0, atol=1e-3)
+    np.testing.assert_allclose(found.deviations, np.sqrt(np.linalg.inv(2.0 * turn.T @ turn).diagonal()), rtol=0.3)
+
+
+@pytest.mark.parametrize("turn", [UNITS["plain"], np.diag([30.0, 1.0, 0.1])], ids=["plain", "unequal"])
+def test_search_without_known_curvatures_finds_units_by_its_steps(turn):
+    at = np.linalg.solve(turn, np.array([1.5, -0.7, 0.4]))
+    found = maximise(Skewed(turn, at), np.zeros(3), 200)
+    assert found.converged
+    np.testing.assert_allclose(turn @ (found.best.theta - at), 0.0, atol=1e-2)
+
+
+def test_slope_is_judged_in_standard_deviations():
+    """A slope of 0.9 that a hundredth of a standard deviation makes is none, and one of 0.05 over fifty is one."""
+    assert is_close(0.5 * 0.9**2 * 0.01**2, 1)
+    assert not is_close(0.5 * 0.05**2 * 50.0**2, 1)
+
+
+@pytest.mark.parametrize(
+    ("height", "begin"),
+    [(lambda t: -((t - 40.0) ** 2), 0.0), (lambda t: -((t - 0.03) ** 2), 0.0), (lambda t: np.log(t) - t, 0.01)],
+    ids=["far", "near", "wall"],
+)
+def test_line_search_ends_higher_and_flatter(height, begin):
+    def slope(at):
+        return (height(at + 1e-6) - height(at - 1e-6)) / 2e-6
+
+    def look(part):
+        with np.errstate(invalid="ignore"):
+            return height(begin + part * first) - height(begin), slope(begin + part * first) * first
+
+    first = slope(begin)
+    part = line_search(look, first**2)
+    rise, there = look(part)
+    assert rise > 1e-3 * part * first**2
+    assert there < 0.9 * first**2

@@ -78,7 +78,8 @@ class Climb(Search):
 
         start = None if begin is None else begin.trace.best.start
         if self._whole is None:
-            found = maximise_from(log_posterior, points, n, report, start, self._flat, given.units)
+            curvature = log_posterior.curvature
+            found = maximise_from(log_posterior, points, n, report, start, self._flat, given.units, curvature)
         else:
             found = one_after_another(self._whole, points, n, report)
         self._found = self.judged(found)

@@ -1,0 +1,273 @@
+"""The iterations of a search for the maximum of a log posterior, by BFGS."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.evaluation import Evaluation
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.quasi_newton import Curvature, Metric, line_search
+from pymc_gpep.kernels.status import CONVERGED
+
+__all__ = ["FLAT", "STUCK", "Curve", "HyperAscent", "is_close", "no_curvature"]
+
+FLAT = 1e-8
+"""Relative change of the log posterior that counts as none."""
+
+STUCK = "no step along the slope leads higher"
+"""Message of a search that cannot go on."""
+
+type Curve = Callable[[Evaluation], Curvature | None]
+"""Function that returns the curvature of a log posterior at a point in some hyperparameters."""
+
+
+def no_curvature(here: Evaluation) -> None:
+    """Return None: no curvature is known."""
+
+
+class HyperAscent:
+    """The iterations of a search.
+
+    Parameters
+    ----------
+    evaluate, rough : LogPosterior
+        Log posterior of the search, and the one that takes its place while the search rises.
+    here : Evaluation
+        First point, by `rough`.
+    max_iterations : int
+    callback : callable
+    flat : float
+        Relative change of the log posterior that counts as none.
+    """
+
+    def __init__(
+        self,
+        evaluate: LogPosterior,
+        rough: LogPosterior,
+        here: Evaluation,
+        max_iterations: int,
+        callback: Callable[[tuple[Evaluation, ...]], None],
+        flat: float,
+    ) -> None:
+        self._evaluate, self._rough, self._callback = evaluate, rough, callback
+        self._max, self._flat, self._quiet = max_iterations, flat, 1 if flat > FLAT else 2
+        self.history, self._here = [here], here
+        self._roughly = set[bytes]() if rough is evaluate else {here.theta.tobytes()}
+        self._near = Neighbours((here.theta,), (here.start,))
+        self._metric = Metric(here.theta.size)
+        self._gain = np.inf
+        self._curvature: Curve = no_curvature
+
+    def begin(self, curvature: Curve, units: Array | None) -> None:
+        """Take first curvatures, and steps of Newton's method in the hyperparameters that these belong to.
+
+        Parameters
+        ----------
+        curvature : function of an Evaluation
+            Curvature of the log posterior there in some hyperparameters, or None.
+        units : array (d, d), optional
+            Units of first steps.
+        """
+        self._metric, self._curvature = Metric(self._here.theta.size, units), curvature
+        for _ in range(_NEWTON):
+            if self._full or (found := curvature(self._here)) is None:
+                return
+            self._metric.begin(found)
+            step = np.where(self._metric.known, self._metric.times(self._here.gradient), 0.0)
+            promised = 0.5 * float(step @ self._here.gradient)
+            if promised < _GAIN or not self._step(step) or abs(self._gain - promised) < _AS_PROMISED * promised:
+                return
+
+    def run(self) -> tuple[bool, str]:
+        """Iterate to the end; returns whether that is a maximum, and why the iteration ended."""
+        ended = self._iterate()
+        if self._metric.units is not None and self._steep and not self._full:
+            self.begin(self._curvature, None)
+            ended = self._iterate()
+        if not ended and not self._full and self._look_around():
+            ended = self._iterate()
+        if ended:
+            return True, _CONVERGED
+        return False, f"the limit of n={self._max} iterations was reached" if self._full else STUCK
+
+    @property
+    def _full(self) -> bool:
+        return len(self.history) > self._max
+
+    @property
+    def _steep(self) -> bool:
+        return bool(np.abs(self._here.gradient).max() > _STEEP)
+
+    def _iterate(self) -> bool:
+        """Iterate until nothing is left to gain, no step leads higher, or the limit is reached; whether the first."""
+        quiet = 0
+        while quiet < self._quiet:
+            done = self._trusted and self.decrement < _ENOUGH
+            if done or self._full:
+                if self._refined():
+                    continue
+                return done
+            if not self._step(self._metric.times(self._here.gradient)):
+                if self._refined():
+                    continue
+                if not (self._large and self._metric.pairs):
+                    return self._is_close
+                self._metric.forget()
+            least = self._flat if self._flat > FLAT or self._large else _ROUNDING
+            quiet = quiet + 1 if self._gain <= least * max(1.0, abs(self._here.log_posterior)) else 0
+            if quiet == self._quiet and self._refined():
+                quiet = 0
+        return self._large or self._is_close
+
+    def go_to(self, there: Evaluation) -> None:
+        """Go on from another point."""
+        self._metric.forget()
+        self._record(there, False)
+
+    @property
+    def decrement(self) -> float:
+        """Rise of the log posterior that is left, ½ gᵀH g."""
+        slope = self._here.gradient
+        return 0.5 * float(slope @ self._metric.times(slope))
+
+    @property
+    def _is_close(self) -> bool:
+        return self._trusted and is_close(self.decrement, self._here.theta.size)
+
+    @property
+    def _large(self) -> bool:
+        """Whether there are too many parameters to know all curvatures."""
+        return self._here.theta.size > _FEW
+
+    @property
+    def _trusted(self) -> bool:
+        """Whether curvatures are known, or slopes are small where steps alone have shown some of them."""
+        metric = self._metric
+        slope = np.abs(self._here.gradient[~metric.known]).max(initial=0.0)
+        several = _STEEP if metric.pairs >= int((~metric.known).sum()) else _SMALL
+        return bool(slope < (several if metric.pairs else _SLOPE))
+
+    def judgement(self) -> dict[str, Any]:
+        """Return what is known of the end, as `Optimum` has it."""
+        if self._large or not self._trusted or not np.isfinite(self._here.gradient).all():
+            return {}
+        deviations = np.sqrt(np.maximum(self._metric.matrix().diagonal(), 0.0))
+        return {"decrement": self.decrement, "deviations": deviations}
+
+    def polished(self, exact: Evaluation, log_posterior: LogPosterior) -> Evaluation:
+        """Return an end after last steps by an accurate log posterior, for coefficients that are known to many digits.
+
+        Parameters
+        ----------
+        exact : Evaluation
+            End of the search, by `log_posterior`.
+        log_posterior : LogPosterior
+        """
+        for _ in range(_LAST):
+            slope = exact.gradient
+            step = self._metric.times(slope)
+            left = 0.5 * float(slope @ step)
+            if not (self._metric.known.any() and _DIGITS < left < _CLOSE):
+                break
+            there = log_posterior(exact.theta + step, exact.start)
+            rest = 0.5 * float(there.gradient @ self._metric.times(there.gradient))
+            if not (there.usable and rest < left):
+                break
+            self._metric.learn(step, slope - there.gradient)
+            exact = there
+        return exact
+
+    def highest(self) -> Evaluation:
+        """The highest point of the search."""
+        return max(self.history, key=lambda evaluation: evaluation.log_posterior)
+
+    def _step(self, step: Array) -> bool:
+        """Take a step as far as it leads higher; returns whether it does."""
+        here, slope = self._here, float(step @ self._here.gradient)
+        found: dict[float, tuple[Evaluation, bool]] = {}
+        rises = self._rough is not self._evaluate and self._gain > _GAIN
+
+        def look(part: float) -> tuple[float, float]:
+            # Two points of one line search that differ by little are told apart by what is accurate alone.
+            rough = rises and len(found) < _TRIALS
+            there = (self._rough if rough else self._evaluate)(here.theta + part * step, self._near)
+            found[part] = there, rough
+            if there.status == CONVERGED:
+                self._near = self._near.joined(there.theta, there.start, _NEIGHBOURS)
+            return there.log_posterior - here.log_posterior, float(there.gradient @ step)
+
+        part = line_search(look, slope, few=0.5 * slope < _CLOSE) if slope > 0.0 else 0.0
+        self._gain = 0.0
+        if not part:
+            return False
+        there, rough = found[part]
+        self._gain = there.log_posterior - here.log_posterior
+        self._metric.learn(there.theta - here.theta, here.gradient - there.gradient)
+        self._record(there, rough)
+        return True
+
+    def _record(self, there: Evaluation, rough: bool) -> None:
+        self._here = there
+        if rough:
+            self._roughly.add(there.theta.tobytes())
+        self.history.append(there)
+        top = self.highest()  # starts can be long: that of the last one is kept, and of the highest
+        self.history[:-1] = [each if each is top else each._replace(start=_NO_START) for each in self.history[:-1]]
+        self._callback(tuple(self.history))
+
+    def _refined(self) -> bool:
+        """Go to the highest point, evaluated accurately; returns whether that is news."""
+        news = False
+        # One that was evaluated roughly may be higher than what is near it.
+        while (top := self.highest()).theta.tobytes() in self._roughly:
+            at = next(i for i, each in enumerate(self.history) if each is top)
+            self.history[at] = self._evaluate(top.theta, self._near)
+            self._roughly.discard(top.theta.tobytes())
+            news = True
+        self._here = top
+        return news
+
+    def _look_around(self) -> bool:
+        """Begin again with second derivatives by differences of gradients; returns whether they show a maximum."""
+        here, size = self._here, self._here.theta.size
+        if self._large:
+            return False
+        rows = []
+        for i, spread in enumerate(np.sqrt(np.maximum(self._metric.matrix().diagonal(), 0.0))):
+            step = _PART * spread * np.eye(size)[i]
+            there = self._evaluate(here.theta + step, self._near)
+            rows.append((here.gradient - there.gradient) / step[i])
+        matrix = 0.5 * (np.array(rows) + np.transpose(rows))
+        scale = np.sqrt(np.maximum(matrix.diagonal(), 0.0))
+        if not (np.isfinite(matrix).all() and scale.all()):
+            return False
+        if np.linalg.eigvalsh(matrix / np.outer(scale, scale))[0] < _CURVED:
+            return False
+        self._metric = Metric(size)
+        self._metric.begin(Curvature(np.ones(size, dtype=bool), matrix))
+        return True
+
+
+def is_close(decrement: float, size: int) -> bool:
+    """Whether so much of the log posterior is next to nothing, for so many parameters."""
+    return decrement < _CLOSE * size
+
+
+_GAIN = 0.1  # log posterior that an iteration gains, above which the next one is evaluated roughly
+_TRIALS = 2  # points of a line search that are evaluated roughly at most
+_NEWTON, _AS_PROMISED = 6, 0.3  # first steps by known curvatures; relative error of what a step gains that is none
+_ENOUGH = 1e-7  # log posterior that is still to be gained where a search ends
+_LAST, _DIGITS = 2, 1e-13  # last steps by accurate evaluations, and what is left to gain where there are none
+_CLOSE = 1e-3  # the same, for each parameter, where a search that cannot go on has converged
+_ROUNDING = 1e-10  # relative change of the log posterior that rounding makes
+_FEW = 30  # parameters whose second derivatives are taken by differences where a search is stuck
+_PART = 0.1  # step of these, in standard deviations
+_CURVED = 1e-6  # smallest eigenvalue, relative to the diagonal, that counts as curvature
+_NEIGHBOURS = 3  # that a start is predicted from
+_SLOPE, _SMALL = 1e-3, 1e-2  # slopes that count as none before steps have shown curvatures, and after
+_STEEP = 0.1  # slope on which a search does not end in the units of another one
+_NO_START = np.empty(0)
+_CONVERGED = "nothing is left to gain"

@@ -1,0 +1,193 @@
+"""Steps of a quasi-Newton method for a maximum: an estimate of the inverse curvature, and a line search.
+
+The estimate H begins at known curvatures. It learns from pairs of a step s and the fall y of the gradient over that
+step (BFGS). Steps s = H g do not depend on units of the parameters if the first estimate does not.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+
+__all__ = ["Curvature", "Metric", "line_search", "units_of"]
+
+_PAIRS = 10  # least number of pairs that are kept; as many as there are parameters, up to the next
+_MOST_PAIRS = 50
+_SIGNIFICANT = 1e-10  # cosine of a step and the fall of the gradient, below which rounding decides on the curvature
+_COLLINEAR = 1e-10  # smallest eigenvalue of a curvature with a unit diagonal
+_UNKNOWN = 1e-4  # the same of a curvature that steps of a search have shown
+
+
+class Curvature(NamedTuple):
+    """Curvature of a log posterior in some of its parameters."""
+
+    which: NDArray[np.bool_]
+    """Mask (d,) of these parameters, k of them."""
+    matrix: Array
+    """About minus the second derivatives, (k, k)."""
+
+
+def root_of_inverse(matrix: Array, least: float = _COLLINEAR) -> Array:
+    """Return a root R (k, k) of the inverse of a curvature, R Rᵀ, with `least` for smaller relative eigenvalues.
+
+    Eigenvalues are those of the matrix with a unit diagonal, so that they do not depend on units.
+    """
+    scale = np.sqrt(np.where(matrix.diagonal() > 0.0, matrix.diagonal(), 1.0))
+    values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
+    found: Array = vectors / np.sqrt(np.maximum(values, least)) / scale[:, None]
+    return found
+
+
+class Metric:
+    """Estimate H of the inverse of minus the second derivatives.
+
+    Parameters
+    ----------
+    size : int
+        Number of parameters, d.
+    units : array (d, d), optional
+        Root of a first estimate, up to a factor that the first step finds.
+
+    Attributes
+    ----------
+    units : array (d, d) or None
+    """
+
+    def __init__(self, size: int, units: Array | None = None) -> None:
+        self._size, self.units = size, units
+        self._known = np.zeros(size, dtype=bool)
+        self._root = np.empty((0, 0))
+        self._factor: float | None = None
+        self._pairs: list[tuple[Array, Array, float]] = []
+
+    @property
+    def pairs(self) -> int:
+        """Number of steps that it has learned from."""
+        return len(self._pairs)
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Mask (d,) of parameters whose curvature is given."""
+        return self._known
+
+    def begin(self, curvature: Curvature) -> None:
+        """Begin at the curvature of some parameters."""
+        self._known, self._root = curvature.which, root_of_inverse(curvature.matrix)
+
+    def forget(self) -> None:
+        """Forget all pairs of steps."""
+        self._pairs.clear()
+        self._factor = None
+
+    def times(self, gradient: Array) -> Array:
+        """H g (d,), the step that the gradient g (d,) asks for."""
+        left, weights = gradient.copy(), []
+        for step, fall, share in reversed(self._pairs):
+            weights.append(share * float(step @ left))
+            left -= weights[-1] * fall
+        found = self._first(left)
+        for (step, fall, share), weight in zip(self._pairs, reversed(weights), strict=True):
+            found += step * (weight - share * float(fall @ found))
+        return found
+
+    def _first(self, gradient: Array) -> Array:
+        """The first estimate times a gradient."""
+        found = gradient.copy() if self.units is None else self.units @ (gradient @ self.units)
+        others = ~self._known
+        if self._factor is not None:
+            found *= self._factor
+        elif self.units is None and (length := float(np.linalg.norm(gradient[others]))) > 1.0:
+            found /= length
+        found[self._known] = self._root @ (gradient[self._known] @ self._root)
+        return found
+
+    def learn(self, step: Array, fall: Array) -> None:
+        """Learn from a step (d,) and the fall of the gradient over it (d,)."""
+        product = float(step @ fall)
+        if not product > _SIGNIFICANT * float(np.linalg.norm(step) * np.linalg.norm(fall)):
+            return
+        others = ~self._known
+        mine, its = step[others], fall[others]
+        if self.units is not None:
+            if self._factor is None:
+                self._factor = product / float(np.square(fall @ self.units).sum())
+        elif (along := float(mine @ its)) > 0.0:
+            self._factor = along / float(its @ its)
+        self._pairs.append((step, fall, 1.0 / product))
+        del self._pairs[: -min(max(self._size, _PAIRS), _MOST_PAIRS)]
+
+    def matrix(self) -> Array:
+        """H (d, d)."""
+        return np.array([self.times(unit) for unit in np.eye(self._size)]).reshape(self._size, self._size)
+
+
+def units_of(steps: list[tuple[Array, Array]]) -> Array | None:
+    """Return units (d, d) in which steps and falls of the gradient show a curvature of about 1; None without any."""
+    if not steps:
+        return None
+    curvature = min(step @ fall / (step @ step) for step, fall in steps) * np.eye(steps[0][0].size)
+    for step, fall in steps:
+        image = curvature @ step
+        curvature += np.outer(fall, fall) / (step @ fall) - np.outer(image, image) / (step @ image)
+    return root_of_inverse(curvature, _UNKNOWN)
+
+
+_RISE, _FLATTER = 1e-3, 0.9  # parts of the slope at the start: least rise of a step, and largest slope at its end
+_TRIALS, _FEW_TRIALS = 20, 4
+_LEAST, _MOST = 2.0, 100.0  # times that a step which is too short may be lengthened
+_INSIDE = 0.1  # part of a bracket that the next trial keeps from its ends
+_BEFORE_WALL = 0.3  # part of a bracket at which a trial goes on that ended where nothing can be computed
+
+type Look = Callable[[float], tuple[float, float]]
+"""Rise of the log posterior and slope at a part of a step; not finite where it cannot be computed."""
+
+
+def line_search(look: Look, slope: float, few: bool = False) -> float:
+    """Return the part of a step that rises enough and flattens the slope; 0 if none is found.
+
+    Parameters
+    ----------
+    look : Look
+    slope : float
+        Slope at the start, which is positive.
+    few : bool
+        Whether to try few parts, as where little can be gained.
+    """
+    left, right = (0.0, 0.0, slope), (np.inf, np.nan, np.nan)
+    at = 1.0
+    for _ in range(_FEW_TRIALS if few else _TRIALS):
+        rise, there = look(at)
+        good = np.isfinite(rise) and np.isfinite(there) and rise >= _RISE * at * slope
+        if good and there <= _FLATTER * slope:
+            return at
+        if good:
+            left = (at, rise, there)
+        else:
+            right = (at, rise, there)
+        at = _longer(left, slope) if np.isinf(right[0]) else _between(left, right)
+        if not left[0] < at < right[0]:
+            break
+    return left[0]
+
+
+def _longer(left: tuple[float, float, float], slope: float) -> float:
+    """A longer step, by the secant of the slopes."""
+    at, _, there = left
+    wanted = at * slope / (slope - there) if there < slope else np.inf
+    return float(np.clip(wanted, _LEAST * at, _MOST * at))
+
+
+def _between(left: tuple[float, float, float], right: tuple[float, float, float]) -> float:
+    """A step between two ends, at the maximum of the cubic through both."""
+    (a, rise_a, slope_a), (b, rise_b, slope_b) = left, right
+    width, share = b - a, 0.5
+    if not np.isfinite(rise_b + slope_b):
+        return a + _BEFORE_WALL * width
+    bend = 3.0 * (rise_b - rise_a) / width - slope_a - slope_b
+    square = bend * bend - slope_a * slope_b
+    if square >= 0.0 and (below := slope_a - slope_b + 2.0 * (root := float(np.sqrt(square)))) > 0.0:
+        share = 1.0 - (root - slope_b - bend) / below
+    return a + width * float(np.clip(share, _INSIDE, 1.0 - _INSIDE))

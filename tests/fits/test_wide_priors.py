@@ -1,0 +1,81 @@
+"""Coefficients with wide normal priors end at the maximum of the likelihood, in whatever form the prior is given."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations import Laplace
+from pymc_gpep.gaussians.row_prior import RowPrior
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+
+RNG = np.random.default_rng(5)
+N, Q, NOISE = 120, 30, 0.9
+HEIGHT, MALE = RNG.normal(170.0, 9.0, size=N), RNG.integers(2, size=N)
+COLUMNS = np.column_stack([np.ones(N), HEIGHT, MALE, HEIGHT * MALE])
+Y = 6.0 + 0.02 * HEIGHT + 0.2 * MALE + NOISE * RNG.normal(size=N)
+GROUP = RNG.integers(Q, size=N)
+
+
+def least_squares(columns, y):
+    return np.linalg.lstsq(columns, y, rcond=None)[0]
+
+
+@pytest.mark.parametrize("width", [1e4, 1e8])
+@pytest.mark.parametrize("method", ["ep", "laplace", "kl"])
+def test_wide_normal_prior_by_rows_gives_least_squares(method, width):
+    with pm.Model():
+        b = pm.Normal("b", 0, width, shape=4)
+        pm.Normal("y", COLUMNS @ b, NOISE, observed=Y)
+        fit = pm.fit(method=method, progressbar=False)
+    found, expected = fit.effects("b")["b"], least_squares(COLUMNS, Y)
+    error = NOISE * np.sqrt(np.linalg.inv(COLUMNS.T @ COLUMNS).diagonal())
+    assert fit.converged
+    assert_allclose(found.sel(moment="mean").values, expected, atol=1e-5 * error.min(), rtol=1e-6)
+    assert_allclose(found.sel(moment="sd").values, error, rtol=1e-5)
+
+
+def test_scale_of_noise_is_found_under_wide_priors():
+    """Of n observations with q flat coefficients, log σ has its mode at RSS / (n − q) but for its own prior."""
+    with pm.Model():
+        b, log_s = pm.Normal("b", 0, 1e8, shape=4), pm.Flat("log_s")
+        pm.Normal("y", COLUMNS @ b, pm.math.exp(log_s), observed=Y)
+        fit = pm.fit(method="laplace", hyper="map", progressbar=False)
+    residual = Y - COLUMNS @ least_squares(COLUMNS, Y)
+    assert fit.converged
+    assert_allclose(np.exp(fit.hyperparameters["log_s"]), np.sqrt(residual @ residual / (N - 4)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["laplace", "ep"])
+def test_wide_normal_prior_beside_many_levels_by_sparse_precision(monkeypatch, method):
+    monkeypatch.setattr("pymc_gpep.structure.precision_sum._MANY", 1)
+    levels = np.eye(Q)[GROUP]
+    with pm.Model():
+        b, u = pm.Normal("b", 0, 1e7, shape=2), pm.Normal("u", 0, 0.5, shape=Q)
+        pm.Normal("y", b[0] + b[1] * HEIGHT + u[GROUP], NOISE, observed=Y)
+        fit = pm.fit(method=method, progressbar=False)
+    # Generalised least squares of the rows whose covariance the levels make.
+    covariance = NOISE**2 * np.eye(N) + 0.25 * levels @ levels.T
+    root = np.linalg.inv(np.linalg.cholesky(covariance))
+    expected = least_squares(root @ COLUMNS[:, :2], root @ Y)
+    assert_allclose(fit.effects("b")["b"].sel(moment="mean").values, expected, rtol=1e-6)
+
+
+def test_mode_of_classes_under_wide_priors_is_that_of_the_likelihood():
+    """Newton's method for a softmax by rows, held against plain Newton's method for its few coefficients."""
+    softmax = next(each for each in LIKELIHOODS if each.name == "softmax")
+    columns = np.column_stack([np.ones(N), HEIGHT - 170.0])
+    labels = RNG.integers(3, size=N)
+    rows = np.einsum("kl,np->knlp", np.eye(3), columns).reshape(3, N, 6)
+    found = Laplace().solve(1e6 * rows, np.zeros((3, N)), labels, likelihood=softmax, prior_type=RowPrior)
+    b = np.zeros((3, 2))
+    for _ in range(30):
+        eta = columns @ b.T
+        p = np.exp(eta - eta.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        slope = ((np.eye(3)[labels] - p).T @ columns).ravel() - 1e-12 * b.ravel()
+        weights = np.einsum("nk,kl->nkl", p, np.eye(3)) - p[:, :, None] * p[:, None, :]
+        curvature = np.einsum("nkl,np,nr->kplr", weights, columns, columns).reshape(6, 6)
+        b += np.linalg.solve(curvature + 1e-12 * np.eye(6), slope).reshape(3, 2)
+    assert found.convergence.converged
+    assert_allclose(found.mean - found.mean.mean(axis=0), (columns @ (b - b.mean(axis=0)).T).T, atol=1e-6)
