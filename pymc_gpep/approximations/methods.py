@@ -13,7 +13,6 @@ from pymc_gpep.approximations.kl import KL
 from pymc_gpep.approximations.label_regression import LabelRegression
 from pymc_gpep.approximations.laplace import Laplace
 from pymc_gpep.approximations.laplace_probit import LaplaceProbit
-from pymc_gpep.approximations.limits import did_you_mean
 from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.approximations.nested_ep import NestedEP
 from pymc_gpep.approximations.noisy_nested_ep import NoisyNestedEP
@@ -29,7 +28,7 @@ from pymc_gpep.approximations.sparse import SparseApproximation
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
-from pymc_gpep.argument_types import plain
+from pymc_gpep.argument_types import check_name, did_you_mean, plain
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 
@@ -95,8 +94,7 @@ def approximator(
     """
     fitting = {kind.name: kind for kind in APPROXIMATIONS if kind.approximates(likelihood)}
     method = (method or likelihood.method).lower()
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}, but must be one of {', '.join(map(repr, METHODS))}.")
+    check_name("method", method, METHODS)
     if method not in fitting:
         named = [kind for kind in APPROXIMATIONS if kind.name == method]
         raise ValueError(

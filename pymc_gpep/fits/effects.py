@@ -11,6 +11,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import coords_of
 from pymc_gpep.fits.draws import conditionals
@@ -229,7 +230,9 @@ def _by_labels(
     for label, own in given.items():
         if label not in labels:
             along = f" along {dim!r}" * bool(rest)
-            raise ValueError(f"{called} has no entry {label!r}{along}, only {_listed(labels)}.")
+            raise ValueError(
+                f"{called} has no entry {label!r}{along}, only {_listed(labels)}.{did_you_mean([label], labels)}"
+            )
         weights[labels.index(label)] = _by_labels(name, own, rest, (*above, label))
     return weights
 

@@ -8,6 +8,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
 from pymc_gpep.likelihoods.observed_classes import to_one_axis
@@ -41,7 +42,8 @@ def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable])
     missing = missing_responses(model)
     if name not in {None, *(rv.name for rv in model.basic_RVs), *(each.name for each in missing.values())}:
         raise StructureError(
-            f"likelihood={name!r} is no variable of the model. Observed variables are {listing(model.observed_RVs)}."
+            f"likelihood={name!r} is not a variable of the model. Observed variables are "
+            f"{listing(model.observed_RVs)}.{did_you_mean([name], [rv.name for rv in model.observed_RVs])}"
         )
     found: dict[str, FoundLikelihood] = {}
     processes = {latent.f for latent in latents_among([*model.free_RVs, *model.deterministics], model)}

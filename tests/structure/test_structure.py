@@ -543,7 +543,8 @@ def test_message_says_what_was_found_and_what_to_do(build, phrases):
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("nothing", "'nothing' is no variable of the model"), ("z", "no likelihood to read.* named 'z'")]
+    ("name", "what"),
+    [("nothing", "'nothing' is not a variable of the model"), ("z", "no likelihood to read.* named 'z'")],
 )
 def test_likelihood_of_a_wrong_name(name, what):
     with pm.Model() as model:
