@@ -35,7 +35,14 @@ from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.interpreted import GraphFunction, graph_function
 from pymc_gpep.structure.latent_prior import Elsewhere
 from pymc_gpep.structure.precision_sum import suited
-from pymc_gpep.structure.prior_functions import Moments, check_moments, prior_array_of, prior_moments, prior_roots
+from pymc_gpep.structure.prior_functions import (
+    Moments,
+    check_densities,
+    check_moments,
+    prior_array_of,
+    prior_moments,
+    prior_roots,
+)
 
 __all__ = ["DenseLogPosterior"]
 
@@ -235,7 +242,9 @@ class DenseLogPosterior(LogPosterior):
 
     def check_moments(self, theta: Array) -> None:
         """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
-        check_moments(self.moments(theta), self._prior_type)
+        moments = self.moments(theta)
+        check_moments(moments, self._prior_type)
+        check_densities(moments)
 
     @one_blas_thread()
     def solve(self, theta: Array, start: Array | None = None) -> Solution:

@@ -375,6 +375,8 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
         "Numbers that have no square or no exponential overflow. Look at the magnitudes of the covariance, of the mean "
         f"and of what the likelihood is given, such as exposures{'; or give another start=...' if size else '.'}"
     )
+    if best.status == CONVERGED and np.isfinite(best.evidence) and best.log_posterior == -np.inf:
+        advice = "The prior density is 0 there. Give a start within the support of the priors: initval=... or start=..."
     if best.status == NOT_POSITIVE_DEFINITE:
         advice = "Check the covariance function, and the matrices that Gaussian variables are given."
     if best.status == OUT_OF_ITERATIONS:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pymc as pm
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import LogNormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import did_you_mean
@@ -147,11 +148,34 @@ def _no_likelihood(
         each = [*likely, ANY_UNIVARIATE]
         whys = [why for likelihood in each if (why := likelihood.why_not(rv, latents))] or [instead_of_likelihood(rv)]
         near |= dict.fromkeys(whys[:1])
-    written = " or ".join(likelihood.written for likelihood in (*LIKELIHOODS, ANY_UNIVARIATE))
     named = "" if name is None else f" named {name!r}"
-    advice = f" {listing(unobserved)} is not observed: give it the labels, observed=y." if unobserved else ""
-    sampled = f" {as_it_is(model)}" if near else ""
-    return (
-        f"The model has no likelihood to read. Looked for an observed {written}{named}; found as observed variables "
-        f"{listing(model.observed_RVs)}.{advice}{''.join(f' {why}' for why in near if why)}{sampled}"
-    )
+    whys, observed = " ".join(filter(None, near)), listing(model.observed_RVs)
+    sentences = [
+        f"The model has no likelihood to read{named}: "
+        + (f"its observed variables are {observed}." if model.observed_RVs else "no variable is observed."),
+        "" if model.observed_RVs else _unobserved(unobserved),
+        whys,
+        *_log_normals(model, refused),
+        as_it_is(model) if near else "",
+    ]
+    if model.observed_RVs and not whys:
+        sentences.append(f"Likelihoods are {', '.join(each.written for each in (*LIKELIHOODS, ANY_UNIVARIATE))}.")
+    return " ".join(filter(None, sentences))
+
+
+def _unobserved(variables: Sequence[TensorVariable]) -> str:
+    """Say which variables may be the response, where a model has no observed variable."""
+    if variables:
+        return f"{listing(variables)} is not observed: give it the labels, observed=y."
+    return "Give the response to its distribution: observed=y."
+
+
+def _log_normals(model: pm.Model, refused: Sequence[TensorVariable]) -> list[str]:
+    """Return how log-normal variables behind a refused response are written by normals."""
+    behind = set(ancestors(refused))
+    return [
+        f"{rv.name!r} is not Gaussian, and its logarithm is: add mu + tau * z with z = pm.Normal('z', shape=...) "
+        "within the exponential."
+        for rv in model.free_RVs
+        if rv in behind and isinstance(rv.owner.op, LogNormalRV)
+    ]

@@ -500,7 +500,7 @@ def _same_free_variable():
 
 
 REFUSED = [
-    (_no_probit, ["Looked for an observed gpep.MultinomialProbit", "found as observed variables 'z' (StudentT)"]),
+    (_no_probit, ["no likelihood to read", "observed variables are 'z' (StudentT)"]),
     (_several, ["several", "'y1', 'y2'", "likelihood="]),
     (_several_of_the_same, ["several observed variables", "'y1', 'y2'", "take the others out"]),
     (_unobserved, ["no likelihood to read", "'y' (MultinomialProbit)", "is not observed", "observed=y"]),
@@ -579,7 +579,7 @@ def test_a_categorical_that_is_no_softmax_over_classes_is_refused(p):
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=X, n_outputs=3)
         pm.Categorical("y", p=p(f), observed=[0, 1, 2])
-    with pytest.raises(StructureError, match=r"Looked for an observed gpep\.MultinomialProbit or pm\.Categorical"):
+    with pytest.raises(StructureError, match=r"no likelihood to read.*'y' is a Categorical, but not of a softmax"):
         read_classifier(model)
 
 
