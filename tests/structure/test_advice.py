@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 from scipy import integrate, stats
 
 import pymc_gpep as gpep
+from pymc_gpep.structure import read_classifier
 from tests import graphs
 from tests.advice import Advice, checked, fitted, follow
 
@@ -100,6 +101,12 @@ def _ordered(**kwargs):
 def _inflated():
     psi, mu = pm.math.invlogit(level() * X), pm.math.exp(level("b") * X)
     pm.ZeroInflatedPoisson("y", psi=psi, mu=mu, observed=COUNTS)
+
+
+def _read_inflated():
+    with pm.Model() as model:
+        _inflated()
+    assert [rv.name for rv in read_classifier(model, hyperparameters=["b"]).integrated] == ["a"]
 
 
 def _classes(labels=KINDS, transposed=True, outputs=3):
@@ -228,13 +235,13 @@ RESPONSES = {
     ),
     "several places": Advice(
         fitted(_inflated, "ep"),
-        r"pm\.fit\(\.\.\., hyperparameters=\['[ab]'\]\)",
-        fitted(_inflated, "ep", hyperparameters=["a"]),
+        r"pm\.fit\(\.\.\., hyperparameters=\['b'\]\)",
+        _read_inflated,
     ),
     "identity link": Advice(
-        fitted(lambda: pm.Poisson("y", mu=level() * X, observed=COUNTS), "ep"),
+        fitted(lambda: pm.Poisson("y", mu=level() * X, observed=COUNTS)),
         r"log density is not finite at the prior mean in rows 1, .*write a mean above 0 as pm\.math\.exp\(f\)",
-        fitted(lambda: counts(level() * X), "ep"),
+        fitted(lambda: counts(level() * X)),
     ),
     "classes first": Advice(
         fitted(lambda: _classes(transposed=False), "qep"), r"transpose, f\.T", fitted(_classes, "qep")
