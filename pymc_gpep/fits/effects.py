@@ -179,6 +179,13 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
             "contrast({'a - b': {'u': {'a': 1, 'b': -1}}})."
         )
     names = list(dict.fromkeys(name for weights in contrasts.values() for name in weights))
+    known = fit.model.named_vars
+    if forgotten := [each for each, own in contrasts.items() if each in known and not any(v in known for v in own)]:
+        each = forgotten[0]
+        raise ValueError(
+            f"contrast takes weights of variables for each combination by a name of its own: "
+            f"contrast({{'my name': {{{each!r}: {dict(contrasts[each])!r}}}}})."
+        )
 
     def parts() -> Iterator[tuple[Array, Array]]:
         for joint in _joints(hyper, names):

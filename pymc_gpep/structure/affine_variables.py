@@ -243,7 +243,7 @@ class SumVariables(IntegratedVariables):
             if name not in model.named_vars:
                 raise ValueError(f"The model has no variable {name!r}.{did_you_mean([name], model.named_vars)}")
             if model[name] in prior.hyperparameters:
-                raise ValueError(f"{name!r} is a hyperparameter: see fit.hyperparameters and fit.nodes.")
+                raise ValueError(f"{name!r} is a hyperparameter: see fit.summary([{name!r}]), or fit.nodes.")
             try:
                 behind = affinity.behind(model[name])
             except NotAffineError as error:

@@ -167,7 +167,8 @@ class ByBatches(Plan):
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
         """See `Plan`: what remembers rows between batches."""
         memory = self._memory(method, options)
-        check_fits(method, lambda each: any(rule.fits(each) for rule in RULES), classifier.likelihood_model)
+        likelihood = classifier.likelihood_model
+        check_fits(method, lambda each: any(rule.fits(each) for rule in RULES), likelihood, classifier.singular)
         return memory
 
     def read(self, classifier: GPClassifier) -> GPClassifier:

@@ -87,7 +87,7 @@ class InducingInputs(Plan):
             )
         with_batches = [*others, "batch_size", "warmup", "decay"] if method in STREAMING_METHODS else others
         made = with_options(kind, options, self.besides(), with_batches)
-        check_fits(method, kind.approximates, classifier.likelihood_model)
+        check_fits(method, kind.approximates, classifier.likelihood_model, classifier.singular)
         made.named(classifier.likelihood_model, classifier.n_functions, 1)
         return made
 
