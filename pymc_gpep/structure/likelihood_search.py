@@ -76,7 +76,7 @@ def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable])
         raise StructureError(
             f"The model has several observed variables that can be read, {names}. They are fitted together where each "
             f"has one latent function, but {listing(each.variable for each in by_class)} has one for each class. "
-            f"Choose one, likelihood=..., or take the others out of the model. {as_it_is(model)}"
+            f"Choose one, likelihood={next(iter(found))!r}, or take the others out of the model. {as_it_is(model)}"
         )
     return [found[rv.name] for rv in model.basic_RVs if rv.name in found]
 

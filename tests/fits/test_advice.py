@@ -1,5 +1,7 @@
 """Advice of messages about questions to a fit, tried on the fit that provokes it."""
 
+import re
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -229,3 +231,49 @@ def _constant_and_groups(sum_to_zero):
 def test_advice_to_let_effects_sum_to_zero():
     message = r"correlation of u\[0\] and a is -1,.*pm\.ZeroSumNormal"
     follow(Advice(lambda: _constant_and_groups(False), message, lambda: _constant_and_groups(True)))
+
+
+def _steep(jitter):
+    x, y = models.data()
+    with pm.Model():
+        f = pm.gp.Latent(cov_func=1e7 * pm.gp.cov.ExpQuad(2, ls=3.0)).prior("f", X=x, n_outputs=3, jitter=jitter)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+        fit = pm.fit(method="nested_ep", progressbar=False)
+    return fit.sample(2, random_seed=1)
+
+
+def test_advised_jitter_lets_a_fit_be_sampled():
+    with pytest.raises(ValueError, match=r"\(smallest eigenvalue -\S+\) at .* jitter=(\S+)\),") as raised:
+        _steep(0.0)
+    jitter = float(re.search(r"jitter=(\S+)\),", str(raised.value))[1])
+    x, _ = models.data()
+    least = np.linalg.eigvalsh(1e7 * np.exp(-0.5 * ((x[:, None] - x) ** 2).sum(axis=-1) / 9.0)).min()
+    assert jitter > -least
+    assert np.isfinite(_steep(jitter)["posterior"]["f"]).all()
+
+
+def test_advised_response_is_predicted():
+    with pm.Model():
+        level = pm.Normal("a", 0, 2)
+        pm.Poisson("falls", mu=pm.math.exp(level + pm.Data("x", X)), observed=COUNTS)
+        pm.Poisson("visits", mu=pm.math.exp(level - X), observed=COUNTS)
+        fit = pm.fit(method="laplace", progressbar=False)
+    message = r"Name one: response=\.\.\. of 'falls', 'visits'"
+    follow(
+        Advice(
+            lambda: fit.predict(data={"x": [0.5]}), message, lambda: fit.predict(data={"x": [0.5]}, response="falls")
+        )
+    )
+
+
+def test_advised_maker_of_latent_values_is_taken(shared):
+    x = models.data()[0][:3] + 0.1
+    other = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+    for advised in (lambda: shared.fit.predict(shared.gp, x), lambda: shared.fit.predict(x)):
+        follow(
+            Advice(
+                lambda: shared.fit.predict(other, x),
+                r"Pass the pm\.gp\.Latent whose \.prior made.*leave gp out",
+                advised,
+            )
+        )

@@ -84,7 +84,35 @@ def open_end(prior):
                                    + 0 * prior("k")), observed=COUNTS)  # fmt: skip
 
 
+def scales(way):
+    """Effects whose scales are log-normal about 1, with a spread that may vanish, is kept up, or scales normals."""
+    tau = pm.InverseGamma("tau", 2, 1) if way == "held" else pm.HalfNormal("tau", 1)
+    each = pm.math.exp(tau * pm.Normal("z", shape=8)) if way == "normals" else pm.LogNormal("lam", 0, tau, shape=8)
+    u = pm.Normal("u", 0, each, shape=8)
+    pm.Poisson("y", mu=pm.math.exp(pm.Normal("a", 0, 2) + u[GROUP]), observed=COUNTS)
+
+
+def drowned(most):
+    cov = pm.Uniform("size", 0.01, most) ** 2 * pm.gp.cov.ExpQuad(1, ls=1.0)
+    binary(cov=cov)
+
+
 FITS = {
+    "a spread that vanishes": Advice(
+        fitted(lambda: scales("open"), hyper="map"),
+        r"'tau' ran to .*, such as pm\.InverseGamma",
+        fitted(lambda: scales("held"), hyper="map"),
+    ),
+    "a spread that vanishes, by normals": Advice(
+        fitted(lambda: scales("open"), hyper="map"),
+        r"pm\.math\.exp\(mu \+ tau \* z\) with z = pm\.Normal\('z', shape=\.\.\.\)",
+        fitted(lambda: scales("normals"), hyper="map"),
+    ),
+    "a magnitude that noise drowns": Advice(
+        fitted(lambda: drowned(0.05), "ep"),
+        "Allow a larger magnitude: look at the prior of 'size'",
+        fitted(lambda: drowned(5.0), "ep"),
+    ),
     "grid of four": Advice(fitted(four_scales, hyper="grid"), "Take hyper='ccd'", fitted(four_scales, hyper="ccd")),
     "a treatment for another method": Advice(
         fitted(effects, hyper="mean_field"),
