@@ -265,7 +265,7 @@ class DensePrior(Prior):
         except np.linalg.LinAlgError:
             roots = np.full_like(self.k, np.nan)
         if not np.isfinite(roots).all():
-            raise NotPositiveDefiniteError.of_matrices("The prior covariance", self.k)
+            raise NotPositiveDefiniteError.of_matrices("the prior covariance", self.k)
         return roots
 
     def rooted(self, roots: Array) -> "DensePrior":
