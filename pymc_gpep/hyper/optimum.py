@@ -350,15 +350,15 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
     """Raise a ValueError that says why a search cannot start where it was evaluated."""
     theta = best.theta
     size = how_many(log_posterior, theta)
-    name = log_posterior.name
     values = log_posterior.point(theta)
     point = {key: value.tolist() for key, value in values.items()}
     at = f"at the initial hyperparameters, unconstrained {point}" if size else "at the prior"
     if best.status in (NOT_POSITIVE_DEFINITE, NOT_FINITE):
         covariance = partial(log_posterior.covariance, theta) if best.status == NOT_POSITIVE_DEFINITE else None
         if why := why_improper(log_posterior.classifier, values, covariance):
-            raise ValueError(f"{name} cannot start {at}. {why}")
+            raise ValueError(f"{log_posterior.name} cannot start {at}. {why}")
     log_posterior.check_moments(theta)
+    name = log_posterior.name
     if best.status == CONVERGED and np.isfinite(best.log_posterior):
         names = [key for key, value in values.items() for _ in range(np.size(value))]
         bad = np.flatnonzero(~np.isfinite(best.gradient))
