@@ -149,16 +149,16 @@ def _no_likelihood(
         whys = [why for likelihood in each if (why := likelihood.why_not(rv, latents))] or [instead_of_likelihood(rv)]
         near |= dict.fromkeys(whys[:1])
     named = "" if name is None else f" named {name!r}"
-    whys, observed = " ".join(filter(None, near)), listing(model.observed_RVs)
+    advice, observed = " ".join(filter(None, near)), listing(model.observed_RVs)
     sentences = [
         f"The model has no likelihood to read{named}: "
         + (f"its observed variables are {observed}." if model.observed_RVs else "no variable is observed."),
         "" if model.observed_RVs else _unobserved(unobserved),
-        whys,
+        advice,
         *_log_normals(model, refused),
         as_it_is(model) if near else "",
     ]
-    if model.observed_RVs and not whys:
+    if model.observed_RVs and not advice:
         sentences.append(f"Likelihoods are {', '.join(each.written for each in (*LIKELIHOODS, ANY_UNIVARIATE))}.")
     return " ".join(filter(None, sentences))
 
