@@ -97,7 +97,55 @@ def drowned(most):
     binary(cov=cov)
 
 
+def process(name="f", places=None):
+    cov = pm.gp.cov.ExpQuad(1, ls=pm.InverseGamma(f"ls_{name}", 3, 3))
+    return pm.gp.Latent(cov_func=cov).prior(name, X=(X if places is None else places)[:, None])
+
+
+def beside(eta, labels=SIGNS):
+    pm.Bernoulli("y", logit_p=eta + pm.Normal("a", 0, 2), observed=labels)
+
+
+def with_basis(x):
+    gp = pm.gp.HSGP(m=[8], c=1.5, cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+    return gp.prior("g", X=pm.Data("x", x[:, None]))
+
+
+PLACES = np.linspace(-1.0, 1.0, 8)
+NO_LABEL = np.ma.masked_array(SIGNS, np.arange(N) == 3)
+
+
+def several():
+    a = pm.Normal("a", 0, 2)
+    pm.Poisson("v", mu=pm.math.exp(a + X), observed=COUNTS)
+    pm.Bernoulli("w", logit_p=a - X, observed=SIGNS)
+
+
+SPARSE = {"method": "sparse_ep", "inducing": 5}
 FITS = {
+    "two processes": Advice(
+        fitted(lambda: beside(process() + process("g", X[::-1].copy())), **SPARSE),
+        r"Or write a process as pm\.gp\.HSGP, with its inputs as data: hsgp\.prior\('g', X=pm\.Data\('x', X\)\)",
+        fitted(lambda: beside(process() + with_basis(X[::-1].copy())), **SPARSE),
+    ),
+    "selected values of a process": Advice(
+        fitted(lambda: beside(process("f", PLACES)[GROUP]), **SPARSE),
+        "give the prior the inputs of all rows",
+        fitted(lambda: beside(process("f", PLACES[GROUP])), **SPARSE),
+    ),
+    "a sum without a process": Advice(
+        fitted(lambda: beside(pm.Normal("u", 0, 1, shape=8)[GROUP]), **SPARSE),
+        r"Methods on all rows together, \"ep\", .* fit it\.",
+        fitted(lambda: beside(pm.Normal("u", 0, 1, shape=8)[GROUP]), "ep"),
+    ),
+    "rows without a label": Advice(
+        fitted(lambda: beside(process(), NO_LABEL), **SPARSE),
+        r"Leave out the rows without one, of all data: keep = pd\.notna\(y\)",
+        fitted(lambda: beside(process("f", np.delete(X, 3)), np.delete(SIGNS, 3)), **SPARSE),
+    ),
+    "several responses": Advice(
+        fitted(several, **SPARSE), 'Methods on all rows together fit several: "ep"', fitted(several, "ep")
+    ),
     "a spread that vanishes": Advice(
         fitted(lambda: scales("open"), hyper="map"),
         r"'tau' ran to .*, such as pm\.InverseGamma",
