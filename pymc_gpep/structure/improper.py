@@ -16,6 +16,7 @@ from pytensor.tensor.random.basic import MvNormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.observed_numbers import rows_text
 from pymc_gpep.structure.errors import describe
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
@@ -64,6 +65,8 @@ def why_improper(
                 why = ""
         if why:
             return why
+    if why := _missing_inputs(prior.processes):
+        return why
     if not prior.processes or covariance is None:
         return ""
     try:
@@ -101,15 +104,30 @@ def large_offset(processes: Iterable[LatentGP], least: float = _NAMED) -> str:
     return ""
 
 
-def columns_by_row(variable: Variable, rows: int | None) -> Iterator[tuple[str, Array]]:
-    """Yield the name and the columns (n, d) of each finite array of numbers behind a variable with so many rows."""
+def _missing_inputs(processes: Iterable[LatentGP]) -> str:
+    """Return the rows of inputs that are not finite, and what to do with them; empty without such rows."""
+    for latent in processes:
+        length = next((each for each in latent.cov.type.shape if each is not None), None)
+        for name, array in columns_by_row(latent.cov, length, finite=False):
+            bad = ~np.isfinite(array).all(axis=1)
+            if bad.any():
+                x = name or "X"
+                return (
+                    f"The inputs of {latent.f.name!r} are not finite in {rows_text(bad)}. Leave such rows out, of the "
+                    f"labels as well: {x}[keep] and y[keep] with keep = np.isfinite({x}).all(axis=1)."
+                )
+    return ""
+
+
+def columns_by_row(variable: Variable, rows: int | None, finite: bool = True) -> Iterator[tuple[str, Array]]:
+    """Yield the name and the columns (n, d) of each array of numbers behind a variable with so many rows."""
     for leaf in ancestors([variable]):
         if not isinstance(leaf, SharedVariable | Constant) or not isinstance(leaf.type, pt.TensorType):
             continue
         data = np.asarray(leaf.data if isinstance(leaf, Constant) else leaf.get_value(borrow=True))
         if data.dtype.kind in "fiu" and data.ndim in (1, 2) and len(data) > 1 and rows in (None, len(data)):
             array = data.astype(np.float64).reshape(len(data), -1)
-            if array.size and np.isfinite(array).all():
+            if array.size and (not finite or np.isfinite(array).all()):
                 yield leaf.name or "", array
 
 

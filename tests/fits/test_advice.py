@@ -277,3 +277,31 @@ def test_advised_maker_of_latent_values_is_taken(shared):
                 advised,
             )
         )
+
+
+def test_advised_recovery_gives_draws_of_a_marginal_model_latent_values(shared):
+    marginal = gpep.marginalize(shared.model)
+    with marginal:
+        idata = pm.sample(
+            4, tune=0, chains=1, step=pm.DEMetropolisZ(), progressbar=False, random_seed=1,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    follow(
+        Advice(
+            lambda: gpep.compare_methods({"EP": shared.fit, "MCMC": idata}, "EP"),
+            "need gpep.recover_latent first",
+            lambda: gpep.compare_methods(
+                {"EP": shared.fit, "MCMC": gpep.recover_latent(idata, marginal, progressbar=False)}, "EP"
+            ),
+        )
+    )
+
+
+def test_advised_inputs_are_those_before_the_model_computes_with_them():
+    with pm.Model():
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        f = gp.prior("f", X=pm.math.exp(pm.Data("x", X[:, None])))
+        pm.Bernoulli("y", logit_p=f, observed=(X > 0).astype(int))
+        fit = pm.fit(method="laplace", progressbar=False)
+    new = X[:3, None]
+    follow(Advice(lambda: fit.predict(gp, new), r"Leave gp out, .* as in predict\(Xnew\)", lambda: fit.predict(new)))

@@ -121,8 +121,20 @@ def several():
     pm.Bernoulli("w", logit_p=a - X, observed=SIGNS)
 
 
+HOLED = np.where(np.arange(N) == 3, np.nan, X)
+KEEP = np.isfinite(HOLED)
 SPARSE = {"method": "sparse_ep", "inducing": 5}
 FITS = {
+    "missing inputs": Advice(
+        fitted(lambda: binary(HOLED), "ep"),
+        r"not finite in row 3\. Leave such rows out, .*: X\[keep\] and y\[keep\] with keep = np\.isfinite\(X\)",
+        fitted(lambda: binary(HOLED[KEEP], labels=SIGNS[KEEP]), "ep"),
+    ),
+    "missing inputs, by inducing inputs": Advice(
+        fitted(lambda: binary(HOLED), **SPARSE),
+        "first is row 3. Leave these rows out, of the labels as well",
+        fitted(lambda: binary(HOLED[KEEP], labels=SIGNS[KEEP]), **SPARSE),
+    ),
     "two processes": Advice(
         fitted(lambda: beside(process() + process("g", X[::-1].copy())), **SPARSE),
         r"Or write a process as pm\.gp\.HSGP, with its inputs as data: hsgp\.prior\('g', X=pm\.Data\('x', X\)\)",
