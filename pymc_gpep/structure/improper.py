@@ -120,14 +120,18 @@ def _missing_inputs(processes: Iterable[LatentGP]) -> str:
 
 
 def columns_by_row(variable: Variable, rows: int | None, finite: bool = True) -> Iterator[tuple[str, Array]]:
-    """Yield the name and the columns (n, d) of each array of numbers behind a variable with so many rows."""
+    """Yield the name and the columns (n, d) of each array of numbers behind a variable with so many rows.
+
+    Square arrays are left out: they are matrices of rows by rows, such as distances.
+    """
     for leaf in ancestors([variable]):
         if not isinstance(leaf, SharedVariable | Constant) or not isinstance(leaf.type, pt.TensorType):
             continue
         data = np.asarray(leaf.data if isinstance(leaf, Constant) else leaf.get_value(borrow=True))
         if data.dtype.kind in "fiu" and data.ndim in (1, 2) and len(data) > 1 and rows in (None, len(data)):
             array = data.astype(np.float64).reshape(len(data), -1)
-            if array.size and (not finite or np.isfinite(array).all()):
+            square = array.shape[0] == array.shape[1]
+            if array.size and not square and (not finite or np.isfinite(array).all()):
                 yield leaf.name or "", array
 
 
