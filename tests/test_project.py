@@ -28,10 +28,10 @@ MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))
 ROOMS = (
     "array_types",
     "argument_types",
-    "user_warnings",
     "rows",
     "priors",
     "tables",
+    "user_warnings",
     "noted_inputs",
     "progress",
     "kernels",

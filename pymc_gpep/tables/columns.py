@@ -14,7 +14,6 @@ from pymc_gpep.argument_types import check_name, did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.tables.column import Categories, Column, Missing, Numbers, Unseen, column_of
 from pymc_gpep.tables.table import Values, read_table
-from pymc_gpep.user_warnings import warn
 
 __all__ = ["KERNELS", "Columns", "columns", "read_columns"]
 
@@ -241,21 +240,6 @@ def read_columns(table: Sequence[Values], missing: Missing = "error", unseen: Un
         check_name(name, value, known)
     if not table or not table[0].size:
         raise ValueError("The table has no rows or no columns.")
-    for values in table:
-        _warn_of_names(values)
     made = tuple(column_of(values, missing, unseen) for values in table)
     X = np.concatenate([column.encode(values) for column, values in zip(made, table, strict=True)], axis=1)
     return Columns(made, X)
-
-
-# Fewest rows whose labels, all different, are names of rows rather than categories.
-_NAMES = 20
-
-
-def _warn_of_names(values: Values) -> None:
-    labels = values.categories
-    if labels is not None and labels.size >= _NAMES and len({str(label) for label in labels}) == labels.size:
-        warn(
-            f"Column {values.name!r} has another label in each of {labels.size} rows, so that a row says nothing of "
-            "others by it. Leave it out."
-        )

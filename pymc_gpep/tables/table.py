@@ -102,13 +102,9 @@ def _of_array(name: str, values: NDArray[Any]) -> Values:
         return Values(name, np.array([np.nan if _is_missing(value) else float(value) for value in values]), None)
     except (TypeError, ValueError):
         other = next(value for value in present if not isinstance(value, int | float | np.number))
-        if isinstance(other, str | bytes):
-            what = f"Column {name!r} has {other!r} beside numbers"
-            advice = "Make all of them strings, frame[name].astype(str), or numbers, pandas.to_numeric(frame[name])"
-        else:
-            what = f"Column {name!r} has {other!r}, of the type {type(other).__name__}"
-            advice = "Give such values a number or a string each, or leave the column out"
-        raise TypeError(f"{what}: a value's argument must be a string or a number. {advice}.") from None
+        raise TypeError(
+            f"Each value's argument must be a string or a number, and a column has one of both: {name!r} has {other!r}."
+        ) from None
 
 
 def _labels(name: str, values: NDArray[Any]) -> NDArray[Any]:
@@ -118,9 +114,4 @@ def _labels(name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _is_missing(value: Any) -> bool:
-    return (
-        value is None
-        or value is pd.NA
-        or value is pd.NaT
-        or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
-    )
+    return value is None or value is pd.NA or (isinstance(value, float | np.floating) and bool(np.isnan(value)))

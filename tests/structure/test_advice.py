@@ -67,12 +67,11 @@ def _cauchy():
     counts(pm.Normal("u", 0, sigma=2 * pt.sqrt(w), shape=8)[GROUP])
 
 
-def _walk(start):
-    counts(pm.GaussianRandomWalk("u", sigma=scale(), init_dist=start, steps=7)[GROUP])
-
-
-def _series(start):
-    counts(pm.AR("u", [0.5], sigma=scale(), init_dist=start, steps=7)[GROUP])
+def _walk(heavy):
+    start = pm.Normal.dist(0, 1)
+    if heavy:
+        return pm.RandomWalk("u", innovation_dist=pm.StudentT.dist(nu=4), init_dist=start, steps=7)
+    return pm.GaussianRandomWalk("u", sigma=scale(), init_dist=start, steps=7)
 
 
 def _two_areas():
@@ -134,7 +133,6 @@ def _positive(**options):
     counts(level() + u[GROUP])
 
 
-NORMAL, HEAVY = pm.Normal.dist(0, 1), pm.StudentT.dist(nu=4)
 VARIABLES = {
     "Student t": Advice(
         fitted(lambda: counts(pm.StudentT("u", nu=4, sigma=scale(), shape=8)[GROUP])),
@@ -176,11 +174,10 @@ VARIABLES = {
         "give each connected part a pm.ICAR of its own",
         fitted(lambda: counts(_two_areas()[GROUP])),
     ),
-    "start of a walk": Advice(
-        fitted(lambda: _walk(HEAVY)), r"init_dist=pm\.Normal\.dist\(", fitted(lambda: _walk(NORMAL))
-    ),
-    "start of a series": Advice(
-        fitted(lambda: _series(HEAVY)), r"init_dist=pm\.Normal\.dist\(", fitted(lambda: _series(NORMAL))
+    "innovations of a walk": Advice(
+        fitted(lambda: counts(_walk(heavy=True)[GROUP])),
+        r"a pm\.GaussianRandomWalk has normal ones",
+        fitted(lambda: counts(_walk(heavy=False)[GROUP])),
     ),
     "product": Advice(
         fitted(lambda: counts(level() * pm.Normal("b", 1, 1) * X)),

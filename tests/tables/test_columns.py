@@ -212,35 +212,3 @@ def test_frames_of_polars_are_read():
     np.testing.assert_allclose(gpep.columns(frame).X, gpep.columns(FRAME).X)
     with pytest.raises(ValueError, match="'siblings' has a missing value"):
         gpep.columns(frame.with_columns(siblings=polars.Series([0, None, 1, 1])))
-
-
-ROWS = np.arange(24)
-
-
-@pytest.mark.parametrize(
-    ("values", "message", "advised"),
-    [
-        (
-            [1, *"abc" * 7, "a", "b"],
-            r"has 'a' beside numbers.*astype\(str\)",
-            lambda column: column.astype(str),
-        ),
-        ([(1, 2), (3, 4)] * 12, r"has \(1, 2\), of the type tuple.*a string each", lambda column: column.astype(str)),
-        ([pd.NaT, *"abc" * 7, "a", "b"], r"missing value, NaN, in row 0\. Drop such rows", lambda column: column[1:]),
-        (pd.date_range("2026-01-01", periods=24), "days since a date", lambda column: (column - column[0]).dt.days),
-    ],
-    ids=["mixed", "tuples", "NaT", "times"],
-)
-def test_advised_columns_are_read(values, message, advised):
-    column = pd.Series(values, dtype=None if isinstance(values, pd.DatetimeIndex) else object)
-    with pytest.raises((TypeError, ValueError), match=message):
-        gpep.columns(pd.DataFrame({"c": column, "x": ROWS}))
-    kept = advised(column)
-    gpep.columns(pd.DataFrame({"c": kept, "x": ROWS[: len(kept)]}))
-
-
-def test_column_of_names_is_warned_of_and_left_out():
-    frame = pd.DataFrame({"x": ROWS, "name": [f"id{i}" for i in ROWS]})
-    with pytest.warns(UserWarning, match=r"Column 'name' has another label in each of 24 rows.*Leave it out\."):
-        gpep.columns(frame)
-    gpep.columns(frame.drop(columns="name"))
