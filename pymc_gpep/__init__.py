@@ -4,6 +4,7 @@ Importing the package lets `pm.fit` know its methods. All else is imported when 
 numba, which takes longer to import than all of this package; PyMC itself imports it late as well.
 """
 
+import sys
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,8 @@ def __getattr__(name: str) -> Any:
     if name in (*_MODULES, "sklearn"):  # the last needs scikit-learn, and is imported where it is asked for
         return import_module(f"{__name__}.{name}")
     if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = sys.modules[__name__]  # by which Python finds the attribute that was meant
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=module)
     value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value
     return value

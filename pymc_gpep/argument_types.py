@@ -1,12 +1,13 @@
-"""Arguments of the wrong type, refused before any work."""
+"""Arguments of the wrong type or with an unknown name, refused before any work."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
-__all__ = ["check_number", "check_switches", "check_whole", "plain"]
+__all__ = ["check_name", "check_number", "check_switches", "check_whole", "did_you_mean", "plain"]
 
 
 def check_whole(name: str, value: Any, least: int | None = 0) -> None:
@@ -28,6 +29,41 @@ def check_switches(**switches: Any) -> None:
     for name, value in switches.items():
         if not isinstance(value, bool | np.bool_):
             raise TypeError(f"{name} must be True or False, but is {value!r}.")
+
+
+def check_name(option: str, value: Any, known: Iterable[str], of: str = "") -> None:
+    """Raise a ValueError unless an option has one of the known names.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option.
+    value : Any
+    known : iterable of str
+        Values that the option may have, in the order of the message.
+    of : str
+        Words that follow the names in the message, such as " for a softmax likelihood".
+    """
+    names = list(known)
+    if not isinstance(value, str) or value not in names:
+        quoted = [repr(each) for each in names]
+        listed = " or ".join(quoted) if len(quoted) <= 2 else f"one of {', '.join(quoted)}"
+        raise ValueError(f"{option} is {value!r}, but must be {listed}{of}.{did_you_mean([value], names)}")
+
+
+def did_you_mean(names: Iterable[Any], known: Iterable[Any]) -> str:
+    """Return a question for the end of a message: the known names closest to unknown ones. Empty without any."""
+    there = sorted({each for each in known if isinstance(each, str)})
+    meant = (_nearest(name.lower(), there) for name in names if isinstance(name, str))
+    found = dict.fromkeys(repr(each) for one in meant for each in one)
+    return f" Did you mean {' and '.join(found)}?" if found else ""
+
+
+def _nearest(name: str, known: list[str]) -> list[str]:
+    """Return the closest known name, else the first with this prefix, in a list; capitals do not count."""
+    lower = {each.lower(): each for each in known}
+    close = get_close_matches(name, lower, n=1) or [each for each in lower if name and each.startswith(name)][:1]
+    return [lower[each] for each in close]
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:

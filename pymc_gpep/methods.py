@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.ivm import IVM, ActiveSolution
-from pymc_gpep.approximations.limits import did_you_mean, options_of
+from pymc_gpep.approximations.limits import options_of
 from pymc_gpep.approximations.methods import (
     APPROXIMATIONS,
     SPARSE_APPROXIMATIONS,
@@ -24,6 +24,7 @@ from pymc_gpep.approximations.methods import (
 from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.approximations.sparse import InducedArrays, SparseApproximation, SparseSolution
+from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -165,9 +166,7 @@ def _bound(likelihood: Likelihood, parameters: ArrayLike | None, labels: ArrayLi
 
 def _likelihood(name: str) -> Likelihood:
     known = {each.name: each for each in LIKELIHOODS}
-    if str(name) not in known:
-        meant = did_you_mean([str(name)], known)
-        raise ValueError(f"likelihood is {name!r}, but must be one of {', '.join(map(repr, known))}.{meant}")
+    check_name("likelihood", name, known)
     return known[name]
 
 

@@ -59,7 +59,7 @@ def _register_methods() -> None:
     """Let `pm.fit` know the names of the approximations.
 
     `pm.fit` takes an `Inference` in place of a name. The wrapper makes one of ours for our names, and otherwise leaves
-    the call alone.
+    the call alone. A call without a method runs ADVI, as PyMC does, after a line that names the method of this package.
     """
     original = pymc.variational.inference.fit
     if getattr(original, "_pymc_gpep", False):
@@ -70,10 +70,14 @@ def _register_methods() -> None:
     def fit(*args: Any, **kwargs: Any) -> Any:
         arguments = signature.bind(*args, **kwargs).arguments
         method = arguments.get("method")
+        if "method" not in arguments:
+            from pymc_gpep.variational.method_choice import tell_of_advi
+
+            tell_of_advi(arguments.get("model"))
         if not isinstance(method, str):
             return original(*args, **kwargs)
         # Not before they are wanted: they bring numba along.
-        from pymc_gpep.approximations.limits import did_you_mean
+        from pymc_gpep.argument_types import did_you_mean
         from pymc_gpep.fits.callback import check_callbacks
         from pymc_gpep.variational.inference import GPInference
         from pymc_gpep.variational.method_choice import AUTO, chosen

@@ -1,18 +1,17 @@
-"""Options: their limits, how subclasses document them, and which was meant.
+"""Options: their limits, and how subclasses document them.
 
 Limits are stated beside each as the metadata of its field: `field(default=4, metadata=at_least(0))`.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from inspect import cleandoc
 from typing import Any, NamedTuple
 
-from pymc_gpep.argument_types import check_whole
+from pymc_gpep.argument_types import check_whole, did_you_mean
 
-__all__ = ["at_least", "check_limits", "did_you_mean", "documented", "fraction", "one_of", "options_of", "positive"]
+__all__ = ["at_least", "check_limits", "documented", "fraction", "one_of", "options_of", "positive"]
 
 _KEY = "limit"
 _PARAMETERS = r"Parameters\n----------\n(.*?)(?:\n\n(?=\S)|\Z)"
@@ -103,16 +102,3 @@ def options_of(documentation: str) -> dict[str, str]:
     found = re.search(_PARAMETERS, cleandoc(documentation), flags=re.DOTALL)
     entries = re.split(r"(?m)^(?=[\w, ]+ : )", found[1])[1:] if found else []
     return {entry.split(" : ")[0]: entry.rstrip() + "\n" for entry in entries}
-
-
-def did_you_mean(names: Iterable[str], known: Iterable[str]) -> str:
-    """A question for the end of a message, from names that there are not and those that there are; or nothing."""
-    there = sorted(set(known))
-    meant = (_nearest(name.lower(), there) for name in names)
-    found = dict.fromkeys(repr(each) for one in meant for each in one)
-    return f" Did you mean {' and '.join(found)}?" if found else ""
-
-
-def _nearest(name: str, known: list[str]) -> list[str]:
-    """One that differs little, or else the first that begins like it: half a name is not close to the whole."""
-    return get_close_matches(name, known, n=1) or [each for each in known if name and each.startswith(name)][:1]

@@ -13,7 +13,6 @@ from pymc_gpep.approximations.kl import KL
 from pymc_gpep.approximations.label_regression import LabelRegression
 from pymc_gpep.approximations.laplace import Laplace
 from pymc_gpep.approximations.laplace_probit import LaplaceProbit
-from pymc_gpep.approximations.limits import did_you_mean
 from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.approximations.nested_ep import NestedEP
 from pymc_gpep.approximations.noisy_nested_ep import NoisyNestedEP
@@ -29,7 +28,7 @@ from pymc_gpep.approximations.sparse import SparseApproximation
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
-from pymc_gpep.argument_types import plain
+from pymc_gpep.argument_types import check_name, did_you_mean, plain
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 
@@ -70,6 +69,7 @@ def approximator(
     options: dict[str, Any],
     besides: str = "",
     others: Collection[str] = (),
+    singular: bool = False,
 ) -> Approximator:
     """Make the approximation that a method stands for with a likelihood.
 
@@ -85,6 +85,8 @@ def approximator(
         Words that name other options of the caller, for the message about an unknown option.
     others : collection of str
         Names of those options, one of which may have been meant.
+    singular : bool
+        Whether the prior is that of a sum, for the message about a method that does not fit.
 
     Raises
     ------
@@ -95,12 +97,16 @@ def approximator(
     """
     fitting = {kind.name: kind for kind in APPROXIMATIONS if kind.approximates(likelihood)}
     method = (method or likelihood.method).lower()
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}, but must be one of {', '.join(map(repr, METHODS))}.")
+    check_name("method", method, METHODS)
     if method not in fitting:
         named = [kind for kind in APPROXIMATIONS if kind.name == method]
         raise ValueError(
-            _refusal(method, lambda each: any(kind.approximates(each) for kind in named), likelihood, fitting)
+            _refusal(
+                method,
+                lambda each: any(kind.approximates(each) for kind in named),
+                likelihood,
+                _names(likelihood, singular),
+            )
         )
     own = {each.name for each in fields(fitting[method])}
     for option in options.keys() - own:
@@ -111,13 +117,24 @@ def approximator(
     return with_options(fitting[method], options, besides, others)
 
 
-def check_fits(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood) -> None:
-    """Raise a ValueError that says which methods of `pm.fit` there are unless one fits a likelihood."""
+def check_fits(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood, singular: bool = False) -> None:
+    """Raise a ValueError that says which methods of `pm.fit` there are unless one fits a likelihood.
+
+    Methods with inducing inputs or active rows, and methods that invert the prior covariance, are not named for the
+    `singular` prior of a sum.
+    """
     if not fits(likelihood):
-        names = [kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood)]
-        names += [kind.name for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood)]
-        names += ["ivm"] * rows_can_be_chosen(likelihood)
+        names = _names(likelihood, singular)
+        if not singular:
+            names += [kind.name for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood)]
+            names += ["ivm"] * rows_can_be_chosen(likelihood)
         raise ValueError(_refusal(method, fits, likelihood, names))
+
+
+def _names(likelihood: Likelihood, singular: bool) -> list[str]:
+    """Return names of the methods of all rows for a likelihood."""
+    kinds = [kind for kind in APPROXIMATIONS if kind.approximates(likelihood)]
+    return [kind.name for kind in kinds if not (singular and kind.inverts_prior)]
 
 
 def _refusal(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood, names: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
 from pymc_gpep.approximations import METHODS, approximator
+from pymc_gpep.argument_types import check_name, did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.annealing import (
     Base,
@@ -171,9 +172,7 @@ def annealed_evidence(
     ... )
     >>> found.log_evidence, found.standard_error
     """
-    if start != "prior" and start not in METHODS:
-        names = ", ".join(map(repr, METHODS))
-        raise ValueError(f"start is {start!r}, but must be 'prior' or one of {names}.")
+    check_name("start", start, ["prior", *METHODS])
     if runs < 2:
         raise ValueError(f"runs must be at least 2, for there to be a standard error, but is {runs!r}.")
     if sweeps < 1:
@@ -247,7 +246,10 @@ def _point(processes: LatentPrior, given: dict[str, Any]) -> PointType:
     by_name = {rv.name: rv for rv in processes.hyperparameters}
     if unknown := sorted(map(str, set(given) - set(by_name))):
         known = ", ".join(by_name) or "none"
-        raise ValueError(f"point names {', '.join(unknown)}, but the hyperparameters of the model are: {known}.")
+        raise ValueError(
+            f"point names {', '.join(unknown)}, but the hyperparameters of the model are: {known}."
+            f"{did_you_mean(unknown, by_name)}"
+        )
     shapes = evaluate(get_symbolic_rv_shapes([by_name[name] for name in given]))
     values = {}
     for (name, value), shape in zip(given.items(), shapes, strict=True):

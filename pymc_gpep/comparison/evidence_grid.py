@@ -9,6 +9,7 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from pymc_gpep.approximations import approximator
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.comparison.held_out_scores import scores_at
 from pymc_gpep.progress import progress_bar
@@ -149,7 +150,10 @@ def _elsewhere(
     if not axes:
         raise ValueError(f"values is empty. Give it values of hyperparameters; the model has {listed}.")
     if unknown := [name for name in (*axes, *(at or {})) if name not in known]:
-        raise ValueError(f"{', '.join(map(repr, unknown))} are no hyperparameters of the model, which are: {listed}.")
+        raise ValueError(
+            f"values names {', '.join(map(repr, unknown))}, but the hyperparameters of the model are: {listed}."
+            f"{did_you_mean(unknown, known)}"
+        )
     for name, taken in axes.items():
         if taken.ndim != 1 or not taken.size or not np.isfinite(taken).all():
             raise ValueError(f"values[{name!r}] must be a vector of finite numbers, but is {taken}.")

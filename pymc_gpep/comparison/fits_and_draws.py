@@ -7,6 +7,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.structure import GPClassifier, read_classifier
@@ -80,7 +81,9 @@ def reference_among(results: Mapping[str, Result], reference: str | None) -> str
     if reference is None:
         return next((name for name, result in results.items() if isinstance(result, xr.DataTree)), next(iter(results)))
     if reference not in results:
-        raise ValueError(f"reference is {reference!r}, but the results are {list(results)}.")
+        raise ValueError(
+            f"reference is {reference!r}, but the results are {list(results)}.{did_you_mean([reference], results)}"
+        )
     return reference
 
 
@@ -161,4 +164,6 @@ def hyperparameter_draws(result: Result, name: str) -> xr.DataArray:
             draws = known[name].stack(sample=("chain", "draw"), create_index=False).transpose("sample", ...)
             return draws.assign_coords(weight=("sample", np.ones(draws.sizes["sample"])))
     names = ", ".join(map(repr, known.data_vars)) or "none"
-    raise ValueError(f"There is no hyperparameter {name!r}; the names are: {names}.")
+    raise ValueError(
+        f"There is no hyperparameter {name!r}; the names are: {names}.{did_you_mean([name], known.data_vars)}"
+    )

@@ -10,6 +10,7 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.checks.importance import ImportanceCheck
 from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
@@ -256,7 +257,9 @@ def compare_methods(
     given = {"reference": [reference], "probabilities": list(probabilities or {}), "checks": list(checks or {})}
     for what, names in given.items():
         if unknown := [name for name in names if name not in named]:
-            raise ValueError(f"{what} names {unknown}, but the results are {list(named)}.")
+            raise ValueError(
+                f"{what} names {unknown}, but the results are {list(named)}.{did_you_mean(unknown, named)}"
+            )
     classifier = classifier_of(named, model)
     rows = {name: _itself(result, classifier) for name, result in named.items()}
     for name, row in _latent_differences(named, reference, classifier).items():

@@ -12,6 +12,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import Callback
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.streaming.left_off import LeftOff
+from pymc_gpep.streaming.methods import STREAMING_METHODS
 
 __all__ = ["Checkpoint", "read_checkpoint"]
 
@@ -58,9 +59,10 @@ class Checkpoint(Callback):
     def begin(self, method: str, batches: bool) -> None:
         """See `Callback`."""
         if not batches:
+            advice = "Give batch_size, or leave it out" if method in STREAMING_METHODS else "Leave it out"
             raise TypeError(
-                "callbacks has a Checkpoint, which is for fits by batches. Give batch_size, or leave it out: a fit of "
-                "all rows is saved with fit.to_datatree() when it has ended."
+                f"callbacks has a Checkpoint, which is for fits by batches. {advice}: a fit of all rows is saved with "
+                "fit.to_datatree() when it has ended."
             )
 
     def __call__(self, fit: Fit, losses: Array, iteration: int) -> None:

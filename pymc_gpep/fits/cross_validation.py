@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Constant, Variable
 from scipy.special import logsumexp, softmax
 
-from pymc_gpep.argument_types import check_switches, check_whole
+from pymc_gpep.argument_types import check_switches, check_whole, did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.left_out_groups import Groups, LeftOutGroup, harmonic, left_out_group
 from pymc_gpep.fits.fitted import Fitted, Gp
@@ -285,7 +285,7 @@ def _labels_of(classifier: GPClassifier, name: str, data: Mapping[Variable, Vari
     if name not in own or name not in by_name:
         raise ValueError(
             f"groups is {name!r}, but the data of the model are {', '.join(map(repr, own)) or 'none'}. Give an array "
-            "of labels, or put the index into the model as pm.Data."
+            f"of labels, or put the index into the model as pm.Data.{did_you_mean([name], own)}"
         )
     values: ArrayLike = by_name[name]
     return values

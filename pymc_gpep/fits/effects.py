@@ -11,6 +11,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import coords_of
 from pymc_gpep.fits.draws import conditionals
@@ -21,6 +22,7 @@ from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.affine import Affinity, NotAffineError
+from pymc_gpep.structure.improper import columns_by_row
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.integrated_variables import Joint
 from pymc_gpep.structure.interpreted import graph_function
@@ -29,6 +31,7 @@ from pymc_gpep.user_warnings import warn
 __all__ = ["contrast", "effects", "names_of_effects", "sources_of_effects"]
 
 _ALIKE = 0.999  # correlation above which data tell nothing apart
+_FAR = 20.0  # standard deviations between 0 and the mean of a covariate that leave an intercept such a correlation
 _NEW = "new_point"
 _LABELS = 10  # that a message names
 _MOST = 3000  # numbers whose correlations are looked at
@@ -95,7 +98,7 @@ def effects(
         raise ValueError("effects needs the name of a variable of the model; without names it returns all effects.")
     if Xnew is None and not data:
         joints = list(_joints(hyper, names))
-        _warn_of_likes(joints[int(np.argmax(hyper.weights))], sources_of_effects(classifier, names))
+        _warn_of_likes(classifier, joints[int(np.argmax(hyper.weights))], sources_of_effects(classifier, names))
         return _averaged(hyper, names, [joint.means for joint in joints], [joint.variances() for joint in joints], {})
     means, variances, axes = zip(*_elsewhere(hyper, names, Xnew, data or {}), strict=True)
     return _averaged(hyper, names, means, variances, axes[0])
@@ -177,6 +180,13 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
             "contrast({'a - b': {'u': {'a': 1, 'b': -1}}})."
         )
     names = list(dict.fromkeys(name for weights in contrasts.values() for name in weights))
+    known = fit.model.named_vars
+    if forgotten := [each for each, own in contrasts.items() if each in known and not any(v in known for v in own)]:
+        each = forgotten[0]
+        raise ValueError(
+            f"contrast takes weights of variables for each combination by a name of its own: "
+            f"contrast({{'my name': {{{each!r}: {dict(contrasts[each])!r}}}}})."
+        )
 
     def parts() -> Iterator[tuple[Array, Array]]:
         for joint in _joints(hyper, names):
@@ -230,7 +240,9 @@ def _by_labels(
     for label, own in given.items():
         if label not in labels:
             along = f" along {dim!r}" * bool(rest)
-            raise ValueError(f"{called} has no entry {label!r}{along}, only {_listed(labels)}.")
+            raise ValueError(
+                f"{called} has no entry {label!r}{along}, only {_listed(labels)}.{did_you_mean([label], labels)}"
+            )
         weights[labels.index(label)] = _by_labels(name, own, rest, (*above, label))
     return weights
 
@@ -247,7 +259,7 @@ def _listed(labels: Sequence[Any]) -> str:
     return ", ".join(map(repr, plain)) + ", ..." * (len(labels) > _LABELS)
 
 
-def _warn_of_likes(joint: Joint, sources: Mapping[str, frozenset[Any]]) -> None:
+def _warn_of_likes(classifier: GPClassifier, joint: Joint, sources: Mapping[str, frozenset[Any]]) -> None:
     """Warn of entries of variables that the data do not tell apart, but of those that are made of each other.
 
     If there are too many entries, variables with few of them are looked at.
@@ -262,7 +274,8 @@ def _warn_of_likes(joint: Joint, sources: Mapping[str, frozenset[Any]]) -> None:
     cov = joint.covariance(np.concatenate([joint.columns(name) for name in looked_at], axis=1))
     size = np.sqrt(cov.diagonal())
     with np.errstate(divide="ignore", invalid="ignore"):
-        correlation = np.triu(np.abs(cov / size / size[:, None]), 1)
+        signed = cov / size / size[:, None]
+    correlation = np.triu(np.abs(signed), 1)
     pairs = [
         (a, b)
         for a, b in np.argwhere(correlation > _ALIKE)
@@ -273,11 +286,32 @@ def _warn_of_likes(joint: Joint, sources: Mapping[str, frozenset[Any]]) -> None:
         first, second = (
             name + (f"[{', '.join(map(str, place))}]" if place else "") for name, place in (names[a], names[b])
         )
-        others = f", and {len(pairs) - 1} pairs more" * (len(pairs) > 1)
+        others = f", as are those of {len(pairs) - 1} other pairs" * (len(pairs) > 1)
         warn(
-            f"The data do not tell {first} and {second} apart{others}: their correlation is above {_ALIKE}. Leave one "
-            "out, give it a tighter prior, or let effects sum to zero, pm.ZeroSumNormal."
+            f"The posterior correlation of {first} and {second} is {signed[a, b]:.6g}{others}: the data do not "
+            f"tell them apart. {_uncentred(classifier) or _LEAVE_OUT}"
         )
+
+
+_LEAVE_OUT = "Leave one out, give it a tighter prior, or let effects sum to zero, pm.ZeroSumNormal."
+
+
+def _uncentred(classifier: GPClassifier) -> str:
+    """Return the advice to centre a covariate whose mean is far larger than its spread; empty without such one."""
+    for part in classifier.each:
+        for name, columns in columns_by_row(part.argument, part.n_rows) if part.argument is not None else ():
+            spread, mean = columns.std(axis=0), columns.mean(axis=0)
+            far = (np.abs(mean) > _FAR * spread) & (spread > 0.0)
+            if far.any():
+                j, called = int(far.argmax()), name or "x"
+                what = f"The covariate {name!r}" if name else "A covariate"
+                wide = columns.shape[1] > 1
+                column, axis = (f" in column {j}", "axis=0") if wide else ("", "")
+                return (
+                    f"{what} is {mean[j]:.5g} ± {spread[j]:.2g}{column}, far from 0 for its spread. Centre it, and "
+                    f"subtract the same mean from new rows: {called} - {called}.mean({axis})."
+                )
+    return ""
 
 
 def names_of_effects(classifier: GPClassifier) -> list[str]:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from pymc_gpep.approximations import APPROXIMATIONS
 from pymc_gpep.approximations.approximator import Correction
+from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.datasets import of_functions
 from pymc_gpep.fits.fitted import Fitted
@@ -122,8 +123,7 @@ def process_and_inputs(
 def _correction(name: str, approximator: Any, classifier: GPClassifier) -> Correction:
     """The correction of a name, if it belongs to the approximation."""
     known = {each: correction for kind in APPROXIMATIONS for each, correction in kind.corrections.items()}
-    if name not in known:
-        raise ValueError(f"correction is {name!r}, but must be {' or '.join(map(repr, known))} or None.")
+    check_name("correction", name, known, " or None")
     own: Mapping[str, Correction] = getattr(approximator, "corrections", {})
     if name not in own:
         raise ValueError(

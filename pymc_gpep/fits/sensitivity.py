@@ -10,6 +10,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import logsumexp, softmax
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.summary import checked_prob, summaries, summarised
@@ -86,7 +87,10 @@ def sensitivity(
     space = hyper.log_posterior.space
     rvs = {str(rv.name): rv for rv in space.classifier.hyperparameters}
     if name not in rvs:
-        raise ValueError(f"{name!r} is no hyperparameter; there are {', '.join(map(repr, rvs))}.")
+        raise ValueError(
+            f"{name!r} is not a hyperparameter. The hyperparameters are: {', '.join(map(repr, rvs))}."
+            f"{did_you_mean([name], rvs)}"
+        )
     _check_priors(priors, rvs[name])
     points, of_points = hyper.continuous
     thetas = np.concatenate([hyper.theta[:, : space.size], points])

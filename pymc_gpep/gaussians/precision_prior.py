@@ -108,7 +108,11 @@ class PrecisionPrior(DensePrior):
             If it is not positive definite.
         """
         if self.as_form.prior is None:
-            raise NotPositiveDefiniteError.of("The prior covariance of the integrated variables")
+            raise NotPositiveDefiniteError(
+                "The prior precision of the integrated variables is not positive definite to working precision. Add to "
+                "the diagonal of a precision, tau + 1e-6 * scipy.sparse.eye_array(n), or give hyperparameters priors "
+                "that hold them."
+            )
         return self.as_form.prior
 
     @property

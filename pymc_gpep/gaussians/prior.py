@@ -18,16 +18,46 @@ __all__ = ["BoundPrior", "DensePrior", "NotPositiveDefiniteError", "Prior", "che
 
 
 class NotPositiveDefiniteError(np.linalg.LinAlgError):
-    """A matrix that should be a covariance has no Cholesky factor to working precision."""
+    """A matrix that should be a covariance has no Cholesky factor to working precision.
+
+    Attributes
+    ----------
+    least, jitter : float
+        Smallest eigenvalue, and a number on the diagonal that makes it positive; NaN if they were not computed.
+    """
+
+    least = jitter = float("nan")
 
     @classmethod
-    def of(cls, covariance: str, where: str = "") -> "NotPositiveDefiniteError":
-        """What is said of a prior covariance, `covariance` with its article, and of where it is."""
-        return cls(
-            f"{covariance} is not positive definite to working precision{where}. Give the prior a larger jitter, "
-            "gp.prior(..., jitter=...), or the hyperparameters priors that hold them; a magnitude that grows without "
-            "limit is the usual cause."
+    def of(
+        cls, covariance: str, where: str = "", like: "NotPositiveDefiniteError | None" = None
+    ) -> "NotPositiveDefiniteError":
+        """Return the error for a prior covariance at a place, in words; `like` is an earlier error of the matrix."""
+        least, jitter = (np.nan, np.nan) if like is None else (like.least, like.jitter)
+        found = f" (smallest eigenvalue {least:.2g})" if np.isfinite(least) else ""
+        number = f"{jitter:g}" if np.isfinite(jitter) else "..."
+        error = cls(
+            f"{covariance} is not positive definite to working precision{found}{where}. Give the prior a larger "
+            f"jitter, gp.prior(..., jitter={number}), or the hyperparameters priors that hold them; a magnitude that "
+            "grows without limit is the usual cause."
         )
+        error.least, error.jitter = least, jitter
+        return error
+
+    @classmethod
+    def of_matrices(cls, covariance: str, k: Array) -> "NotPositiveDefiniteError":
+        """Return the error for matrices (..., n, n), with their smallest eigenvalue if they are small enough."""
+        error = cls()
+        if k.shape[-1] <= _MOST_EIGENVALUES and np.isfinite(k).all():
+            values = np.linalg.eigvalsh(k)
+            error.least = float(values.min())
+            lost = max(-error.least, np.finfo(np.float64).eps * k.shape[-1] * float(np.abs(values).max()))
+            error.jitter = float(10.0 ** np.ceil(np.log10(10.0 * lost))) if lost > 0.0 else np.nan
+        return cls.of(covariance, like=error)
+
+
+# Largest matrix whose eigenvalues are computed for a message.
+_MOST_EIGENVALUES = 500
 
 
 class Prior(ABC):
@@ -235,7 +265,7 @@ class DensePrior(Prior):
         except np.linalg.LinAlgError:
             roots = np.full_like(self.k, np.nan)
         if not np.isfinite(roots).all():
-            raise NotPositiveDefiniteError.of("the prior covariance")
+            raise NotPositiveDefiniteError.of_matrices("the prior covariance", self.k)
         return roots
 
     def rooted(self, roots: Array) -> "DensePrior":

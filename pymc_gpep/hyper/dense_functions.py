@@ -168,12 +168,13 @@ class DenseFunctions(LatentFunctions):
             return self.posterior.rooted(self._roots())
         try:
             self.posterior.prior.check()
-        except NotPositiveDefiniteError:
+        except NotPositiveDefiniteError as error:
             # An approximation needs no such factor; the model's own latent values, mean + factor × noise, need it.
             at = {name: np.asarray(value).tolist() for name, value in self._point.items()}
             raise NotPositiveDefiniteError.of(
                 f"The prior covariance of the latent values {self._names}",
                 f" at the hyperparameters {at} (unconstrained)",
+                error,
             ) from None
         return self.posterior
 

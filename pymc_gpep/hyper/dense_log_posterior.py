@@ -42,6 +42,7 @@ from pymc_gpep.structure.latent_prior import Elsewhere
 from pymc_gpep.structure.precision_sum import suited
 from pymc_gpep.structure.prior_functions import (
     Moments,
+    check_densities,
     check_moments,
     observed,
     prior_array_of,
@@ -299,7 +300,9 @@ class DenseLogPosterior(LogPosterior):
 
     def check_moments(self, theta: Array) -> None:
         """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
-        check_moments(self.moments(theta), self._prior_type)
+        moments = self.moments(theta)
+        check_moments(moments, self._prior_type)
+        check_densities(moments)
         if self.classifier.groups is not None:
             labels, likelihood = self._at_rows(self.point(theta))
             likelihood.check_parameters(labels, "the labels")

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pymc_gpep.argument_types import check_name, did_you_mean
 from pymc_gpep.hyper.adaptive import Adaptive
 from pymc_gpep.hyper.central_composite import CentralComposite
 from pymc_gpep.hyper.gaussian_nodes import LaplaceNodes
@@ -58,11 +59,11 @@ def hyper_method(name: str, options: Mapping[str, Any] | None = None) -> HyperMe
     TypeError
         If an option is not one of the method's.
     """
-    if name not in HYPER:
-        raise ValueError(f"hyper is {name!r}, but must be one of {', '.join(map(repr, HYPER))}.")
+    check_name("hyper", name, HYPER)
     known = [field.name for field in fields(HYPER[name])]
     if unknown := sorted(set(options or {}) - set(known)):
         raise TypeError(
             f"hyper_options: hyper={name!r} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}."
+            f"{did_you_mean(unknown, known)}"
         )
     return HYPER[name](**(options or {}))

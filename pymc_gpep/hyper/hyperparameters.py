@@ -17,6 +17,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.initial_point import initial_point
@@ -111,8 +112,11 @@ class Hyperparameters:
         model = self.classifier.model
         names = {name for v in self.value_vars for name in (v.name, model.values_to_rvs[v].name)}
         if unknown := sorted(set(start or {}) - names):
-            known = ", ".join(rv.name for rv in self.classifier.hyperparameters) or "none"
-            raise ValueError(f"start names {', '.join(unknown)}, but the hyperparameters of the model are: {known}.")
+            known = [str(rv.name) for rv in self.classifier.hyperparameters]
+            raise ValueError(
+                f"start names {', '.join(unknown)}, but the hyperparameters of the model are: "
+                f"{', '.join(known) or 'none'}.{did_you_mean(unknown, known)}"
+            )
         # Labelled arrays as well, such as the hyperparameters of another fit.
         values = {
             name: value.values if isinstance(value, xr.DataArray) else value for name, value in (start or {}).items()

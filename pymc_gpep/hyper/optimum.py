@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -18,10 +19,12 @@ from pymc_gpep.kernels.status import (
     CONVERGED,
     MESSAGES,
     NOT_CONCAVE,
+    NOT_FINITE,
     NOT_POSITIVE_DEFINITE,
     OUT_OF_DIGITS,
     OUT_OF_ITERATIONS,
 )
+from pymc_gpep.structure.improper import why_improper
 
 __all__ = ["AGREE", "FLAT", "Optimum", "how_many", "maximise", "off_start", "refuse", "too_wide", "why_stopped"]
 
@@ -275,11 +278,15 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
     """Raise a ValueError that says why a search cannot start where it was evaluated."""
     theta = best.theta
     size = how_many(log_posterior, theta)
-    log_posterior.check_moments(theta)
-    name = log_posterior.name
     values = log_posterior.point(theta)
     point = {key: value.tolist() for key, value in values.items()}
     at = f"at the initial hyperparameters, unconstrained {point}" if size else "at the prior"
+    if best.status in (NOT_POSITIVE_DEFINITE, NOT_FINITE):
+        covariance = partial(log_posterior.covariance, theta) if best.status == NOT_POSITIVE_DEFINITE else None
+        if why := why_improper(log_posterior.classifier, values, covariance):
+            raise ValueError(f"{log_posterior.name} cannot start {at}. {why}")
+    log_posterior.check_moments(theta)
+    name = log_posterior.name
     if best.status == CONVERGED and np.isfinite(best.log_posterior):
         names = [key for key, value in values.items() for _ in range(np.size(value))]
         bad = np.flatnonzero(~np.isfinite(best.gradient))
@@ -296,10 +303,11 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
         "Numbers that have no square or no exponential overflow. Look at the magnitudes of the covariance, of the mean "
         f"and of what the likelihood is given, such as exposures{'; or give another start=...' if size else '.'}"
     )
+    if best.status == CONVERGED and np.isfinite(best.evidence) and best.log_posterior == -np.inf:
+        advice = "The prior density is 0 there. Give a start within the support of the priors: initval=... or start=..."
     if best.status == NOT_POSITIVE_DEFINITE:
         advice = too_wide(log_posterior, theta) or (
-            "Check that the covariance function is one, which no start can mend; where rounding is to blame, add a "
-            "small pm.gp.cov.WhiteNoise to it."
+            "Check the covariance function, and the matrices that Gaussian variables are given."
         )
     if best.status == OUT_OF_ITERATIONS:
         another = "; or give another start=..." if size else "."

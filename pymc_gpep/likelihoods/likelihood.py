@@ -11,6 +11,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.censoring import UNBOUNDED
 from pymc_gpep.solvers.problem import NO_PARAMETERS
@@ -119,9 +120,8 @@ class Likelihood(ABC):
         ValueError
             If there is no such way; the message calls it by `name`.
         """
-        if how is not None and how not in self.ways:
-            names = " or ".join(map(repr, self.ways))
-            raise ValueError(f"{name} is {how!r}, but must be {names} for a {self.name} likelihood.")
+        if how is not None:
+            check_name(name, how, self.ways, f" for a {self.name} likelihood")
         return how or self.ways[0]
 
     def given(self, parameters: Array) -> Self:

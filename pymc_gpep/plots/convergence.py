@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations import Convergence, Solution
+from pymc_gpep.argument_types import check_name
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.style import LINE_STYLES, MARKERS, NEUTRAL, colours
@@ -57,8 +58,7 @@ def plot_convergence(
     >>> gpep.plots.plot_convergence(ep)
     >>> gpep.plots.plot_convergence(ep, of="sites")
     """
-    if of not in ("hyperparameters", "sites"):
-        raise ValueError(f"of must be 'hyperparameters' or 'sites', but is {of!r}.")
+    check_name("of", of, ("hyperparameters", "sites"))
     named = dict(results) if isinstance(results, Mapping) else {"": results}
     axes = panels(axes, 1, 2, (4.6, 3.4))[0]
     tolerances, labels = set(), set()

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.style import LINE_STYLES, MARKERS, colours, label_of
@@ -92,6 +93,7 @@ def plot_evidence_grid(
         if missing := [quantity for quantity in quantities if quantity not in grid]:
             raise ValueError(
                 f"The grid {name!r} has no {', '.join(missing)}, only {', '.join(map(str, grid.data_vars))}."
+                f"{did_you_mean(missing, grid.data_vars)}"
             )
     options = dict(contour_kwargs or {})
     if len(over) == 1:

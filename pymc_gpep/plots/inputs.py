@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 
 __all__ = ["column_names", "input_grid", "regular", "varying"]
@@ -58,7 +59,7 @@ def input_grid(
             return names.index(str(column))
         if isinstance(column, int | np.integer) and 0 <= column < len(names):
             return int(column)
-        raise ValueError(f"There is no input {column!r}; their names are {names}.")
+        raise ValueError(f"There is no input {column!r}; their names are {names}.{did_you_mean([column], names)}")
 
     if columns is None and data.shape[1] > 2:
         raise ValueError(

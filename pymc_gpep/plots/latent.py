@@ -11,6 +11,7 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.comparison.fits_and_draws import (
     Result,
@@ -267,5 +268,6 @@ def _moments(name: str, fit: Fit, pair: _Pair) -> tuple[Array, Array]:
 def _class(classifier: GPClassifier, label: Any) -> int:
     labels = list(classifier.class_labels or range(classifier.n_functions))
     if label not in labels:
-        raise ValueError(f"There is no class {label!r}; the classes are {', '.join(map(str, labels))}.")
+        listed = ", ".join(map(str, labels))
+        raise ValueError(f"There is no class {label!r}; the classes are {listed}.{did_you_mean([label], labels)}")
     return labels.index(label)

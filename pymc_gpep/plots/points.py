@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.plots.style import label_of
 from pymc_gpep.structure import GPClassifier
 
@@ -19,7 +20,8 @@ def point_position(classifier: GPClassifier, point: Any) -> int:
     coords = classifier.coords_of_points()
     labels = list(range(classifier.n_points) if coords is None else coords)
     if point not in labels:
-        raise ValueError(f"There is no point {point!r}; their labels run from {labels[0]} to {labels[-1]}.")
+        meant = did_you_mean([point], labels)
+        raise ValueError(f"There is no point {point!r}; their labels run from {labels[0]} to {labels[-1]}.{meant}")
     return labels.index(point)
 
 

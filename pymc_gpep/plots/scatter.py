@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.frames import diagonal
 from pymc_gpep.plots.probabilities import class_probability_array
@@ -58,7 +59,8 @@ def plot_probability_comparison(
     """
     arrays = {name: class_probability_array(p) for name, p in probabilities.items()}
     if reference not in arrays or len(arrays) < 2:
-        raise ValueError(f"{reference!r} must be one of at least two methods, but they are {list(arrays)}.")
+        meant = did_you_mean([reference] if reference not in arrays else [], arrays)
+        raise ValueError(f"{reference!r} must be one of at least two methods, but they are {list(arrays)}.{meant}")
     if len({p.shape for p in arrays.values()}) > 1:
         shapes = {name: p.shape for name, p in arrays.items()}
         raise ValueError(f"Class probabilities must be at the same points, but have shapes {shapes}.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.plots.canvas import single
 from pymc_gpep.plots.style import MARKERS, NEUTRAL, colours
 
@@ -58,7 +59,7 @@ def plot_sensitivity(
     fitted = table.loc[priors[0]]
     wanted = list(fitted.index) if names is None else list(names)
     if unknown := [name for name in wanted if name not in fitted.index]:
-        raise ValueError(f"The table has no row {unknown[0]!r}.")
+        raise ValueError(f"The table has no row {unknown[0]!r}.{did_you_mean(unknown[:1], fitted.index)}")
     ax = single(ax, (6.0, 0.8 + _ROW * len(wanted)))
     heights = np.arange(len(wanted))[::-1]
     shifts = _SPREAD * (0.5 - (np.arange(len(priors)) + 0.5) / len(priors))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.rows.array_like import ArrayLike
 from pymc_gpep.rows.dask_array import DaskArray
 from pymc_gpep.rows.in_memory import InMemory
@@ -108,5 +109,6 @@ def _of_parquet(path: str | PathLike[str], label: str | None, columns: Sequence[
         raise ValueError(f"data are {files[0]}: say which column has the labels, data=(path, name). It has {names}.")
     inputs = [name for name in names if name != label] if columns is None else list(columns)
     if missing := sorted({label, *inputs} - set(names)):
-        raise ValueError(f"{files[0]} has no column {', '.join(map(repr, missing))}, but {names}.")
+        listed = ", ".join(map(repr, missing))
+        raise ValueError(f"{files[0]} has no column {listed}, but {names}.{did_you_mean(missing, names)}")
     return StoredRows(ParquetColumns(files, inputs), ParquetColumns(files, [label], flat=True))

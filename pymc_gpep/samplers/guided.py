@@ -22,7 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations import APPROXIMATIONS, approximator
 from pymc_gpep.approximations.limits import documented
-from pymc_gpep.argument_types import check_whole
+from pymc_gpep.argument_types import check_whole, did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posteriors import whitening_of, whitens
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
@@ -305,6 +305,6 @@ def guided(
     if guide not in guides:
         raise ValueError(
             f"guide is {guide!r}, but for a {classifier.kind} likelihood it must be one of "
-            f"{', '.join(map(repr, [*guides, 'prior']))}."
+            f"{', '.join(map(repr, [*guides, 'prior']))}.{did_you_mean([guide], [*guides, 'prior'])}"
         )
     return classifier, guide

@@ -13,7 +13,7 @@ from pymc.step_methods.state import dataclass_state
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.argument_types import check_whole
+from pymc_gpep.argument_types import check_name, check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.given_utilities import GivenUtilities, given_utilities
 from pymc_gpep.gaussians.whitening import Sampled
@@ -117,8 +117,7 @@ class ProbitGibbs(LatentStep):
         compile_kwargs: dict[str, Any] | None = None,
         blocked: bool = True,
     ) -> None:
-        if hyper not in _DENSITIES:
-            raise ValueError(f"hyper is {hyper!r}; it must be one of {', '.join(map(repr, sorted(_DENSITIES)))}.")
+        check_name("hyper", hyper, sorted(_DENSITIES))
         check_whole("sweeps", sweeps, 1)
         classifier = read_classifier(sampled_model(model), likelihood)
         if not classifier.likelihood_model.offers(Utilities):

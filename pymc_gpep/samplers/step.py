@@ -14,6 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.whitening import Sampled
@@ -73,7 +74,8 @@ class LatentStep(BlockedStep):
         parameters = [p for init in own if init for p in list(signature(init).parameters.values())[1:]]
         known = dict.fromkeys(p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD)
         if unknown := sorted(set(kwargs) - set(known)):
-            raise TypeError(f"{cls.__name__} has no option {', '.join(unknown)}; it has {', '.join(known)}.")
+            meant = did_you_mean(unknown, known)
+            raise TypeError(f"{cls.__name__} has no option {', '.join(unknown)}; it has {', '.join(known)}.{meant}")
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(

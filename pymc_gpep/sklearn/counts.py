@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.validation import check_array, column_or_1d
 
+from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, quantile_levels
 from pymc_gpep.sklearn.response import COUNTS, Counts
@@ -119,8 +120,7 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         ValueError
             If `y` are no counts; if rows or parameters cannot be used.
         """
-        if self.likelihood not in COUNTS:
-            raise ValueError(f"likelihood must be {' or '.join(map(repr, COUNTS))}, but is {self.likelihood!r}.")
+        check_name("likelihood", self.likelihood, COUNTS)
         table, y = self._read(X, y)
         # Half a count more keeps the level finite where all counts are 0.
         response = Counts(float(np.log(y.mean() + 0.5 / len(y))), self.likelihood)

@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from pymc_gpep.approximations import METHODS
-from pymc_gpep.argument_types import check_number, check_switches, check_whole
+from pymc_gpep.argument_types import check_name, check_number, check_switches, check_whole
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.sklearn.fitted import Fitted, Recipe
@@ -110,8 +110,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
     def _check_parameters(self) -> None:
         """Refuse parameters of a wrong type or value before any work."""
         if not callable(self.kernel) and self.kernel not in KERNELS:
-            names = ", ".join(map(repr, KERNELS))
-            raise ValueError(f"kernel must be {names} or a function of columns, but is {self.kernel!r}.")
+            check_name("kernel", self.kernel, KERNELS, ", or a function of columns")
         check_switches(linear=self.linear, **({} if self.ard is None else {"ard": self.ard}))
         if not isinstance(self.fit_options, Mapping | None):
             raise TypeError(f"fit_options must be a dictionary of arguments of pm.fit, but is {self.fit_options!r}.")

@@ -16,6 +16,7 @@ from pytensor.tensor.random.op import RNGConsumerOp
 from pytensor.tensor.shape import shape_tuple
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.affine import Affinity, NotAffineError
 from pymc_gpep.structure.integrated_variables import IntegratedVariables, Joint, PosteriorFunctions
@@ -240,9 +241,9 @@ class SumVariables(IntegratedVariables):
         affinity = Affinity(prior.sources)
         for name in names:
             if name not in model.named_vars:
-                raise ValueError(f"The model has no variable {name!r}.")
+                raise ValueError(f"The model has no variable {name!r}.{did_you_mean([name], model.named_vars)}")
             if model[name] in prior.hyperparameters:
-                raise ValueError(f"{name!r} is a hyperparameter: see fit.hyperparameters and fit.nodes.")
+                raise ValueError(f"{name!r} is a hyperparameter: see fit.summary([{name!r}]), or fit.nodes.")
             try:
                 behind = affinity.behind(model[name])
             except NotAffineError as error:

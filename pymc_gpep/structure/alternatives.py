@@ -29,6 +29,12 @@ def instead_of_likelihood(variable: Variable) -> str:
                 "Probabilities of classes can be given as votes in these proportions, and the more votes the surer: "
                 f"votes = np.rint(10 * p).astype(int). {A_ROW_FOR_EACH_VOTE} {_SUCH_LABELS}"
             )
+        case "MultivariateNormal" | "MvStudentT":
+            return (
+                f"Rows of {variable.name!r} depend on each other. Write the part that they share as a latent variable, "
+                f"u = pm.MvNormal('u', np.zeros(n), cov). Observe rows given it: pm.Normal({variable.name!r}, mu + u, "
+                "sigma, observed=y)."
+            )
         case _ if variable.type.dtype.startswith("int"):
             return (
                 "Counts are pm.Poisson(mu=pm.math.exp(f + offset)); where they are more spread out than that, "

@@ -8,6 +8,8 @@ from pymc.pytensorf import resolve_backend_compile_kwargs
 from pytensor.compile.mode import get_mode, predefined_modes
 from pytensor.link.jax import JAXLinker
 
+from pymc_gpep.argument_types import did_you_mean
+
 __all__ = ["check_installed", "compile_options", "runs_in_jax"]
 
 
@@ -23,7 +25,10 @@ def compile_options(backend: str | None, compile_kwargs: dict[str, Any] | None) 
     """
     known = ["c", *(name.lower() for name in predefined_modes)]
     if backend is not None and str(backend).lower() not in known:
-        raise ValueError(f'backend must be "numba", "jax", "c" or another mode of PyTensor, but is {backend!r}.')
+        raise ValueError(
+            f'backend must be "numba", "jax", "c" or another mode of PyTensor, but is {backend!r}.'
+            f"{did_you_mean([backend], known)}"
+        )
     options = resolve_backend_compile_kwargs(backend, compile_kwargs)
     check_installed(options)
     return options

@@ -14,6 +14,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -151,7 +152,10 @@ class GPClassifier(LatentPrior):
         if len(found) != 1:
             names = ", ".join(repr(each.response) for each in self.each)
             given = "it has to be said of which" if response is None else f"the model has no {response!r}"
-            raise ValueError(f"{asks} is of one observed variable, and {given}. Name one: response=... of {names}.")
+            meant = did_you_mean([response], [each.response for each in self.each])
+            raise ValueError(
+                f"{asks} is of one observed variable, and {given}. Name one: response=... of {names}.{meant}"
+            )
         (own,) = found
         if not self.parts:
             return self

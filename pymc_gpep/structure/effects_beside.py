@@ -29,6 +29,8 @@ from pymc_gpep.structure.sampled_values import SampledValues
 
 __all__ = ["EffectsBeside", "by_inducing"]
 
+_ALL_ROWS = 'Methods on all rows together, "ep", "laplace", "kl", "nested_ep" and their like,'
+
 
 def by_inducing(classifier: GPClassifier) -> GPClassifier:
     """Return a classifier whose sum has effects beside its process; any other one is returned as it is.
@@ -43,7 +45,7 @@ def by_inducing(classifier: GPClassifier) -> GPClassifier:
     whole = classifier.prior
     if not isinstance(whole, LatentSum) or whole.alone or not whole.recipes:
         return classifier
-    instead = 'Methods on all rows together fit it: "ep", "laplace", "kl", "nested_ep" and their like.'
+    instead = f"{_ALL_ROWS} fit it."
     if not whole.processes:
         raise StructureError(
             "Inducing inputs are those of a Gaussian process, and the latent function is a sum of effects without one. "
@@ -54,7 +56,13 @@ def by_inducing(classifier: GPClassifier) -> GPClassifier:
         names = listing(latent.f for latent in whole.processes)
         raise StructureError(
             f"Inducing inputs take effects beside one Gaussian process of one latent function, and this model has "
-            f"several {several}: {names}. {instead} Or write a process as pm.gp.HSGP."
+            f"several {several}: {names}. {instead} Or write a process as pm.gp.HSGP, with its inputs as data: "
+            "hsgp.prior('g', X=pm.Data('x', X))."
+        )
+    if whole.fitted is not None:
+        raise StructureError(
+            "Methods with inducing inputs need a response of each row. Leave out the rows without one, of all data: "
+            f"keep = pd.notna(y). {_ALL_ROWS} leave them out by themselves."
         )
     (latent,) = whole.processes
     if not all(term.whole for term in whole.terms) or whole.sizes != ((whole.n_points,),):
@@ -62,11 +70,6 @@ def by_inducing(classifier: GPClassifier) -> GPClassifier:
             f"Inducing inputs take a process that is added with a value for each row, as + {latent.f.name}, and rows "
             f"select or multiply values of {latent.f.name!r}. {instead} Or give the prior the inputs of all rows, and "
             "its magnitude to cov_func."
-        )
-    if whole.fitted is not None:
-        raise StructureError(
-            "Methods with inducing inputs need a response of each row. Leave out the rows without one, of all data: "
-            f"keep = pd.notna(y). {instead[:-1]} leave them out by themselves."
         )
     return replace(classifier, prior=EffectsBeside(whole, whole.without_effects(latent).latents))
 

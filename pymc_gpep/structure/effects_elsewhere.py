@@ -15,6 +15,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 from scipy.linalg import solve_triangular
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.affine_variables import There, at_zero, slopes_of
 from pymc_gpep.structure.constant_inputs import MovedSum
@@ -85,7 +86,8 @@ class EffectsElsewhere:
                     "rows as pm.Data."
                 )
             listed = ", ".join(map(repr, known))
-            raise ValueError(f"{self._called} depend on no data {unknown[0]!r}, only on {listed}.")
+            meant = did_you_mean(unknown[:1], known)
+            raise ValueError(f"{self._called} depend on no data {unknown[0]!r}, only on {listed}.{meant}")
         inputs = None if x is None else self._inputs_by(x, behind, known, given)
         self._given = {name: self._checked(known[name], value) for name, value in given.items()}
         lengths = {name: len(value) for name, value in self._given.items() if value.ndim}

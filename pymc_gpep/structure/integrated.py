@@ -10,6 +10,7 @@ from pytensor.scalar.basic import Mul
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.structure.affine import Affinity, NotAffineError
 from pymc_gpep.structure.alternatives import as_it_is
@@ -252,7 +253,7 @@ def gaussians_of(model: pm.Model, hyperparameters: Sequence[str] = ()) -> Gaussi
     if unknown := [name for name in hyperparameters if name not in named]:
         raise StructureError(
             f"hyperparameters names {', '.join(map(repr, unknown))}, but the free variables of the model are "
-            f"{', '.join(map(repr, free)) or 'none'}."
+            f"{', '.join(map(repr, free)) or 'none'}.{did_you_mean(unknown, named)}"
         )
     asked = {named[name] for name in hyperparameters}
     processes = {latent.f: latent for latent in latents if latent.free not in asked}

@@ -15,6 +15,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.structure.classifier import GPClassifier
@@ -81,7 +82,7 @@ class LikelihoodElsewhere:
         if unknown := [name for name in given if name not in known and name not in others]:
             has = [*others, *known]
             depends = f"the data {_listing(has)}" if has else "no data besides latent values"
-            advice = "" if has else " Declare what differs between rows as pm.Data."
+            advice = did_you_mean(unknown, has) if has else " Declare what differs between rows as pm.Data."
             raise ValueError(f"data names {_listing(unknown)}, but {self._name!r} depends on {depends}.{advice}")
         given = {name: value for name, value in given.items() if name in known}
         self._missing = [name for name in known if name not in given]

@@ -6,8 +6,10 @@ from typing import NamedTuple
 import pymc as pm
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import LogNormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
 from pymc_gpep.likelihoods.observed_classes import to_one_axis
@@ -41,7 +43,8 @@ def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable])
     missing = missing_responses(model)
     if name not in {None, *(rv.name for rv in model.basic_RVs), *(each.name for each in missing.values())}:
         raise StructureError(
-            f"likelihood={name!r} is no variable of the model. Observed variables are {listing(model.observed_RVs)}."
+            f"likelihood={name!r} is not a variable of the model. Observed variables are "
+            f"{listing(model.observed_RVs)}.{did_you_mean([name], [rv.name for rv in model.observed_RVs])}"
         )
     found: dict[str, FoundLikelihood] = {}
     processes = {latent.f for latent in latents_among([*model.free_RVs, *model.deterministics], model)}
@@ -73,7 +76,7 @@ def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable])
         raise StructureError(
             f"The model has several observed variables that can be read, {names}. They are fitted together where each "
             f"has one latent function, but {listing(each.variable for each in by_class)} has one for each class. "
-            f"Choose one, likelihood=..., or take the others out of the model. {as_it_is(model)}"
+            f"Choose one, likelihood={next(iter(found))!r}, or take the others out of the model. {as_it_is(model)}"
         )
     return [found[rv.name] for rv in model.basic_RVs if rv.name in found]
 
@@ -145,11 +148,34 @@ def _no_likelihood(
         each = [*likely, ANY_UNIVARIATE]
         whys = [why for likelihood in each if (why := likelihood.why_not(rv, latents))] or [instead_of_likelihood(rv)]
         near |= dict.fromkeys(whys[:1])
-    written = " or ".join(likelihood.written for likelihood in (*LIKELIHOODS, ANY_UNIVARIATE))
     named = "" if name is None else f" named {name!r}"
-    advice = f" {listing(unobserved)} is not observed: give it the labels, observed=y." if unobserved else ""
-    sampled = f" {as_it_is(model)}" if near else ""
-    return (
-        f"The model has no likelihood to read. Looked for an observed {written}{named}; found as observed variables "
-        f"{listing(model.observed_RVs)}.{advice}{''.join(f' {why}' for why in near if why)}{sampled}"
-    )
+    advice, observed = " ".join(filter(None, near)), listing(model.observed_RVs)
+    sentences = [
+        f"The model has no likelihood to read{named}: "
+        + (f"its observed variables are {observed}." if model.observed_RVs else "no variable is observed."),
+        "" if model.observed_RVs else _unobserved(unobserved),
+        advice,
+        *_log_normals(model, refused),
+        as_it_is(model) if near else "",
+    ]
+    if model.observed_RVs and not advice:
+        sentences.append(f"Likelihoods are {', '.join(each.written for each in (*LIKELIHOODS, ANY_UNIVARIATE))}.")
+    return " ".join(filter(None, sentences))
+
+
+def _unobserved(variables: Sequence[TensorVariable]) -> str:
+    """Say which variables may be the response, where a model has no observed variable."""
+    if variables:
+        return f"{listing(variables)} is not observed: give it the labels, observed=y."
+    return "Give the response to its distribution: observed=y."
+
+
+def _log_normals(model: pm.Model, refused: Sequence[TensorVariable]) -> list[str]:
+    """Return how log-normal variables behind a refused response are written by normals."""
+    behind = set(ancestors(refused))
+    return [
+        f"{rv.name!r} is not Gaussian, and its logarithm is: add mu + tau * z with z = pm.Normal('z', shape=...) "
+        "within the exponential."
+        for rv in model.free_RVs
+        if rv in behind and isinstance(rv.owner.op, LogNormalRV)
+    ]

@@ -16,6 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.observed_numbers import rows_text
 from pymc_gpep.solvers.prior_form import TakesForms
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.classifier import GPClassifier
@@ -24,6 +25,7 @@ from pymc_gpep.structure.interpreted import graph_function
 __all__ = [
     "Moments",
     "as_it_was",
+    "check_densities",
     "check_moments",
     "frozen_data",
     "observed",
@@ -163,3 +165,14 @@ def check_moments(moments: Moments, prior_type: Any = DensePrior) -> None:
             )
     likelihood.check(labels, *prior_type.checked(k, mean).shape)
     likelihood.check_parameters(labels, "the labels")
+
+
+def check_densities(moments: Moments) -> None:
+    """Raise a ValueError if observations have no finite log density at the prior mean."""
+    with np.errstate(all="ignore"):
+        bad = ~np.isfinite(moments.likelihood.log_densities(moments.mean, moments.labels))
+    if bad.any():
+        raise ValueError(
+            f"The log density is not finite at the prior mean in {rows_text(bad)}. A parameter may leave its support "
+            "there: write a mean above 0 as pm.math.exp(f), and a probability as pm.math.invlogit(f)."
+        )

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pymc.blocking import PointType
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.integrated_variables import IntegratedVariables, Joint, PosteriorFunctions
 from pymc_gpep.structure.latent import LatentGP
@@ -64,7 +65,7 @@ class ProcessVariables(IntegratedVariables):
         if wrong := [name for name in names if name not in known]:
             raise ValueError(
                 f"{wrong[0]!r} is not affine in latent values, or not a variable of the model. There are "
-                f"{', '.join(map(repr, known))}."
+                f"{', '.join(map(repr, known))}.{did_you_mean(wrong[:1], known)}"
             )
         c, n = self._shape
 

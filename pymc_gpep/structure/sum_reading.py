@@ -15,6 +15,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.structure.affine_variables import slopes_along
 from pymc_gpep.structure.double_precision import in_double_precision
 from pymc_gpep.structure.errors import StructureError, listing, quoted
+from pymc_gpep.structure.improper import why_improper
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.integrated import Gaussians
 from pymc_gpep.structure.interpreted import evaluate, graph_function
@@ -160,9 +161,10 @@ class _Numbers:
         finite = np.all([np.isfinite(self._by_function(each)).all(axis=0) for each in arguments], axis=0)
         wrong = np.flatnonzero(~finite).tolist()
         if len(wrong) == n:
+            why = why_improper(self.part, initial_point(self.part.model))
             raise StructureError(
-                f"The argument of {self._name} is not finite at the initial point of the model. Give hyperparameters "
-                "other initial values, initval=...."
+                f"The argument of {self._name} is not finite at the initial point of the model. "
+                f"{why or 'Give hyperparameters other initial values, initval=....'}"
             )
         if wrong:
             raise StructureError(

@@ -10,6 +10,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 
+from pymc_gpep.argument_types import check_name, did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.tables.column import Categories, Column, Missing, Numbers, Unseen, column_of
 from pymc_gpep.tables.table import Values, read_table
@@ -88,7 +89,10 @@ class Columns:
         """
         given = {values.name: values for values in read_table(table)}
         if absent := [name for name in self.names if name not in given]:
-            raise ValueError(f"The table lacks the column {absent[0]!r}; it has {', '.join(map(repr, given))}.")
+            listed = ", ".join(map(repr, given))
+            raise ValueError(
+                f"The table lacks the column {absent[0]!r}; it has {listed}.{did_you_mean(absent[:1], given)}"
+            )
         return self.encoded([given[name] for name in self.names])
 
     def encoded(self, table: Sequence[Values]) -> Array:
@@ -146,8 +150,7 @@ class Columns:
         ...     fit = pm.fit(method="ep")
         >>> fit.predict(table.encode(new))
         """
-        if kernel not in KERNELS:
-            raise ValueError(f"kernel must be {', '.join(map(repr, KERNELS))}, but is {kernel!r}.")
+        check_name("kernel", kernel, KERNELS)
         scales = self._length_scales(names[0], ard)
         eta, d = pm.LogNormal(names[1], *magnitude), self.X.shape[1]
         covariance = eta**2 * KERNELS[kernel](d, ls=scales[self.places] if scales.ndim else scales)
@@ -234,8 +237,7 @@ def columns(table: Any, *, missing: Missing = "error", unseen: Unseen = "error")
 def read_columns(table: Sequence[Values], missing: Missing = "error", unseen: Unseen = "error") -> Columns:
     """Read columns that were taken apart; see `columns`."""
     for name, value, known in (("missing", missing, ("error", "impute")), ("unseen", unseen, ("error", "new"))):
-        if value not in known:
-            raise ValueError(f"{name} must be {known[0]!r} or {known[1]!r}, but is {value!r}.")
+        check_name(name, value, known)
     if not table or not table[0].size:
         raise ValueError("The table has no rows or no columns.")
     made = tuple(column_of(values, missing, unseen) for values in table)

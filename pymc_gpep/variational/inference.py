@@ -37,6 +37,7 @@ from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.joint_maximum import warn_of_joint_maximum
+from pymc_gpep.variational.model_warnings import warn_of_offset
 from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan, Search
 from pymc_gpep.variational.plans.plans import PLANS, plan_for
 
@@ -146,6 +147,7 @@ class GPInference(Inference):
         if kind.sums and approximator.inverts_prior and not classifier.singular:
             classifier = read()
         space = Hyperparameters(self._plan.read(classifier))
+        warn_of_offset(classifier)
         gps, rows = as_gps(gp), None if data is None else open_rows(data)
         left_off, values, self._plan = _begun(start, self._plan, kind.by_steps)
         seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))

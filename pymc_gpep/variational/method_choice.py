@@ -1,6 +1,10 @@
-"""The method that `pm.fit(method="auto")` takes: all rows together, inducing inputs, or these by batches of rows."""
+"""The method that `pm.fit(method="auto")` takes: all rows together, inducing inputs, or these by batches of rows.
+
+A call of `pm.fit` without a method is told of the same choice.
+"""
 
 import logging
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -16,7 +20,7 @@ from pymc_gpep.streaming.batches import one_batch
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 from pymc_gpep.structure.effects_beside import by_inducing
 
-__all__ = ["AUTO", "MethodChoice", "choose_method", "chosen"]
+__all__ = ["AUTO", "MethodChoice", "choose_method", "chosen", "tell_of_advi"]
 
 _log = logging.getLogger("pymc")  # which shows what it is told, as of other choices of pm.fit and pm.sample
 
@@ -52,6 +56,12 @@ class MethodChoice(NamedTuple):
     n: int | None
     reason: str
     whole: bool = False
+
+    @property
+    def arguments(self) -> str:
+        """Arguments of `pm.fit`, as code."""
+        steps = {} if self.n is None else {"n": self.n}
+        return ", ".join(f"{k}={v!r}" for k, v in {**steps, "method": self.method, **self.options}.items())
 
     def __str__(self) -> str:
         """Name of the method, and what it takes besides."""
@@ -136,3 +146,27 @@ def chosen(model: pm.Model | None, given: Mapping[str, Any], n: int | None = Non
     choice = choice if n is None else choice._replace(n=n)
     _log.info("method='auto' takes %s: %s", choice, choice.reason)
     return choice
+
+
+def tell_of_advi(model: pm.Model | None) -> None:
+    """Log that `pm.fit` without a method runs ADVI, and the method of this package that fits the model.
+
+    Nothing is logged for a model that this package does not read. The function raises nothing that the call of PyMC
+    would not raise.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        Model of the call; that of the context if None.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            choice = choose_method(read_classifier(pm.modelcontext(model)), {})
+    except Exception:  # whatever stops the reading, PyMC runs ADVI
+        return
+    _log.warning(
+        "pm.fit without method= runs PyMC's ADVI. pymc_gpep fits this model with %s. method='advi' runs ADVI "
+        "without this line.",
+        choice.arguments,
+    )

@@ -12,12 +12,20 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.improper import LOST, large_offset
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.latent import jitter_of
 from pymc_gpep.user_warnings import warn
 
-__all__ = ["off_symmetry", "warn_of_free_magnitude", "warn_of_jitter", "warn_of_single_class", "warn_of_single_count"]
+__all__ = [
+    "off_symmetry",
+    "warn_of_free_magnitude",
+    "warn_of_jitter",
+    "warn_of_offset",
+    "warn_of_single_class",
+    "warn_of_single_count",
+]
 
 
 def warn_of_single_class(classifier: GPClassifier, labels: NDArray[Any]) -> None:
@@ -167,3 +175,9 @@ def warn_of_jitter(space: Hyperparameters, blocks: InducingBlocks, theta: Array)
                 f"it is meant as noise, give the covariance a term + pm.gp.cov.WhiteNoise({jitter**0.5:.3g}) in its "
                 "place."
             )
+
+
+def warn_of_offset(classifier: GPClassifier) -> None:
+    """Warn of inputs of Gaussian processes that are so far from 0 that distances between them are inaccurate."""
+    if why := large_offset(classifier.processes, LOST):
+        warn(why)

@@ -433,7 +433,7 @@ def test_missing_inputs_are_refused(value):
     X, y = models.data()
     X[3, 1] = value
     model, _ = classifier(X, y, 3, fixed)
-    with model, pytest.raises(ValueError, match=r"The prior covariance must be finite.*missing values in the inputs"):
+    with model, pytest.raises(ValueError, match=r"inputs of .* are not finite in row 3\. Leave such rows out"):
         pm.fit(method="nested_ep", progressbar=False, random_seed=1)
 
 

@@ -144,7 +144,7 @@ def test_shows_progress(bernoulli, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"start": "posterior"}, "start is 'posterior', but must be 'prior' or one of 'nested_ep'"),
+        ({"start": "posterior"}, "start is 'posterior', but must be one of 'prior', 'nested_ep'"),
         ({"runs": 1}, "runs must be at least 2"),
         ({"sweeps": 0}, "sweeps must be at least 1"),
         ({"temperatures": 1}, "temperatures must be at least 2"),

@@ -90,9 +90,9 @@ def test_a_serpentine_goes_everywhere_in_single_steps(shape):
     ("values", "options", "message"),
     [
         ({}, {}, "values is empty"),
-        ({"scale": [1.0]}, {}, "'scale' are no hyperparameters of the model, which are: 'ls', 'eta'"),
+        ({"scale": [1.0]}, {}, "values names 'scale', but the hyperparameters of the model are: 'ls', 'eta'"),
         ({"ls": [1.0]}, {}, "'eta' have no value"),
-        ({"ls": [1.0]}, {"at": {"eta": 1.0, "tau": 2.0}}, "'tau' are no hyperparameters"),
+        ({"ls": [1.0]}, {"at": {"eta": 1.0, "tau": 2.0}}, "values names 'tau', but the hyperparameters"),
         ({"ls": [], "eta": [1.0]}, {}, r"values\['ls'\] must be a vector"),
         ({"ls": [[1.0]], "eta": [1.0]}, {}, r"values\['ls'\] must be a vector"),
         ({"ls": [1.0], "eta": [1.0]}, {"ynew": [1]}, "need Xnew and ynew"),

@@ -139,7 +139,7 @@ def test_a_search_ends_at_a_covariance_though_it_does_not_look_on_the_way():
     assert not posterior(np.array([0.6])).usable
     assert optimum.best.usable
     assert optimum.best.theta[0] <= 0.5 + 1e-5
-    with pytest.raises(ValueError, match=r"cannot start.*Check that the covariance function is one"):
+    with pytest.raises(ValueError, match=r"cannot start.*not positive semi-definite.*check the covariance function"):
         maximise(posterior, np.array([0.6]), 100)
 
 

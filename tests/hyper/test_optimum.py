@@ -1,5 +1,7 @@
 """Where a search begins that has no slope at first, by a log posterior that is made up."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,8 @@ def test_no_slope_at_the_beginning_is_no_maximum():
 
 class Overflowing(Parabola):
     """Of which no value is a number."""
+
+    classifier = SimpleNamespace(integrated=(), processes=())
 
     def __call__(self, theta, start=None):
         return super().__call__(theta, start)._replace(status=NOT_FINITE, log_posterior=np.nan)

@@ -1,5 +1,7 @@
 """Searches from where there is no slope, on log posteriors that are made up: where they end, and what they say."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -17,6 +19,7 @@ class MadeUp:
     """A log posterior by its value and its slopes, which counts how often it is asked."""
 
     name = "made up"
+    classifier = SimpleNamespace(integrated=(), processes=())
 
     def __init__(self, function):
         self.function = function
@@ -33,6 +36,9 @@ class MadeUp:
 
     def check_moments(self, theta):
         pass
+
+    def covariance(self, theta):
+        return np.eye(1)[None], np.zeros(1, int)
 
     def __call__(self, theta, start=None):
         self.calls += 1
@@ -147,7 +153,7 @@ def test_a_slope_that_is_not_finite_is_named(search, only_here, says):
 
 def test_where_nothing_can_be_computed_anywhere_the_reason_is_that():
     made_up = MadeUp(lambda a: (np.nan, (np.nan,)))
-    with pytest.raises(ValueError, match="Check that the covariance function is one"):
+    with pytest.raises(ValueError, match="Check the covariance function, and the matrices"):
         maximise(made_up, np.zeros(1), 20)
 
 

@@ -42,7 +42,7 @@ def test_solutions_and_their_convergence_are_drawn_as_they_are(shared):
 
 
 def test_refuses(shared):
-    with pytest.raises(ValueError, match="of must be"):
+    with pytest.raises(ValueError, match=r"of is .*, but must be 'hyperparameters' or 'sites'"):
         plot_convergence(shared.fit, "site")
     with pytest.raises(TypeError, match=r"must be what pm\.fit returned, not a Solution"):
         plot_convergence(shared.fit.solution)

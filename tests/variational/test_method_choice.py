@@ -1,5 +1,6 @@
 """`pm.fit(method="auto")`: which method a number of rows, functions and bytes leads to."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ from pymc_gpep.likelihoods.ordered.likelihood import OrderedLogitLikelihood
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.variational import method_choice
-from pymc_gpep.variational.method_choice import choose_method
+from pymc_gpep.variational.method_choice import MethodChoice, choose_method
 from tests import models
 
 
@@ -130,3 +131,71 @@ def test_steps_that_the_user_gives_are_said_in_place_of_those_of_the_choice(capl
     with caplog.at_level("INFO", logger="pymc"), models.fixed()[0]:
         pm.fit(3, method="auto", batch_size=7, progressbar=False)
     assert ", 3 steps of 7 rows: " in caplog.text
+
+
+def _unread():
+    with pm.Model() as model:
+        rate = pm.Gamma("rate", 2, 1)
+        pm.Poisson("y", mu=rate, observed=[1, 2, 0])
+    return model
+
+
+def _batches():
+    x, y = np.linspace(-1, 1, 20)[:, None], np.arange(20.0)
+    with pm.Model() as model:
+        some, theirs = pm.Minibatch(x, y, batch_size=5)
+        pm.Normal("y", some @ pm.Normal("b", 0, 1, shape=1), 1.0, observed=theirs, total_size=20)
+    return model
+
+
+class CalledError(Exception):
+    """PyMC's inference was asked for."""
+
+
+@pytest.fixture
+def advi_is_called(monkeypatch):
+    """PyMC's `fit` makes an ADVI, and goes no further."""
+
+    def made(*args, **kwargs):
+        raise CalledError
+
+    monkeypatch.setattr("pymc.variational.inference.ADVI", made)
+
+
+@pytest.mark.usefixtures("advi_is_called")
+@pytest.mark.parametrize("within", [True, False], ids=["in a context", "by name"])
+def test_call_without_a_method_logs_advi_and_the_method_that_fits(within, caplog):
+    model = models.fixed()[0]
+    for calls in (1, 2):
+        with pytest.raises(CalledError), model if within else nullcontext():
+            pm.fit(progressbar=False, **({} if within else {"model": model}))
+        said = [record.message for record in caplog.records if record.name == "pymc"]
+        assert len(said) == calls
+        assert "runs PyMC's ADVI" in said[-1]
+        assert "with method='nested_ep'." in said[-1]
+        assert "\n" not in said[-1]
+
+
+@pytest.mark.usefixtures("advi_is_called")
+@pytest.mark.parametrize("model", [_unread, _batches, pm.Model], ids=["gamma", "batches", "empty"])
+def test_call_without_a_method_logs_nothing_of_an_unread_model(model, caplog):
+    with pytest.raises(CalledError), model():
+        pm.fit(progressbar=False)
+    assert not caplog.records
+
+
+@pytest.mark.usefixtures("advi_is_called")
+def test_call_that_names_advi_logs_nothing(caplog):
+    with pytest.raises(CalledError), models.fixed()[0]:
+        pm.fit(method="advi", progressbar=False)
+    assert not caplog.records
+
+
+def test_call_without_a_method_or_a_model_is_left_to_pymc():
+    with pytest.raises(TypeError, match="model"):
+        pm.fit()
+
+
+def test_arguments_of_a_choice_are_code():
+    choice = MethodChoice("sparse_ep", {"batch_size": 200}, 1000, "")
+    assert choice.arguments == "n=1000, method='sparse_ep', batch_size=200"

@@ -378,7 +378,7 @@ REFUSED = {
     "half an iteration": ({"local_iterations": 2.5}, TypeError, "local_iterations must be a whole number"),
     "unknown": ({"colour": 1}, TypeError, "sparse_ep with batches has no option colour; it has .*, sites, memory"),
     "misspelt": ({"decai": 0.1, "inducin": 4}, TypeError, r"Did you mean 'decay' and 'inducing'\?"),
-    "memory": ({"memory": "perfect"}, ValueError, "memory is 'perfect', but sparse_ep has 'stateless' and 'sites'"),
+    "memory": ({"memory": "perfect"}, ValueError, "memory is 'perfect', but must be 'stateless' or 'sites'"),
     "option of another memory": (
         {"memory": "sites", "local_iterations": 3},
         TypeError,

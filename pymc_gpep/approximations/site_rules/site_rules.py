@@ -3,6 +3,7 @@
 from pymc_gpep.approximations.site_rules.pairs import LatentPairs, Pairs
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import Nested, OneFunctionSite, WholePoint
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.likelihoods.likelihood import Likelihood
 
 __all__ = ["RULES", "RULE_NAMES", "chosen_rule", "site_rule"]
@@ -26,6 +27,7 @@ def site_rule(name: str, likelihood: Likelihood) -> SiteRule:
         known = " and ".join(map(repr, fitting))
         raise ValueError(
             f"sites is {name!r}, but with inducing inputs EP of a {likelihood.name} likelihood has {known}."
+            f"{did_you_mean([name], fitting)}"
         )
     return fitting[name]()
 

@@ -7,6 +7,7 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import qmc
 
+from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.moments.inner_ep import tilted_log_normaliser
 from pymc_gpep.kernels.special.independent_classes import FINE, probabilities_of_independent
@@ -78,8 +79,7 @@ def class_probabilities(
         unnormalised = np.exp(tilted_log_normaliser(mean, cov, _INNER_SWEEPS, _INNER_TOLERANCE))
         total = unnormalised.sum(axis=1, keepdims=True)
         return unnormalised / total, np.abs(total[:, 0] - 1.0)
-    if method != "orthant":
-        raise ValueError(f"method must be 'orthant' or 'inner_ep', but is {method!r}")
+    check_name("method", method, ("orthant", "inner_ep"))
     c = mean.shape[1]
     if c <= 3:
         return _normalised(_FEW_CLASSES[c](mean, cov))

@@ -1,5 +1,6 @@
 """The rules, and which of them is meant."""
 
+from pymc_gpep.argument_types import check_name
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.streaming.rules.one_function import (
     ExpectedLogLogit,
@@ -47,9 +48,6 @@ def rule_for(functional: str, sites: str | None, likelihood: Likelihood) -> Rule
             f"Batches of a {likelihood.name} likelihood cannot be fitted by {_TITLES[functional]}. Take another "
             "method, or leave batch_size out."
         )
-    if sites is not None and sites not in fitting:
-        raise ValueError(
-            f"sites is {sites!r}, but must be {' or '.join(map(repr, names))} for batches of a {likelihood.name} "
-            f"likelihood by {_TITLES[functional]}."
-        )
+    if sites is not None:
+        check_name("sites", sites, names, f" for batches of a {likelihood.name} likelihood by {_TITLES[functional]}")
     return fitting[sites or names[0]].of(likelihood)

@@ -11,14 +11,14 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.errors import StructureError, describe, distribution
 from pymc_gpep.structure.recipes.areas import is_connected, neighbours
-from pymc_gpep.structure.recipes.recipe import is_random, is_read, keeps_gaussian, parameters, recipe
+from pymc_gpep.structure.recipes.recipe import is_random, is_read, keeps_gaussian, parameters, recipe, shape_of
 
 __all__ = ["refuse_false_densities", "why_no_recipe", "why_no_recipes"]
 
 _MIXTURES = {
-    StudentTRV: "pm.Normal(..., sigma=sigma * pt.sqrt(w)) with w = pm.InverseGamma('w', nu / 2, nu / 2)",
-    CauchyRV: "pm.Normal(..., sigma=beta * pt.sqrt(w)) with w = pm.InverseGamma('w', 0.5, 0.5)",
-    LaplaceRV: "pm.Normal(..., sigma=b * pt.sqrt(2 * w)) with w = pm.Exponential('w', 1)",
+    StudentTRV: "pm.Normal(..., sigma=sigma * pt.sqrt(w)) with w = pm.InverseGamma('w', nu / 2, nu / 2{shape})",
+    CauchyRV: "pm.Normal(..., sigma=beta * pt.sqrt(w)) with w = pm.InverseGamma('w', 0.5, 0.5{shape})",
+    LaplaceRV: "pm.Normal(..., sigma=b * pt.sqrt(2 * w)) with w = pm.Exponential('w', 1{shape})",
     MvStudentTRV: "pm.MvNormal(..., cov=w * scale) with w = pm.InverseGamma('w', nu / 2, nu / 2)",
 }
 """The same priors as normals with a scale of their own, which is a hyperparameter."""
@@ -45,7 +45,10 @@ def why_no_recipe(variable: TensorVariable, model: pm.Model) -> str:
     if isinstance(op, FlatRV):
         return f"{name} has no density to integrate it by: give it pm.Normal({variable.name!r}, 0, s) with a large s."
     if type(op) in _MIXTURES:
-        return f"{name} is not Gaussian, and stays a hyperparameter: the same prior is {_MIXTURES[type(op)]}."
+        # A scale for each entry: one for all of them would be another prior.
+        shape = shape_of(variable)
+        mixture = _MIXTURES[type(op)].format(shape=f", shape={shape if len(shape) > 1 else shape[0]}" if shape else "")
+        return f"{name} is not Gaussian, and stays a hyperparameter: the same prior is {mixture}."
     if not is_read(variable):
         return ""
     if not keeps_gaussian(variable, model):

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -42,6 +43,7 @@ from pymc_gpep.structure.univariate.row_cut import RowsMixedError
 
 __all__ = ["ANY_UNIVARIATE", "UnivariateLikelihood"]
 
+_MOST_KEPT = 2  # variables that a message lets stay hyperparameters
 _PLACES = np.array([0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0])  # latent values at which an observation is looked at
 
 
@@ -109,9 +111,10 @@ class UnivariateLikelihood(OneFunction):
             return None
         argument = argument_of_variable(variable, latents)
         if argument is None:
+            kept = _in_the_way(variable, latents)
             return (
                 f"{name} has no single argument: its Gaussian variables reach it in several places, or by no affine "
-                "function. Name those that are to stay hyperparameters, hyperparameters=[...]."
+                f"function.{f' Let some stay hyperparameters: pm.fit(..., hyperparameters={kept}).' if kept else ''}"
             )
         try:
             row_graph(variable, argument.variable)
@@ -271,6 +274,16 @@ class _Computations:
 def _depends_on_draws(part: TensorVariable) -> bool:
     """Whether a variable depends on random ones."""
     return any(isinstance(cast(Variable, each).type, RandomType) for each in ancestors([part]))
+
+
+def _in_the_way(variable: TensorVariable, latents: Collection[Variable]) -> list[str]:
+    """Return names of few variables without which another one is the argument of a random variable; empty without."""
+    behind = [each for each in ancestors(variable.owner.inputs) if each in set(latents)]
+    for count in range(1, min(len(behind), _MOST_KEPT + 1)):
+        for kept in combinations(behind, count):
+            if argument_of_variable(variable, set(behind).difference(kept)) is not None:
+                return [str(each.name) for each in kept]
+    return []
 
 
 ANY_UNIVARIATE = UnivariateLikelihood()

@@ -50,7 +50,7 @@ class ActiveRows(Plan):
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
         """See `Plan`."""
         made = with_options(ACTIVE_METHODS[method], options, self.besides(), others)
-        check_fits(method, made.approximates, classifier.likelihood_model)
+        check_fits(method, made.approximates, classifier.likelihood_model, classifier.singular)
         return made.named(classifier.likelihood_model)
 
     def check(self, given: FitTask) -> None:

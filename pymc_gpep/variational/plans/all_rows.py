@@ -30,7 +30,7 @@ class AllRows(Plan):
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
         """See `Plan`."""
-        return approximator(method, classifier.likelihood_model, options, self.besides(), others)
+        return approximator(method, classifier.likelihood_model, options, self.besides(), others, classifier.singular)
 
     def check(self, given: FitTask) -> None:
         """See `Plan`."""

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pymc_gpep.approximations.limits import did_you_mean
 from pymc_gpep.approximations.methods import check_fits
 from pymc_gpep.approximations.site_rules.whole_point import Nested
 from pymc_gpep.approximations.sparse_ep import SparseEP
-from pymc_gpep.argument_types import check_number, check_switches, check_whole, plain
+from pymc_gpep.argument_types import check_name, check_number, check_switches, check_whole, did_you_mean, plain
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper.ends import ran_away
@@ -150,8 +149,8 @@ class ByBatches(Plan):
     def _memory(self, method: str, options: Mapping[str, Any]) -> Memory:
         """Return what remembers rows between batches, with its options."""
         memories = {each.name: each for each in STREAMING_METHODS[method]}
-        if self.memory is not None and self.memory not in memories:
-            raise ValueError(f"memory is {self.memory!r}, but {method} has {' and '.join(map(repr, memories))}.")
+        if self.memory is not None:
+            check_name("memory", self.memory, memories, f" for {method}")
         chosen = memories[self.memory] if self.memory else STREAMING_METHODS[method][0]
         known = [each.name for each in fields(chosen)]
         if unknown := sorted(set(options) - set(known)):
@@ -168,7 +167,8 @@ class ByBatches(Plan):
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
         """See `Plan`: what remembers rows between batches."""
         memory = self._memory(method, options)
-        check_fits(method, lambda each: any(rule.fits(each) for rule in RULES), classifier.likelihood_model)
+        likelihood = classifier.likelihood_model
+        check_fits(method, lambda each: any(rule.fits(each) for rule in RULES), likelihood, classifier.singular)
         return memory
 
     def read(self, classifier: GPClassifier) -> GPClassifier:

@@ -7,7 +7,7 @@ import pymc as pm
 
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS, check_fits, with_options
 from pymc_gpep.approximations.sparse import Number
-from pymc_gpep.argument_types import check_switches
+from pymc_gpep.argument_types import check_name, check_switches
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.inner_updates import Direction, OptimiserSteps, SignedSteps, climb
@@ -70,8 +70,7 @@ class InducingInputs(Plan):
 
     def __post_init__(self) -> None:
         check_switches(learn_inducing=self.learn_inducing, shared_inducing=self.shared_inducing)
-        if self.update not in _UPDATES:
-            raise ValueError(f"update is {self.update!r}, but must be {' or '.join(map(repr, _UPDATES))}.")
+        check_name("update", self.update, _UPDATES)
         if self.client is not None and self.update == "inner":
             raise NotImplementedError('update="inner" is not there with client=... yet. Leave one of them out.')
 
@@ -88,7 +87,7 @@ class InducingInputs(Plan):
             )
         with_batches = [*others, "batch_size", "warmup", "decay"] if method in STREAMING_METHODS else others
         made = with_options(kind, options, self.besides(), with_batches)
-        check_fits(method, kind.approximates, classifier.likelihood_model)
+        check_fits(method, kind.approximates, classifier.likelihood_model, classifier.singular)
         made.named(classifier.likelihood_model, classifier.n_functions, 1)
         return made
 

@@ -7,6 +7,7 @@ import numpy as np
 from pymc_gpep.approximations.projected_sites import projected_sites
 from pymc_gpep.approximations.selection.average_log_density import has_averages
 from pymc_gpep.approximations.selection.site_rules.row_site_rule import SEPARATE, Matched, RowSiteRule, SeenRows, Told
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.moments.coupled_sites import site_parameters
@@ -239,4 +240,7 @@ def selection_rule(name: str | None, likelihood: Likelihood) -> RowSiteRule:
     known = " or ".join(f"sites={rule.name!r}" for rule in fitting)
     what = "sites" if name is None else f"{name!r} sites"
     instead = f"there is {known}" if known else f"take another method, such as {likelihood.method!r}"
-    raise ValueError(f"Rows of a {likelihood.name} likelihood have no {what} by which they could be chosen; {instead}.")
+    meant = did_you_mean([name], [rule.name for rule in fitting])
+    raise ValueError(
+        f"Rows of a {likelihood.name} likelihood have no {what} by which they could be chosen; {instead}.{meant}"
+    )
