@@ -93,7 +93,7 @@ def log_loss(split: tuple[np.ndarray, ...], kind: str) -> float:
         ls, eta = pm.LogNormal("ls", 0.5 * np.log(columns), 1.0), pm.HalfNormal("eta", 5.0)
         gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(columns, ls=ls))
         gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=c).T, observed=y)
-        fit = pm.fit(progressbar=False, **options)
+        fit = pm.fit(hyper="map", progressbar=False, **options)
     return float(-scores(fit.predict(Xnew, covariances=False)["p"].values, ynew)["log_p"].mean())
 
 

@@ -46,9 +46,9 @@ def ours(X: np.ndarray, y: np.ndarray, method: str, priors: bool) -> dict[str, A
             pm.Categorical("y", logit_p=f.T, observed=y)
         else:
             gpep.MultinomialProbit("y", f.T, observed=y)
-        pm.fit(1, method=method, progressbar=False)  # so that everything is compiled and on disk
+        pm.fit(1, method=method, hyper="map", progressbar=False)  # so that everything is compiled and on disk
         began = time.perf_counter()
-        fit = pm.fit(method=method, progressbar=False)
+        fit = pm.fit(method=method, hyper="map", progressbar=False)
         whole = time.perf_counter() - began
     log_posterior = Counted(fit.classifier, fit.log_posterior.approximator)
     theta = log_posterior.space.initial_point()

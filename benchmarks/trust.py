@@ -102,7 +102,7 @@ def trust(problems: tuple, methods: tuple, steps: int) -> Table:
         exact: dict[bool, Array] = {}
         for method, softmax in methods:
             with model_of(X, y, variance, lengthscale, softmax):
-                fit = pm.fit(method=method, progressbar=False, random_seed=1)
+                fit = pm.fit(method=method, hyper="map", progressbar=False, random_seed=1)
             posterior, solution = fit.solution.posterior, fit.solution
             if softmax not in exact:
                 draws = slices(posterior, solution.likelihood, solution.labels, steps=steps, burn=steps // 10)

@@ -68,7 +68,7 @@ def learned(data: str, name: str, learn_from: int) -> Arrays:
     """The maximum of nested EP's posterior of both, on some of the rows."""
     part = subset(load(data, name, None), learn_from, 1)
     model, _ = classifier(part, ard=False)
-    fit = pm.fit(method="nested_ep", model=model, progressbar=False)
+    fit = pm.fit(method="nested_ep", model=model, hyper="map", progressbar=False)
     return {"hyper": np.log([fit.hyperparameters[key].item() for key in ("magnitude", "length_scale")])}
 
 

@@ -61,7 +61,7 @@ def fit_and_predict(seed: int, method: str, rows: int, test: int, active: int) -
     if options["method"] == "ivm":
         options["active"] = active
     with threadpool_limits(1):
-        fit = pm.fit(model=model, random_seed=seed, progressbar=False, **options)
+        fit = pm.fit(model=model, hyper="map", random_seed=seed, progressbar=False, **options)
         p = fit.predict(gp, split.Xnew)["p"].values
     values = [*fit.hyperparameters["ls"].values, float(fit.hyperparameters["eta"])]
     density = np.log(p[np.arange(len(p)), split.ynew])

@@ -97,7 +97,7 @@ def _at_maximum(split: Split, method: str, ard: bool) -> Learned:
     """Relevances and magnitude at the maximum of a method's evidence and the priors of `benchmarks.paper`."""
     model, _ = classifier(split, ard)
     with threadpool_limits(1):
-        fit = pm.fit(method=method, model=model, progressbar=False)
+        fit = pm.fit(method=method, model=model, hyper="map", progressbar=False)
     lengths = np.broadcast_to(fit.hyperparameters["length_scale"].values, split.X.shape[1])
     return Learned(
         0.5 / lengths**2, fit.log_evidence, len(fit.hist), np.nan, float(fit.hyperparameters["magnitude"].item())

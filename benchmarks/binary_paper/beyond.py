@@ -54,7 +54,7 @@ def fit(data: str, name: str, number: int, likelihood: str, method: str, size: l
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a fit says of itself is reported
         few, _ = classifier(subset(split, WARM, WARM), likelihood)
-        pm.fit(method=METHODS[method], model=few, progressbar=False)
+        pm.fit(method=METHODS[method], model=few, hyper="map", progressbar=False)
         model, gp = classifier(split, likelihood)
         for treatment in TREATMENTS:
             began = time.process_time()

@@ -63,7 +63,7 @@ def approximate(
     if checkpoint is not None:
         start = dict(np.load(checkpoint)) if checkpoint.exists() else {}
         callbacks = [lambda approximation, *_: keep_hyperparameters(approximation, checkpoint)]
-    fit = pm.fit(method=METHODS[method], model=model, start=start, callbacks=callbacks, progressbar=False)
+    fit = pm.fit(method=METHODS[method], model=model, hyper="map", start=start, callbacks=callbacks, progressbar=False)
     points = np.array_split(np.arange(len(split.ynew)), parts)[part]
     how = {"correction": "tk"} if method == "LA-TKP" else {}
     return {

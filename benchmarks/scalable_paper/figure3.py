@@ -83,7 +83,7 @@ def place(method: str, inducing: int, points: int, iterations: int) -> dict[str,
         if method == FULL:
             model, gp = known_model(X, y, step=False)
             with model:
-                fit = pm.fit(method="nested_ep", progressbar=False)
+                fit = pm.fit(method="nested_ep", hyper="map", progressbar=False)
             # A fit of all rows wants the process itself.
             p = fit.predict(gp, grid())["p"].values
             return {"labels": p.argmax(axis=1), "message": str(fit)}

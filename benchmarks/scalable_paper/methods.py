@@ -23,7 +23,7 @@ Array = np.ndarray
 def by_pymc(model: pm.Model, n: int, **options: Any) -> Any:
     """Fit a model."""
     with model:
-        return pm.fit(n, progressbar=False, **options)
+        return pm.fit(n, hyper="map", progressbar=False, **options)
 
 
 def as_they_are(X: Array, y: Array) -> tuple[Array, Array]:

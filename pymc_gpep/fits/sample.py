@@ -230,7 +230,7 @@ def _tell_of_points(fit: Fitted) -> None:
     if names and len(fit.hyper_posterior) == 1 and not fit._told:
         _log.info(
             "Hyperparameters stay at their maximum: draws of %s are all the same, and traces of them flat lines. "
-            "pm.fit(..., hyper='ccd') integrates over them.",
+            "pm.fit(..., hyper='adaptive') integrates over them.",
             names,
         )
     fit._told = True

@@ -84,7 +84,9 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
             (model, gp), given = recipe.build(), dict(self.fit_options or {})
             choice = self._choice(model, given, len(y))
             seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
-            options = {"hyper": self.hyper, **choice.options} | ({} if choice.n is None else {"n": choice.n}) | given
+            options = (
+                {"hyper": self.hyper or "map", **choice.options} | ({} if choice.n is None else {"n": choice.n}) | given
+            )
             long = choice.method in METHODS and len(y) >= 2 * _SOME
             if long and not callable(self.kernel) and "start" not in options:
                 options["start"] = _fit_of_some(recipe, choice.method, seed)

@@ -44,7 +44,7 @@ from pymc_gpep.variational.plans.plans import PLANS, plan_for
 __all__ = ["GPInference", "taken"]
 
 _log = logging.getLogger(__name__)
-_MOST_OF_PROCESSES = 0  # hyperparameters of Gaussian processes alone that are integrated over by default
+_MOST_OF_PROCESSES = 4  # hyperparameters of Gaussian processes alone that are integrated over by default
 _WORK = 2e8  # numbers c n³ of their algebra, up to which a fit takes seconds
 _AGAIN = 2  # searches that begin at a node of the integral
 _ABOVE = 0.5  # log posterior by which such a node is above the end of the search before
@@ -85,7 +85,8 @@ class GPInference(Inference):
         `pymc_gpep.rows.open_rows.open_rows`.
     hyper : {"map", "adaptive", "laplace", "grid", "ccd", "importance", "mean_field", "nuts"}, optional
         Treatment of the hyperparameters once their maximum is found. The default is `"adaptive"` for sums of effects,
-        also in means of processes, with up to fifteen hyperparameters. Otherwise it is `"map"`, which keeps
+        also in means of processes, with up to fifteen hyperparameters. So it is for Gaussian processes alone with up
+        to four, if the fit takes seconds by a method on all rows together. Otherwise it is `"map"`, which keeps
         hyperparameters at the maximum. The others integrate over them, with inducing inputs and active rows held.
         `"adaptive"` interpolates the log posterior, and evaluates it again until the interpolant is accurate.
         `"laplace"` takes points from the Gaussian at the maximum.
@@ -408,7 +409,7 @@ def _why_maximum(space: Hyperparameters, by_steps: bool, *, asked: bool) -> str:
     if by_steps:
         return "the default of batches is hyper='map'"
     if not space.classifier.effects:
-        return "the default of Gaussian processes is hyper='map'"
+        return f"the default of {space.size} hyperparameters of a Gaussian process of so many rows is hyper='map'"
     return f"the default for {space.size} hyperparameters is hyper='map'"
 
 

@@ -50,7 +50,7 @@ def warn_of_joint_maximum(fit: Fit) -> None:
     names = [str(rv.name) for rv in poor]
     ways = as_it_is(classifier.model)
     if fit.converged and space.size <= _FEW:
-        ways = f"pm.fit(..., hyper='ccd') integrates over {it}. {ways}"
+        ways = f"pm.fit(..., hyper='adaptive') integrates over {it}. {ways}"
     whys: dict[str, str] = {}
     for rv in poor:
         own = classifier.reasons.get(str(rv.name)) or why_no_recipe(rv, classifier.model)
