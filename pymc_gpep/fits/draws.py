@@ -63,8 +63,11 @@ def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
     """Draws (draws, ...) of all value variables, and of latent values that are deterministic, by name."""
     hyper = fit.hyper_posterior
     values: dict[str, Array] = {}
-    for rows, theta, solution in hyper.drawn(draws, rng):
-        for name, drawn in Conditional(hyper.log_posterior, theta, solution).draw(rows.size, rng).items():
+    for rows, theta, solution, own in hyper.drawn(draws, rng):
+        found = Conditional(hyper.log_posterior, theta, solution).draw(rows.size, rng)
+        points = [hyper.log_posterior.point(each) for each in own]
+        found |= {name: np.array([point[name] for point in points]) for name in points[0]}
+        for name, drawn in found.items():
             values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
     return values
 

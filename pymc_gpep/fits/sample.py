@@ -251,14 +251,14 @@ def _draw_functions(
     """
     log_posterior = hyper.log_posterior
     thetas, found, z = np.empty((draws, log_posterior.space.size)), np.empty(0), np.empty(0)
-    for rows, theta, solution in hyper.drawn(draws, rng):
+    for rows, theta, solution, at in hyper.drawn(draws, rng):
         functions = log_posterior.latent(theta, solution, gps)
         if not found.size:
             m = functions.n_points if inputs is None else len(inputs)
             _check_memory(draws, functions.n_functions, m)
             found = np.empty((draws, functions.n_functions, m))
             z = np.empty_like(found) if normals else z
-        thetas[rows] = log_posterior.theta(theta)
+        thetas[rows] = at[:, : thetas.shape[1]]
         (own,) = rng.spawn(1)  # the draws at one θ do not depend on how many rows were asked for
         for some, drawn in functions.draw_at(own, rows.size, inputs):
             found[rows[:, None], :, np.arange(some.start, some.stop)] = drawn.transpose(0, 2, 1)

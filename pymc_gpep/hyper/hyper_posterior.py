@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 from pymc.blocking import PointType
+from scipy.spatial import cKDTree
 
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
@@ -19,6 +20,7 @@ __all__ = ["HyperPosterior"]
 
 
 _TOGETHER = 16  # solutions that do not wait for each other
+_NEAR = 3  # hyperparameters up to which a draw is near another one
 _SOLVES = 400  # solutions that draws are made of, at most
 _WORK = 200_000_000  # numbers in the matrices of all of them
 _BITS = 62  # of a place on a curve through the density
@@ -141,31 +143,46 @@ class HyperPosterior:
             return self.theta[:, : self.log_posterior.space.size], self.weights
         return self.density, np.full(len(self.density), 1.0 / len(self.density))
 
-    def drawn(self, draws: int, rng: np.random.Generator) -> Iterator[tuple[NDArray[np.int64], Array, Any]]:
-        """Draw θ; yield which of the draws have one θ (k,), that θ, and a solution of the latent values.
+    def drawn(self, draws: int, rng: np.random.Generator) -> Iterator[tuple[NDArray[np.int64], Array, Any, Array]]:
+        """Draw θ; yield numbers of draws (k,), a θ near them with the solution there, and their own θ (k, d).
 
-        Draws from a density have the solution at their own θ, of which there are as many as a fixed amount of work
-        allows. Each of these then has the same number of draws, give or take one. Without a density, and where there is
-        no joint posterior of all rows, θ is that of a node, drawn by its weight.
+        The solution at a draw from a density is the one at its own θ, or at the nearest of as many draws as a fixed
+        amount of work allows. Of more than three hyperparameters the nearest is too far: each θ that is solved for has
+        the same number of draws then, give or take one. Without a density, and where there is no joint posterior of all
+        rows, θ is that of a node, drawn by its weight.
         """
         if self.density is None or not self.log_posterior.joint:
             chosen = rng.choice(len(self), size=draws, p=self.weights)
             for s in np.unique(chosen):
-                yield np.flatnonzero(chosen == s), self.nodes[s].theta, self.solution(s)
+                rows, theta = np.flatnonzero(chosen == s), self.nodes[s].theta
+                yield rows, theta, self.solution(s), np.tile(theta, (len(rows), 1))
             return
         limit = max(len(self), min(_SOLVES, _WORK // max(self.log_posterior.entries, 1)))
-        count = min(draws, limit, len(self.density))
-        thetas = _stratified(self.density, count, rng)
-        place = rng.permutation(draws) % count
+        count, d = min(draws, limit, len(self.density)), self.density.shape[1]
+        if d <= _NEAR and count < draws:
+            repeats = -(-draws // len(self.density))
+            own = np.concatenate(
+                [_stratified(self.density, min(draws, len(self.density)), rng) for _ in range(repeats)]
+            )
+            own = own[rng.permutation(len(own))[:draws]]
+            thetas = _stratified(own, count, rng)
+            place = cKDTree(thetas / self._spread).query(own / self._spread)[1]
+        else:
+            thetas = _stratified(self.density, count, rng)
+            place = rng.permutation(draws) % count
+            own = thetas[place]
         near = self._neighbours()
         for first in range(0, count, _TOGETHER):
             some = thetas[first : first + _TOGETHER]
             found = self.log_posterior.solve_each(self._near(theta, near) for theta in some)
             for s, (theta, solution) in enumerate(zip(some, found, strict=True), first):
+                rows = np.flatnonzero(place == s)
+                if not rows.size:
+                    continue
                 if not solution.converged:
                     closest = int(np.argmin((((self.theta - theta) / self._spread) ** 2).sum(axis=1)))
                     theta, solution = self.nodes[closest].theta, self.solution(closest)
-                yield np.flatnonzero(place == s), theta, solution
+                yield rows, theta, solution, own[rows]
 
     @property
     def _spread(self) -> Array:
