@@ -157,7 +157,8 @@ def hyperparameter_draws(result: Result, name: str) -> xr.DataArray:
     if not isinstance(result, xr.DataTree):
         known = result.nodes
         if name in known:
-            return known[name].rename(node="sample")
+            weights = ("sample", result.hyper_posterior.weights)
+            return known[name].rename(node="sample").assign_coords(weight=weights)
     else:
         known = result["posterior"].to_dataset()
         if name in known:

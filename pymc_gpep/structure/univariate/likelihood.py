@@ -44,6 +44,7 @@ from pymc_gpep.structure.univariate.row_cut import RowsMixedError
 __all__ = ["ANY_UNIVARIATE", "UnivariateLikelihood"]
 
 _MOST_KEPT = 2  # variables that a message lets stay hyperparameters
+_TOGETHER = 4096  # Rows whose moments are averaged at a time where there are formulas.
 _PLACES = np.array([0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0])  # latent values at which an observation is looked at
 
 
@@ -203,7 +204,8 @@ class UnivariateLikelihood(OneFunction):
 
             return by_density(log_density, f)
 
-        return average_moments(moments, mean[:, 0], np.sqrt(cov[:, 0, 0]))
+        together = {"together": _TOGETHER} if formulas else {}
+        return average_moments(moments, mean[:, 0], np.sqrt(cov[:, 0, 0]), **together)
 
     def scores(self, observed: Observed, p: Array, moments: Array | None) -> dict[str, Array]:
         """The squared error of the predictive mean."""

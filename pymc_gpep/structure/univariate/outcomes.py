@@ -28,17 +28,19 @@ _NORMALISED = 1e-4  # error of ∫ p dy
 _HEAVY = 8.0  # Largest exponent of a tail that is added, of a probability to exceed y that falls as y to it.
 _SLOWEST = 0.01  # Excess of that exponent over the power of a moment, below which the moment is infinite.
 _REACH, _FAR = 9.0, 45.0  # Standard deviations of a latent value: a range at first, and the widest one.
-_STEP = 0.5  # Distance of latent values in standard deviations, at first.
+_STEP = 1.0  # Distance of latent values in standard deviations, at first.
 _FINEST = 0.02
 _AGREE = 1e-6  # Largest relative change of an average that is kept.
 _TINY = 1e-14  # Share of an average at an end of the range that counts as zero.
 _UNSEEN = 1e-6  # Largest share of an average that may come from latent values whose moments were not computed.
 _STRAIGHT = 1e-5  # Change of the slope of the logarithm of a moment below which the logarithm is straight.
 _HUGE = 690.0  # Logarithm of a moment, beside which an infinite one is an overflow.
-_ROWS = 64  # Rows that are averaged at a time, to save memory.
+_ROWS = 64  # Rows of a density without formulas that are averaged at a time, to save memory.
 
 
-def average_moments(moments: Callable[[Array, NDArray[np.intp]], Array], mean: Array, sd: Array) -> Array:
+def average_moments(
+    moments: Callable[[Array, NDArray[np.intp]], Array], mean: Array, sd: Array, together: int = _ROWS
+) -> Array:
     """Return the mean of an observation, and of its square, (2, m), averaged over normal latent values.
 
     The average is a sum over latent values at equal steps, which converges fast. A moment that is not a number at a
@@ -51,10 +53,12 @@ def average_moments(moments: Callable[[Array, NDArray[np.intp]], Array], mean: A
         Moments (2, k) given latent values (k,) of rows with these numbers (k,).
     mean, sd : array (m,)
         Means and standard deviations of the latent values.
+    together : int
+        Number of rows that are averaged at a time, to save memory.
     """
     out = np.full((2, len(mean)), np.nan)
-    for begin in range(0, len(mean), _ROWS):
-        rows = np.arange(begin, min(begin + _ROWS, len(mean)))
+    for begin in range(0, len(mean), together):
+        rows = np.arange(begin, min(begin + together, len(mean)))
         point = sd[rows] == 0.0
         if point.any():
             out[:, rows[point]] = moments(mean[rows[point]], rows[point])
