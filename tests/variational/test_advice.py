@@ -188,7 +188,9 @@ FITS = {
         fitted(effects, "ep", max_iterations=1), "Raise max_iterations", fitted(effects, "ep", max_iterations=100)
     ),
     "iterations of the search": Advice(
-        fitted(effects, "laplace", n=1, hyper="map"), "REACHED LIMIT", fitted(effects, "laplace", n=50, hyper="map")
+        fitted(effects, "laplace", n=1, hyper="map"),
+        "REACHED LIMIT|limit of n=1",
+        fitted(effects, "laplace", n=50, hyper="map"),
     ),
     "no curvature": Advice(
         fitted(lambda: open_end(pm.Flat), hyper="ccd"),
