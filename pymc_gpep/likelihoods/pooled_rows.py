@@ -169,8 +169,13 @@ _POOLS: dict[type[Likelihood], Callable[[Likelihood, Rows], tuple[GroupedLikelih
 }
 
 
-def products(likelihood: Likelihood, rows: Rows) -> GroupedLikelihood:
-    """Return the likelihood of groups of rows with its parameters, where those of rows are arrays."""
+def products(likelihood: Likelihood, rows: Rows) -> GroupedLikelihood | None:
+    """Return the likelihood of groups of rows with its parameters, where those of rows are arrays.
+
+    None for rows of several observed variables.
+    """
+    if isinstance(likelihood, StackedLikelihood):
+        return None
     own, factors = _products(likelihood, rows)
     return own.given(factors.numbers(own.count))
 

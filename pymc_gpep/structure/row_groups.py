@@ -20,7 +20,6 @@ from pymc_gpep.array_types import Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.likelihoods.pooled_rows import Grouped, Rows, grouped_rows, products
-from pymc_gpep.likelihoods.stacked import StackedLikelihood
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent_sum import LatentSum
@@ -84,11 +83,10 @@ class RowGroups:
         """
         own = likelihood.at(rows)
         known = own.parameters if own.has_parameters else np.zeros((0, len(rows)))
-        if briefly and not isinstance(likelihood, StackedLikelihood):
-            plain = Rows(of, y[rows], self.alike[rows], lambda at: cast(TensorVariable, known[:, at]))
-            return products(own, plain), np.zeros(plain.n_groups)
-        given = Rows(of, y[rows], self.alike[rows], lambda at: pt.constant(known[:, at]))
-        found = grouped_rows(own, given)
+        plain = Rows(of, y[rows], self.alike[rows], lambda at: cast(TensorVariable, known[:, at]))
+        if briefly and (made := products(own, plain)) is not None:
+            return made, np.zeros(plain.n_groups)
+        found = grouped_rows(own, plain._replace(parameters=lambda at: pt.constant(known[:, at])))
         (parameters,) = evaluate([found.parameters])
         return found.likelihood.given(parameters), found.labels
 
