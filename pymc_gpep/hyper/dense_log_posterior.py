@@ -321,6 +321,8 @@ class DenseLogPosterior(LogPosterior):
 
     def _solve(self, moments: Moments, start: Array | None) -> Solution:
         k, mean, labels, likelihood = moments
+        if start is not None and start.size != self._cold.size:  # of a file that had a point for each row
+            start = None
         return self.approximator.solve_near(k, mean, labels, start, likelihood=likelihood, prior_type=self._prior_type)
 
 

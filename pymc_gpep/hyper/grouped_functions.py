@@ -84,10 +84,10 @@ class GroupedFunctions(DenseFunctions):
         f, z = self._drawn(rng, count)
         return f[..., self._groups.of], z
 
-    def _parts(self, rows: NDArray[np.int64], of: NDArray[np.int64]) -> tuple[Likelihood, Array]:
+    def _parts(self, rows: NDArray[np.int64], of: NDArray[np.int64], briefly: bool = False) -> tuple[Likelihood, Array]:
         """Return the likelihood of some rows in groups, and observations of these."""
         y, likelihood = self._rows
-        return self._groups.likelihood_of(likelihood, y, rows, of)
+        return self._groups.likelihood_of(likelihood, y, rows, of, briefly)
 
     def left_out(self) -> Iterator[LeftOut]:
         """See `LatentFunctions`: a row given the others has the cavity of its group times their densities."""
@@ -153,16 +153,15 @@ class GroupedFunctions(DenseFunctions):
         found = super().group(places)
         members = np.flatnonzero(np.isin(self._groups.of, places))
         rest = np.setdiff1d(members, rows)
-        found = found._replace(own=self._labelled(rows, places)[1])
         if not rest.size:
             return found
         left, others = self._labelled(rest, places)
-        return found._replace(others=(self._labelled(members, places)[1], left, others))
+        return found._replace(own=self._labelled(rows, places)[1], others=(found.own, left, others))
 
     def _labelled(self, rows: NDArray[np.intp], groups: NDArray[np.intp]) -> tuple[NDArray[np.intp], Labelled]:
         """Return places among some groups of those that rows are in, and what was observed at the rows."""
         places, of = np.unique(np.searchsorted(groups, self._groups.of[rows]), return_inverse=True)
-        return places, Labelled(*self._parts(rows, of))
+        return places, Labelled(*self._parts(rows, of, briefly=True))
 
 
 def _averages(likelihood: Likelihood, labels: Observed, mean: Array, variance: Array) -> Array:

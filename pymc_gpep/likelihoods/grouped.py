@@ -68,6 +68,20 @@ class Factors(NamedTuple):
         weights[place, self.of] = self.weights
         return found, weights
 
+    def numbers(self, count: int) -> Array:
+        """Return what `together` does, of factors as arrays."""
+        table, weights = self.table()
+        s, g = table.shape
+        own = np.concatenate(
+            [
+                weights[:, None],
+                np.asarray(self.y, np.float64)[table][:, None],
+                self.parameters[:, table].swapaxes(0, 1),
+            ],
+            axis=1,
+        )
+        return np.concatenate([self.constant[None], own.reshape(s * (2 + count), g)])
+
     def together(self, count: int) -> TensorVariable:
         """Return c, and weight, observation and p = `count` parameters of each factor of a group, (1 + s(2 + p), g)."""
         table, weights = self.table()

@@ -26,7 +26,7 @@ from pymc_gpep.likelihoods.numbers.location_scale import LogNormalLikelihood, No
 from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
 from pymc_gpep.likelihoods.stacked import StackedLikelihood
 
-__all__ = ["Grouped", "Rows", "grouped_rows", "pooled"]
+__all__ = ["Grouped", "Rows", "grouped_rows", "pooled", "products"]
 
 
 class Rows(NamedTuple):
@@ -167,6 +167,17 @@ _POOLS: dict[type[Likelihood], Callable[[Likelihood, Rows], tuple[GroupedLikelih
     NormalLikelihood: _normal,
     LogNormalLikelihood: _normal,
 }
+
+
+def products(likelihood: Likelihood, rows: Rows) -> GroupedLikelihood | None:
+    """Return the likelihood of groups of rows with its parameters, where those of rows are arrays.
+
+    None for rows of several observed variables.
+    """
+    if isinstance(likelihood, StackedLikelihood):
+        return None
+    own, factors = _products(likelihood, rows)
+    return own.given(factors.numbers(own.count))
 
 
 class Grouped(NamedTuple):

@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
-from pymc_gpep.likelihoods.pooled_rows import Grouped, Rows, grouped_rows
+from pymc_gpep.likelihoods.pooled_rows import Grouped, Rows, grouped_rows, products
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.latent_sum import LatentSum
@@ -59,7 +59,12 @@ class RowGroups:
     points: Grouped
 
     def likelihood_of(
-        self, likelihood: Likelihood, y: Observed, rows: NDArray[np.int64], of: NDArray[np.int64]
+        self,
+        likelihood: Likelihood,
+        y: Observed,
+        rows: NDArray[np.int64],
+        of: NDArray[np.int64],
+        briefly: bool = False,
     ) -> tuple[Likelihood, NDArray[np.float64]]:
         """Return the likelihood of other groups with its parameters, and their observations.
 
@@ -73,11 +78,15 @@ class RowGroups:
             The rows of these groups; one may be in several.
         of : array (m,)
             The groups that they are in, each with one row at least.
+        briefly : bool
+            Whether the likelihood is for few evaluations, which sufficient statistics are not worth.
         """
         own = likelihood.at(rows)
         known = own.parameters if own.has_parameters else np.zeros((0, len(rows)))
-        given = Rows(of, y[rows], self.alike[rows], lambda at: pt.constant(known[:, at]))
-        found = grouped_rows(own, given)
+        plain = Rows(of, y[rows], self.alike[rows], lambda at: cast(TensorVariable, known[:, at]))
+        if briefly and (made := products(own, plain)) is not None:
+            return made, np.zeros(plain.n_groups)
+        found = grouped_rows(own, plain._replace(parameters=lambda at: pt.constant(known[:, at])))
         (parameters,) = evaluate([found.parameters])
         return found.likelihood.given(parameters), found.labels
 

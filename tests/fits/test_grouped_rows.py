@@ -6,7 +6,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from scipy.special import expit, log_ndtr, logsumexp
+from scipy.special import expit, log_ndtr, logsumexp, ndtr
 
 import pymc_gpep as gpep
 
@@ -170,3 +170,24 @@ def test_ep_of_48_tanks_with_a_common_level_matches_quadrature():
     mean = np.exp(joint - evidence) @ levels
     assert fit.log_evidence == pytest.approx(evidence, abs=3e-4)
     assert fit.effects("level")["level"].sel(moment="mean").item() == pytest.approx(mean, abs=3e-4)
+
+
+def test_normal_rows_have_the_evidence_and_left_out_rows_of_dense_algebra():
+    rng = np.random.default_rng(5)
+    group, x = rng.integers(0, 4, 40), rng.integers(0, 2, 40).astype(float)
+    sigma = np.where(np.arange(40) % 3 == 0, 1.5, 0.7)
+    y = rng.normal(size=40) + group
+    with pm.Model():
+        eta = pm.Normal("u", 0.0, 1.3, shape=4)[group] + pm.Normal("b") * x
+        pm.Normal("y", eta, sigma, observed=y)
+        fit = pm.fit(method="ep", progressbar=False)
+    assert fit.classifier.prior.n_points == 8
+    k = 1.3**2 * (group[:, None] == group) + np.outer(x, x) + np.diag(sigma**2)
+    inverse = np.linalg.inv(k)
+    evidence = -0.5 * (y @ inverse @ y + np.linalg.slogdet(2 * np.pi * k)[1])
+    variance = 1.0 / np.diagonal(inverse)
+    residual = variance * (inverse @ y)
+    assert fit.log_evidence == pytest.approx(evidence, abs=1e-5)
+    found = fit.loo(pit=True)
+    np.testing.assert_allclose(found.elpd_i, -0.5 * (np.log(2 * np.pi * variance) + residual**2 / variance), atol=1e-5)
+    np.testing.assert_allclose(found.pit_i, ndtr(residual / np.sqrt(variance)), atol=1e-5)

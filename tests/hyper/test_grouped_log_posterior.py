@@ -62,6 +62,7 @@ def log_posteriors(observe, approximator, repeats=1):
     return made
 
 
+@pytest.mark.variation(but=["poisson-laplace", "ordered-kl", "normal-kl", "two variables-laplace"])
 @pytest.mark.parametrize("approximator", [ScalarLaplace(tolerance=1e-10), KL(tolerance=1e-10)], ids=["laplace", "kl"])
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_laplace_and_kl_have_the_numbers_of_rows(name, approximator):
@@ -72,6 +73,7 @@ def test_laplace_and_kl_have_the_numbers_of_rows(name, approximator):
     np.testing.assert_allclose(found.gradient, expected.gradient, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.variation(but=["poisson", "normal", "ordered"])
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_gradients_of_ep_match_differences(name):
     own, _ = log_posteriors(LIKELIHOODS[name], EP(tolerance=1e-9))

@@ -27,6 +27,7 @@ from pymc_gpep.likelihoods.local_computations import (
     PairFactors,
     PointAverage,
     PointFactor,
+    PowersAverage,
     QuadraticBound,
     RoughDensity,
     RoughNormaliser,
@@ -37,6 +38,7 @@ from pymc_gpep.likelihoods.local_computations import (
     Utilities,
     UtilityBound,
 )
+from pymc_gpep.likelihoods.standard_density import StandardProduct
 from tests.likelihoods.integrals import integral_and_derivatives
 
 C, N = 3, 4
@@ -327,6 +329,36 @@ def gaussian_average(likelihood, kernels):
         assert_allclose(evaluate(POINTS, np.zeros(N))[0], log_density(POINTS), rtol=1e-12)
 
 
+def powers_average(likelihood, kernels):
+    """By sums over a grid of the product of both classes, up to hundreds of rows, and under wide normals."""
+    powers = np.array([[3.0, 0.0, 40.0, 300.0, 1.0, 0.0], [2.0, 5.0, 1.0, 200.0, 0.0, 7.0]])
+    mean, variance = np.array([0.3, -1.0, 0.5, 1.0, -2.0, 1.5]), np.array([0.7, 2.0, 4.0, 30.0, 1.0, 9.0])
+    terms = np.empty((5, 6))
+    kernels.terms(mean, variance, powers, terms)
+    z = np.linspace(-12.0, 12.0, 60_001)
+    prior = np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
+    for i in range(6):
+        f = mean[i] + np.sqrt(variance[i]) * z
+        each = [likelihood.log_densities(f[None], np.full(len(f), y)) for y in (1, 0)]
+        log_p = sum(power * own for power, own in zip(powers[:, i], each, strict=True) if power)
+        top = log_p.max()
+        tilted = prior * np.exp(log_p - top)
+        total = tilted.sum()
+        moments = [tilted @ (f - mean[i]) ** k / total for k in (1, 2)]
+        assert terms[0, i] == pytest.approx(top + np.log(total), rel=1e-9, abs=1e-9)
+        assert terms[1, i] == pytest.approx(moments[0] / variance[i], rel=1e-6, abs=1e-7)
+        second = (moments[1] - moments[0] ** 2) / variance[i] ** 2 - 1.0 / variance[i]
+        assert terms[2, i] == pytest.approx(second, rel=1e-5, abs=1e-7)
+
+
+def standard_product(likelihood, kernels):
+    f, y = np.array([-2.0, 0.1, 1.5, -0.4]), np.array([0, 1, 1, 0])
+    scale, offset, shapes, constant = kernels.form(y, np.empty((0, 4)))
+    out = np.empty((4, 4))
+    kernels.density.derivatives(scale * f + offset, shapes, out, np.empty((2, 3, 4)))
+    np.testing.assert_allclose(out[0] + constant, likelihood.log_densities(f[None], y), rtol=1e-12)
+
+
 def average_log_density(likelihood, kernels):
     nodes = POINTS[:, None] + np.sqrt(VARIANCE)[:, None] * NODES
     for evaluate, log_density in of_each_class(likelihood, kernels.terms, 3):
@@ -513,6 +545,8 @@ CHECKS = {
     LogisticResponse: logistic_response,
     NoisyDifferenceFactors: noisy_difference_factors,
     NormalResponse: normal_response,
+    PowersAverage: powers_average,
+    StandardProduct: standard_product,
     PairFactors: pair_factors,
     PointAverage: point_average,
     PointFactor: point_factor,
