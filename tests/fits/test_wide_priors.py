@@ -79,3 +79,19 @@ def test_mode_of_classes_under_wide_priors_is_that_of_the_likelihood():
         b += np.linalg.solve(curvature + 1e-12 * np.eye(6), slope).reshape(3, 2)
     assert found.convergence.converged
     assert_allclose(found.mean - found.mean.mean(axis=0), (columns @ (b - b.mean(axis=0)).T).T, atol=1e-6)
+
+
+def test_variances_beyond_the_digits_of_a_matrix_are_named_with_advice_that_works():
+    """Twelve rows of fourteen numbers are given by a matrix."""
+    raw = np.column_stack([np.ones(12), RNG.normal(8000.0, 100.0, size=(12, 9))])
+    y, group = RNG.integers(2, size=12), np.arange(12) % 4
+
+    def fitted(columns):
+        with pm.Model():
+            b, u = pm.Normal("b", 0, 1e6, shape=10), pm.Normal("u", 0, pm.HalfNormal("s", 1), shape=4)
+            pm.Bernoulli("y", logit_p=pm.math.dot(columns, b) + u[group], observed=y)
+            return pm.fit(method="kl", progressbar=False)
+
+    with pytest.raises(ValueError, match=r"The largest prior variance is .*e\+.*\(x - x\.mean\(\)\) / x\.std\(\)"):
+        fitted(raw)
+    assert fitted(np.column_stack([np.ones(12), (raw[:, 1:] - raw[:, 1:].mean(0)) / raw[:, 1:].std(0)])).converged
