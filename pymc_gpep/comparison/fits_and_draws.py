@@ -9,6 +9,7 @@ import xarray as xr
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.datasets import natural
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.drawn_sums import drawn_sum
@@ -147,7 +148,7 @@ def latent_moments(result: Result, classifier: GPClassifier) -> tuple[Array, Arr
 
 
 def hyperparameter_draws(result: Result, name: str) -> xr.DataArray:
-    """Draws of one hyperparameter, or the nodes of a fit, with a leading dim `sample` and a coordinate `weight`.
+    """Draws of one hyperparameter, of a density or the nodes of a fit, with a leading dim `sample` and a `weight`.
 
     Raises
     ------
@@ -155,10 +156,10 @@ def hyperparameter_draws(result: Result, name: str) -> xr.DataArray:
         If there is no such variable.
     """
     if not isinstance(result, xr.DataTree):
-        known = result.nodes
+        points, weights = result.hyper_posterior.continuous
+        known = natural(result.log_posterior.space, points, "sample")
         if name in known:
-            weights = ("sample", result.hyper_posterior.weights)
-            return known[name].rename(node="sample").assign_coords(weight=weights)
+            return known[name].assign_coords(weight=("sample", weights))
     else:
         known = result["posterior"].to_dataset()
         if name in known:

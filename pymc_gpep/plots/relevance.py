@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
-from scipy.stats import norm
 
 from pymc_gpep.comparison.fits_and_draws import Result, by_name, hyperparameter_draws
 from pymc_gpep.plots.canvas import single
@@ -33,8 +32,8 @@ def plot_relevance(
     """Draw the inverse of the length scale of each input: how relevant it is (automatic relevance determination).
 
     Inputs are comparable where they have the same scale. Draws from MCMC are medians with central intervals. A fit is a
-    point for each input. Where it was integrated over the hyperparameters, it is median and central interval of the
-    log-normal distribution that has the moments of its nodes.
+    point for each input. If the fit integrated over the hyperparameters, it has the median and the central interval of
+    their density, or of its weighted nodes.
 
     Parameters
     ----------
@@ -79,7 +78,7 @@ def plot_relevance(
                 f"{var_name!r} must be a vector with an element for each input, but has {draws.ndim - 1} axes."
             )
         values = 1.0 / draws if inverse else draws
-        summaries[name] = _summary(values, prob, not isinstance(result, xr.DataTree))
+        summaries[name] = _summary(values, prob)
     first = next(iter(summaries.values()))
     if any(summary.shape != first.shape for summary in summaries.values()):
         raise ValueError(f"{var_name!r} has different lengths: { {n: s.shape[1] for n, s in summaries.items()} }.")
@@ -106,12 +105,7 @@ def plot_relevance(
     return ax
 
 
-def _summary(relevance: xr.DataArray, prob: float, nodes: bool) -> xr.DataArray:
+def _summary(relevance: xr.DataArray, prob: float) -> xr.DataArray:
     """Lower end, median and upper end (3, inputs) of the interval of given probability."""
     levels = np.array([(1 - prob) / 2, 0.5, (1 + prob) / 2])
-    if not nodes:
-        return relevance.quantile(levels, dim="sample")
-    # A few nodes have moments, but no quantiles.
-    logs = xr.DataArray(np.log(relevance)).weighted(relevance["weight"])
-    distance = xr.DataArray(norm.ppf(levels), dims=["quantile"])
-    return xr.DataArray(np.exp(logs.mean("sample") + distance * logs.std("sample"))).transpose("quantile", ...)
+    return xr.DataArray(relevance.weighted(relevance["weight"]).quantile(levels, dim="sample"))

@@ -162,7 +162,7 @@ def tell_of_advi(model: pm.Model | None) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            choice = choose_method(read_classifier(pm.modelcontext(model)), {})
+            choice = choose_method(read_classifier(pm.modelcontext(model), starts=True), {})
     except Exception:  # whatever stops the reading, PyMC runs ADVI
         return
     _log.warning(
