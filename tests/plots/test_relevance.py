@@ -45,7 +45,7 @@ def test_intervals_of_integrated_fits_are_quantiles_of_the_density(shared, share
     relevance = 1 / np.exp(
         shared_ccd.hyper_posterior.density[:, place]
     )  # log length scales are what was integrated over
-    low, middle, high = np.quantile(relevance, [0.1, 0.5, 0.9], axis=0)
+    low, middle, high = np.quantile(relevance[:, ::-1], [0.1, 0.5, 0.9], axis=0)  # the first input is at the top
     assert_allclose(ax.lines[0].get_xdata(), middle, rtol=1e-3)
     (intervals,) = [each for container in ax.containers for each in container.lines[2]]
     assert_allclose([segment[:, 0] for segment in intervals.get_segments()], np.array([low, high]).T, rtol=2e-3)
