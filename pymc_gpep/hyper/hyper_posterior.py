@@ -146,10 +146,9 @@ class HyperPosterior:
     def drawn(self, draws: int, rng: np.random.Generator) -> Iterator[tuple[NDArray[np.int64], Array, Any, Array]]:
         """Draw θ; yield numbers of draws (k,), a θ near them with the solution there, and their own θ (k, d).
 
-        The solution at a draw from a density is the one at its own θ, or at the nearest of as many draws as a fixed
-        amount of work allows. Of more than three hyperparameters the nearest is too far: each θ that is solved for has
-        the same number of draws then, give or take one. Without a density, and where there is no joint posterior of all
-        rows, θ is that of a node, drawn by its weight.
+        A fixed amount of work limits the number of solutions. A draw has the solution at its own θ, or at the nearest θ
+        that was solved for. With more than three hyperparameters the nearest θ is too far: several draws share one θ.
+        Without a density, and without a joint posterior of all rows, θ is that of a node, drawn by its weight.
         """
         if self.density is None or not self.log_posterior.joint:
             chosen = rng.choice(len(self), size=draws, p=self.weights)

@@ -147,6 +147,8 @@ class PrecisionForm(PriorForm):
 
     def rounding(self, x: Array) -> float:
         """See `PriorForm`; |f_i − m_i| is at most the root of K_ii xᵀQx."""
+        if not x.size:  # no posterior was found
+            return 0.0
         return _AMPLIFIED * _EPS * float(np.sqrt(self.variances.max() * max(self.inner(x, x, x), 0.0)))
 
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> "PrecisionFunctionPosterior":

@@ -34,6 +34,7 @@ _LARGEST = 2000
 # Loss of relative precision of squared distances that a message names, and that a warning is given for.
 _NAMED, LOST = 1e-9, 1e-7
 _EPSILON = float(np.finfo(np.float64).eps)
+_CONSTANT = 1e-13  # relative spread of a column below which it is constant
 
 
 def why_improper(
@@ -93,7 +94,9 @@ def large_offset(processes: Iterable[LatentGP], least: float = _NAMED) -> str:
         for _, array in columns_by_row(latent.cov, length):
             spread, largest = array.std(axis=0), np.abs(array).max(axis=0)
             with np.errstate(divide="ignore", invalid="ignore"):
-                lost = np.where(spread > 0.0, _EPSILON * (largest / spread) ** 2, 0.0)
+                # A spread of rounding is that of a constant column.
+                varies = spread > _CONSTANT * largest
+                lost = np.where(varies, _EPSILON * (largest / spread) ** 2, 0.0)
             if (lost > least).any():
                 j = int(lost.argmax())
                 return (

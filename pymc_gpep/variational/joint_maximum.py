@@ -164,6 +164,8 @@ class _Effect:
         if classifier.n_functions > 1:
             return False
         (mean, *more), (_, *less) = self._around(rv)
+        if classifier.groups is not None:
+            mean = mean[:, classifier.groups.of]
         f, half = mean + np.array(_AT)[:, None, None], 0.5 * _STEP
         same, seen = True, False
         for part, y, one, other in zip(classifier.each, more[::2], more[1::2], less[1::2], strict=True):

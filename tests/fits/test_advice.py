@@ -37,7 +37,7 @@ OTHERS = {"x": [0.0, 1.0], "of": [1, 2]}
 OF_SUMS = {
     "no data": (
         lambda fits: fits["sum"].predict(),
-        r"predict needs data of the model at new rows, data=\{\.\.\.\} with x, of",
+        r"predict needs the data of the new rows: fit\.predict\(data=\{'x': \.\.\., 'of': \.\.\.\}\)",
         lambda fits: fits["sum"].predict(data=OTHERS),
     ),
     "Xnew of a sum": (

@@ -282,7 +282,7 @@ def test_effects_of_many_levels_warn_of_the_variables_with_few(monkeypatch):
         pm.Poisson("y", mu=pm.math.exp(a + b * 1.001 + u[level]), observed=COUNTS)
         fit = pm.fit(method="ep", progressbar=False)
     monkeypatch.setattr(effects_module, "_WORK", 40)
-    with pytest.warns(UserWarning, match="The data do not tell a and b apart"):
+    with pytest.warns(UserWarning, match="The posterior correlation of a and b"):
         fit.effects()
     monkeypatch.setattr(effects_module, "_WORK", 1)
     fit.effects()

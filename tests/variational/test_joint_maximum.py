@@ -305,7 +305,7 @@ def test_fit_warns_once_of_a_joint_maximum():
     (warning,) = [each for each in caught if "joint maximum" in str(each.message)]
     assert issubclass(warning.category, UserWarning)
     assert warning.filename == __file__
-    for phrase in ("'w' (Gamma) is not integrated", "'w' (Gamma) is not Gaussian", "hyper='ccd'", "pm.sample()"):
+    for phrase in ("'w' (Gamma) is not integrated", "'w' (Gamma) is not Gaussian", "hyper='adaptive'", "pm.sample()"):
         assert phrase in str(warning.message)
 
 
