@@ -101,7 +101,7 @@ def summary(name: str) -> dict[str, Any]:
     model, options = FITS[name]
     with pytensor.config.change_flags(mode=HARDLY_REWRITTEN), warnings.catch_warnings(), _model(model):
         warnings.simplefilter("ignore")  # a few iterations do not converge, and some new inputs are far from the data
-        fit = pm.fit(**options, random_seed=1, progressbar=False)
+        fit = pm.fit(**{"hyper": "map"} | options, random_seed=1, progressbar=False)
         return {key: np.asarray(value).tolist() for key, value in _kept(fit).items()}
 
 
