@@ -58,8 +58,8 @@ class Adaptive(HyperMethod):
         Limit on evaluations after those for the second derivatives. If not given, it is 40 and 12 more for each
         hyperparameter.
     corrected : bool
-        Whether hyperparameters are weighed by EP's evidence with its correction of second order, where that is known
-        and there are at most 5000 latent values. With few binary rows in a group EP's evidence makes scales too small.
+        Whether the evidence that EP gives to a sum of effects has its correction of second order, up to 5000 rows. With
+        few binary rows in a group EP's evidence makes scales too small.
     """
 
     tolerance: float = field(default=0.1, metadata=positive())

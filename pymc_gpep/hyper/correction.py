@@ -1,6 +1,6 @@
 """The correction of EP's log evidence as a function of the hyperparameters.
 
-With few binary rows in a group the error of EP's evidence adds up over groups and depends on their scale. Its term of
+It is for sums of effects. With few binary rows in a group the error of EP's evidence adds up over groups and depends on their scale. Its term of
 second order is known (`TiltedFactors.two_loops`). It is computed at the maximum and at a point on each side of it along
 each axis, and interpolated by parabolas, axis by axis.
 """
@@ -17,15 +17,16 @@ __all__ = ["correction_at", "has_correction"]
 
 _MOST = 5000  # latent values, beyond which matrices of all pairs are too large
 _AT, _BEYOND = 1.7, 1.5  # standard deviations of the points, and how much farther parabolas go on
+_SHARE, _SMALL = 0.5, 0.01  # the next order as a share of this one, and as a number, at most
 _LARGEST = 2.0  # difference between two points beyond which the series says nothing
 
 
 def has_correction(log_posterior: LogPosterior) -> bool:
-    """Whether a correction is known, and does not take too long."""
+    """Whether a sum of effects has a known correction that does not take too long."""
     if not log_posterior.joint:
         return False
     classifier, approximator = log_posterior.classifier, log_posterior.approximator
-    few = classifier.n_points * classifier.n_functions <= _MOST
+    few = classifier.effects and classifier.n_functions == 1 and classifier.n_points <= _MOST
     return bool(few and approximator.matches_moments and not approximator.whole_factors)
 
 
@@ -65,4 +66,8 @@ def _two_loops(log_posterior: LogPosterior, node: Evaluation) -> float:
     solution = log_posterior.solve(node.theta, node.start)
     if not solution.converged:
         return np.nan
-    return float(log_posterior.approximator.tilted_factors(solution).two_loops.sum())
+    factors = log_posterior.approximator.tilted_factors(solution)
+    found = float(factors.two_loops.sum())
+    # The largest term of the next order, of pairs of factors.
+    later = float(factors.fourth @ factors.lines**4 @ factors.fourth) / 48.0
+    return found if abs(later) < _SHARE * abs(found) + _SMALL else np.nan
