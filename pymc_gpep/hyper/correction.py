@@ -1,8 +1,8 @@
 """The correction of EP's log evidence as a function of the hyperparameters.
 
-It is for sums of effects. With few binary rows in a group the error of EP's evidence adds up over groups and depends on their scale. Its term of
-second order is known (`TiltedFactors.two_loops`). It is computed at the maximum and at a point on each side of it along
-each axis, and interpolated by parabolas, axis by axis.
+It is for sums of effects. With few binary rows in a group the error of EP's evidence adds up over groups, and depends
+on their scale. Its term of second order is known (`TiltedFactors.two_loops`). It is computed at the maximum and at a
+point on each side of it along each axis. Between these it is interpolated by parabolas, axis by axis.
 """
 
 from collections.abc import Sequence
