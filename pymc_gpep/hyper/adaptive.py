@@ -1,6 +1,6 @@
 """Integration over the hyperparameters by a density that is interpolated, and evaluated again where it matters."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,11 +12,12 @@ from pymc_gpep.hyper.coordinates import Coordinates, MovedLogPosterior
 from pymc_gpep.hyper.correction import correction_at, has_correction
 from pymc_gpep.hyper.curvature import Scales, scales_at
 from pymc_gpep.hyper.evaluation import Evaluation
+from pymc_gpep.hyper.grid import Grid
 from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.hyper.surrogate import DRAWS, Points, Surrogate
+from pymc_gpep.hyper.surrogate import DRAWS, Points, Surrogate, resampled
 from pymc_gpep.kernels.status import CONVERGED
 
 __all__ = ["Adaptive", "quadrature_weights"]
@@ -30,6 +31,8 @@ _BATCH = 8  # points of a round, at least
 _CANDIDATES, _CHAINS = 300, 256
 _EACH = 4  # hyperparameters, beyond which the tolerance grows with the root of their number
 _UNSURE = 0.8  # error of the log density of random draws, above which a fit says so
+_FEW, _SMALL = 3, 100_000  # hyperparameters, and numbers of matrices, up to which a grid takes over
+_STEP, _DROP = 1.2, 9.0  # options of that grid
 _WORSE = 5.0  # times the tolerance that points have which are least known
 _DEEP = 10.0  # fall of the log density, and one more for each axis, beyond which a point is no node
 _LENGTH = 1.5  # of the kernel of weights, times √d, in standard deviations
@@ -46,6 +49,7 @@ class Adaptive(HyperMethod):
     A surrogate goes through the values and gradients there (`pymc_gpep.hyper.surrogate`). Each round evaluates the log
     posterior at random draws of the surrogate, and at draws where it is least known. The rounds end when the surrogate
     predicts the values at the random draws. So the density is as accurate as the tolerance says where its mass is.
+    With up to three hyperparameters and few rows a grid takes over where the surrogate does not become accurate.
 
     Marginals of hyperparameters are draws from the surrogate. Everything else is averaged over nodes: evaluated points
     with weights that are not negative, for which averages of smooth functions are those of the draws.
@@ -91,16 +95,22 @@ class Adaptive(HyperMethod):
             some = some[np.sort(np.unique(some, axis=0, return_index=True)[1])]  # chains may stand still
             half = max(_BATCH, 2 * scales.size - _BATCH) // 2
             others = some[half:]
-            batch = np.concatenate([some[:half], others[surrogate.least_known(others, half)]])
+            least = surrogate.least_known(others, half) if len(others) else np.empty(0, np.int64)
+            batch = np.concatenate([some[:half], others[least]])
             expected = surrogate(batch)
             wrong = known.evaluate(batch) - expected
             error = max(_root_mean_square(wrong[:half]), _root_mean_square(wrong[half:]) / _WORSE)
+        small = log_posterior.joint and scales.size <= _FEW and log_posterior.entries <= _SMALL
+        if error > _UNSURE and small and coordinates.trivial and not scales.held:
+            # Several branches, which a grid follows from node to node.
+            grid = Grid(step=_STEP, drop=_DROP).integrate(log_posterior, optimum, random_seed, progressbar)
+            return replace(grid, name=self.name)
         draws, total = surrogate.draws(DRAWS, random_seed)
         places, nodes = known.candidates()
         original = [moved.original(node) for node in nodes]
         if self.corrected and has_correction(log_posterior):
             logs = correction_at(log_posterior, places, original, draws)
-            draws = resampled(draws, logs, random_seed)
+            draws = resampled(draws, logs, random_seed, len(draws))
             total += float(np.log(np.exp(logs).mean()))
         density = np.array([coordinates.theta(phi) for phi in scales.at(draws)])
         evidence = best.log_posterior + total + float(np.log(scales.scale).sum())
@@ -203,14 +213,6 @@ class _Known:
             if node is not None and node.log_posterior > lowest
         ]
         return np.array([z for z, _ in found]), [node for _, node in found]
-
-
-def resampled(draws: Array, logs: Array, random_seed: int) -> Array:
-    """Draws (m, d) of equal weight from draws with log weights (m,), by systematic resampling."""
-    weights = np.exp(logs - logs.max())
-    places = (np.arange(len(draws)) + np.random.default_rng(random_seed).random()) / len(draws)
-    chosen = np.searchsorted(np.cumsum(weights) / weights.sum(), places)
-    return draws[np.minimum(chosen, len(draws) - 1)]
 
 
 def _farther(t: float, fall: float, slope: float) -> float:

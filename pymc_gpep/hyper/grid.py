@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import map_coordinates
 
 from pymc_gpep.approximations.limits import positive
 from pymc_gpep.array_types import Array
@@ -14,6 +15,7 @@ from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_no
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.surrogate import DRAWS, resampled
 from pymc_gpep.kernels.status import CONVERGED
 
 __all__ = ["Grid"]
@@ -24,6 +26,10 @@ _FEW = 4  # nodes along an axis, below which they come closer
 _FINEST = 0.2  # of the step, about as close as they come
 _NODES = 5000  # evaluations at which the grid ends
 _NEIGHBOURS = 64  # that a start is predicted from
+
+_MARGIN, _BELOW = 3, 3.0  # cells around nodes, and how far below the last nodes their log density is taken to be
+_MANY = 150  # nodes that are too many for a surrogate
+_PROPOSALS = 40_000  # points of which draws are some
 
 type _Place = tuple[int, ...]
 
@@ -89,8 +95,12 @@ class Grid(HyperMethod):
         cell = float(np.log(spacing).sum()) + float(np.linalg.slogdet(gaussian.root)[1])
         reasons = [failures(found.values()), _open(kept, edge, spacing / self.step), above_maximum(top, best)]
         evidence = top + cell + float(np.log(weights.sum()))
-        z = spacing * np.array(list(kept))
-        density = gaussian.at(drawn_between(z, list(kept.values()), gaussian, random_seed))
+        places = np.array(list(kept))
+        if len(kept) > _MANY:
+            draws = spacing * _draws(places, logs, self.drop, random_seed)
+        else:
+            draws = drawn_between(spacing * places, list(kept.values()), gaussian, random_seed)
+        density = gaussian.at(draws)
         return self.posterior(
             log_posterior, list(kept.values()), weights, reasons, log_evidence=evidence, density=density
         )
@@ -112,6 +122,22 @@ def _open(kept: dict[_Place, Evaluation], edge: list[_Place], spacing: Array) ->
         f"the density is not negligible {_FURTHEST} steps from the maximum, where the grid ends. Give hyperparameters "
         "priors that hold them, or take hyper='nuts'"
     )
+
+
+def _draws(places: NDArray[np.int64], logs: Array, drop: float, random_seed: int) -> Array:
+    """Draws (m, d) in steps of the grid, of a density whose logarithm is a cubic spline through nodes.
+
+    Points are drawn evenly from the cells of nodes, and weighted by the spline.
+    """
+    rng = np.random.default_rng(random_seed)
+    first = places.min(axis=0) - _MARGIN
+    box = np.full(places.max(axis=0) - first + 1 + _MARGIN, logs.max() - drop - _BELOW)
+    box[tuple((places - first).T)] = logs
+    weights = np.exp(logs - logs.max())
+    chosen = rng.choice(len(places), size=_PROPOSALS, p=weights / weights.sum())
+    points = places[chosen] + rng.uniform(-0.5, 0.5, size=(_PROPOSALS, places.shape[1]))
+    found = map_coordinates(box, (points - first).T, order=3, mode="nearest") - logs[chosen]
+    return resampled(points, found, random_seed, DRAWS)
 
 
 def _beside(place: _Place) -> list[_Place]:

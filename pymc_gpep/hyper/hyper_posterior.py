@@ -21,7 +21,7 @@ __all__ = ["HyperPosterior"]
 
 _TOGETHER = 16  # solutions that do not wait for each other
 _NEAR = 3  # hyperparameters up to which a draw is near another one
-_SOLVES = 400  # solutions that draws are made of, at most
+_SOLVES = 1000  # solutions that draws are made of, at most
 _WORK = 200_000_000  # numbers in the matrices of all of them
 _BITS = 62  # of a place on a curve through the density
 _ENTRIES = 32_000_000  # of the matrices of solutions that are kept, taken as (c n)² each: 256 MB

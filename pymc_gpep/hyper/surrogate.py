@@ -17,7 +17,7 @@ from scipy.stats import norm, qmc
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["DRAWS", "Points", "Surrogate"]
+__all__ = ["DRAWS", "Points", "Surrogate", "resampled"]
 
 DRAWS = 4096
 """Draws that stand for a density."""
@@ -237,6 +237,14 @@ class Surrogate:
         change = found - value - 0.5 * (p**2 - start**2).sum(axis=1)
         accepted = np.log(rng.random(len(x))) < change
         return np.where(accepted[:, None], new, x)
+
+
+def resampled(draws: Array, logs: Array, random_seed: int, count: int) -> Array:
+    """Draws (count, d) of equal weight from draws (m, d) with log weights (m,), by systematic resampling."""
+    weights = np.exp(logs - logs.max())
+    places = (np.arange(count) + np.random.default_rng(random_seed).random()) / count
+    chosen = np.searchsorted(np.cumsum(weights) / weights.sum(), places)
+    return draws[np.minimum(chosen, len(draws) - 1)]
 
 
 def _blocks(k: Array, rate: Array, second: Array) -> Array:
