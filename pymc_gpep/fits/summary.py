@@ -203,7 +203,7 @@ def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormal
         variances.append(np.concatenate([np.ravel(of_each[name]) for name in names]))
         if s == 0:
             corrections = np.full((len(hyper), 2, means[0].size), np.nan)
-            looked_at = _looked_at(hyper, own, means[0].size, each.solution.mean.size)
+            looked_at = _looked_at(hyper, own, means[0].size, each.solution.mean.size if log_posterior.joint else 0)
         if s in looked_at:
             image = each.functions.of_normals if log_posterior.classifier.prior.singular else lambda each: each
             matched = log_posterior.approximator.matches_moments

@@ -90,7 +90,7 @@ def test_fits():
         patch.setattr(precision_sum, "_MANY", 1)
         patch.setattr(precision_sum, "_DEARER", 0.0)
         fit = pm.fit(model=MODELS[True], **options)
-    assert "By a sparse precision: 40 rows of 13 numbers" in str(fit)
+    assert "By a sparse precision: 10 rows of 13 numbers" in str(fit)
     theta = dense.theta + 0.2
     expected, new = dense.log_posterior(theta), {"where": [0, N - 1]}
     for found in (plain(theta), fit.log_posterior(theta)):
