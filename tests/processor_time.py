@@ -25,11 +25,11 @@ __all__ = [
 TESTS = Path(__file__).parent
 SHARES = {
     "approximations": 0.21,
-    "variational": 0.18,
-    "fits": 0.18,
+    "variational": 0.25,
+    "fits": 0.24,
     "structure": 0.17,
     "likelihoods": 0.13,
-    "hyper": 0.11,
+    "hyper": 0.16,
     "samplers": 0.10,
     "kernels": 0.10,
     "checks": 0.09,

@@ -134,6 +134,7 @@ class Adaptive(HyperMethod):
             scales.held,
             log_evidence=evidence,
             density=density,
+            settles=not coordinates.trivial,
         )
 
 

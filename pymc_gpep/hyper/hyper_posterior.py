@@ -55,6 +55,8 @@ class HyperPosterior:
         The Markov chains that nodes were taken from.
     density : array (m, d), optional
         Draws of equal weight from a continuous density of θ, where the method makes one. Nodes have its averages.
+    settles : bool
+        Whether the method found a maximum of its own, in coordinates in which the density has no border.
     solved : mapping, optional
         Solutions that are known, by the bytes of their flat vectors.
 
@@ -76,6 +78,7 @@ class HyperPosterior:
     weighing: Weighing | None = None
     draws: xr.DataTree | None = None
     density: Array | None = None
+    settles: bool = False
     solved: InitVar[Mapping[bytes, Any] | None] = None
 
     def __post_init__(self, solved: Mapping[bytes, Any] | None) -> None:

@@ -59,6 +59,12 @@ class Optimum:
     deviations: Array | None = None
     """Standard deviations (d,) by the same curvature; None for many parameters or if it is unknown."""
 
+    def settled(self) -> Self:
+        """Return the search as converged, if it ended at a border that the coordinates of the integral lack."""
+        if self.converged or _BORDER not in self.message:
+            return self
+        return replace(self, converged=True, message="", remark=_AT_A_BORDER)
+
     def stopped_by(self, ended_by: BaseException) -> Self:
         """Return the same, as one that an interrupt or the StopIteration of a callback ended."""
         why, interrupted = why_stopped(ended_by), isinstance(ended_by, KeyboardInterrupt)
@@ -325,6 +331,8 @@ _LARGE = 1e9  # prior variance, beside which rounding hides variances of the ord
 _SADDLES = 5  # stationary points that are left, at most
 _SADDLE = "having left a point that is stationary and no maximum"
 _AGAIN = "having begun again at a higher node of the integral over hyperparameters"
+_BORDER = " ran to "  # in a message of `ends.py`
+_AT_A_BORDER = "at a border, which the density has not in the coordinates of the integral"
 _UNDEFINED = "having left the start, at which nothing can be computed"
 _BESIDE = 0.1
 _NO_SLOPE = 1e-7

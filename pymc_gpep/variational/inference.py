@@ -295,6 +295,8 @@ class GPInference(Inference):
             assert isinstance(search.trace, Optimum)
             trace = trace.followed_by(search.trace)
             hyper, trace = self._integrated(run, log_posterior, trace, progressbar)
+        if hyper is not None and hyper.settles and hyper.converged and isinstance(trace, Optimum):
+            trace = trace.settled()
         seconds, compiling = run.seconds()
         fit = fit_of(log_posterior, trace, hyper_posterior=hyper, seconds=seconds, compile_seconds=compiling)
         if not trace.interrupted or search.settles:  # a user who interrupts does not wait for another solve

@@ -60,6 +60,22 @@ def test_standard_deviations_and_correlations_of_slopes_have_their_exact_quantil
         assert draws[name].mean() == pytest.approx(mean, abs=0.08 * sd)
 
 
+def test_a_slope_that_does_not_vary_is_integrated_without_a_warning():
+    """Warnings are errors: in PyMC's coordinates of the factor the search runs to a border."""
+    rng = np.random.default_rng(0)
+    group, x = np.repeat(np.arange(12), 5), rng.normal(size=60)
+    y = rng.normal(rng.normal(scale=0.8, size=12)[group] + 0.5 * x, 0.5)
+    with pm.Model():
+        chol, *_ = pm.LKJCholeskyCov("chol", eta=2, n=2, sd_dist=pm.Exponential.dist(1.0))
+        u = pm.MvNormal("u", np.zeros(2), chol=chol, shape=(12, 2))
+        b = pm.Normal("b", 0, 1, shape=2)
+        pm.Normal("y", b[0] + u[group, 0] + (b[1] + u[group, 1]) * x, 0.5, observed=y)
+        fit = pm.fit(method="ep", progressbar=False, random_seed=1)
+    assert fit.converged
+    sds = fit.sample(1000, random_seed=1)["posterior"]["chol_stds"].values[0]
+    assert 0.02 < np.median(sds[:, 1]) < 0.3 < np.median(sds[:, 0])
+
+
 def test_effects_have_the_average_over_the_density(slopes):
     """Means by sums over the same grid of covariances, and draws beside them."""
     effects = slopes.effects("u")["u"]
