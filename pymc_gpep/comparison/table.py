@@ -211,7 +211,7 @@ def compare_methods(
           integrated over them. `lower_bound`, that of the fit's Gaussian, for likelihoods of one latent function, and
           where a method has a bound for its number. All three are of the sparse model for fits with inducing inputs.
 
-        - The hyperparameters by name, means of draws and of the nodes of fits, elements of arrays as `ls[width]`.
+        - The hyperparameters by name, means of draws and of the densities of fits, elements of arrays as `ls[width]`.
 
         - `latent_mean_difference`, `latent_variance_difference`: mean absolute difference of the means and of the
           variances of the latent values to those of the reference. They are NaN where the likelihood is another one.
