@@ -91,9 +91,10 @@ def test_fit_draws_and_file(dense):
             each.sample(4000, gp=made, random_seed=3, **where)["posterior"]["f"][0]
             for each, made in ((fit, own), (expected, gp))
         )
-        spread = others.std("draw")
-        assert_allclose(drawn.mean("draw"), others.mean("draw"), atol=0.1 * float(spread.max()))
-        assert_allclose(drawn.std("draw"), spread, rtol=0.1)
+        # A few draws of large magnitudes have a say in standard deviations, and none in quartiles.
+        quartiles = [each.quantile([0.25, 0.5, 0.75], "draw") for each in (drawn, others)]
+        spread = quartiles[1][2] - quartiles[1][0]
+        assert_allclose((quartiles[0] - quartiles[1]) / spread, 0, atol=0.1)
 
 
 @pytest.mark.variation
