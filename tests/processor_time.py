@@ -25,7 +25,7 @@ __all__ = [
 TESTS = Path(__file__).parent
 SHARES = {
     "approximations": 0.21,
-    "variational": 0.55,
+    "variational": 0.25,
     "fits": 0.24,
     "structure": 0.17,
     "likelihoods": 0.13,

@@ -170,12 +170,12 @@ FITS = {
         fitted(several, **SPARSE), 'Methods on all rows together fit several: "ep"', fitted(several, "ep")
     ),
     "a spread that vanishes": Advice(
-        with_graphs_of_users(fitted(lambda: scales("open"), hyper="map")),
+        with_graphs_of_users(fitted(lambda: scales("open"), hyper="map", n=60)),
         r"'tau' ran to .*, such as pm\.InverseGamma",
         fitted(lambda: scales("held"), hyper="map"),
     ),
     "a spread that vanishes, by normals": Advice(
-        with_graphs_of_users(fitted(lambda: scales("open"), hyper="map")),
+        with_graphs_of_users(fitted(lambda: scales("open"), hyper="map", n=60)),
         r"pm\.math\.exp\(mu \+ tau \* z\) with z = pm\.Normal\('z', shape=\.\.\.\)",
         fitted(lambda: scales("normals"), hyper="map"),
     ),
