@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["check_name", "check_number", "check_switches", "check_whole", "did_you_mean", "plain"]
-
 
 def check_whole(name: str, value: Any, least: int | None = 0) -> None:
     """Raise a TypeError unless an argument of this name is a whole number, a ValueError if it is less than `least`."""

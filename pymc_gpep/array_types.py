@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "Observed"]
-
 type Array = NDArray[np.float64]
 """Numbers in double precision; shapes stand in docstrings."""
 

@@ -11,8 +11,6 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["NotedInputs", "note_inputs", "noted_inputs", "own_arrays", "renew_note", "some_columns_alike"]
-
 
 class NotedInputs(NamedTuple):
     """The part of the inputs of a prior that a constant of a graph holds."""

@@ -7,8 +7,6 @@ import pymc as pm
 from numpy.typing import ArrayLike
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["default_priors"]
-
 _SPREAD_OF_SCALE = 1.5  # standard deviation of the log of a length scale: nine tenths within a factor of 12
 _MAGNITUDE = 1.0, 1.5  # mean and standard deviation of the log of the magnitude, in units of the probit's noise
 

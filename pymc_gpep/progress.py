@@ -7,8 +7,6 @@ from typing import Any
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
-__all__ = ["RowProgress", "progress_bar"]
-
 _PATIENCE = 1.0  # seconds after the first piece before anything is shown
 _QUIET = 5.0  # seconds between lines of text
 

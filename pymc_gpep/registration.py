@@ -19,8 +19,6 @@ import pymc.variational.inference
 from pymc_gpep.graph import jax_loading  # noqa: F401  # it registers a rewrite
 from pymc_gpep.noted_inputs import note_inputs, own_arrays
 
-__all__ = ["register"]
-
 _PLACES = (pymc.variational.inference, pymc.variational, pm)
 """Where PyMC keeps `fit`."""
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pymc as pm
 
-__all__ = ["warn"]
-
 _NOT_THE_USER = (
     str(Path(__file__).parent) + os.sep,
     str(Path(pm.__file__).parent) + os.sep,

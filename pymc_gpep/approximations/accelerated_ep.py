@@ -11,8 +11,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.solvers.accelerated_ep import SCHEMES
 
-__all__ = ["AcceleratedBound", "AcceleratedEP", "sites_between"]
-
 
 @dataclass(frozen=True)
 class AcceleratedBound(Approximator):
@@ -45,7 +43,6 @@ class AcceleratedBound(Approximator):
         return 2 * n_points
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """See `sites_between`."""
         return sites_between(starts, weights, nearest)
 
 
@@ -87,7 +84,6 @@ class AcceleratedEP(Approximator):
         return 2 * n_points * n_functions
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """See `sites_between`."""
         return sites_between(starts, weights, nearest)
 
 

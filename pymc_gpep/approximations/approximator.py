@@ -23,8 +23,6 @@ from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.prior_form import Algebra, PriorForm
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, History, Outcome, Problem, from_start_or_cold, run
 
-__all__ = ["Approximator", "Correction"]
-
 
 class Correction(NamedTuple):
     """A better way to predictive probabilities than to average over the Gaussian."""

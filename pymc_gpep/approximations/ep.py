@@ -40,8 +40,6 @@ from pymc_gpep.solvers.problem import (
     parameter_slopes,
 )
 
-__all__ = ["EP", "scalar_ep"]
-
 _AT_MODE = 1e-2  # tolerance of the mode that a solve from cold begins at
 _HALVINGS = 30  # of precisions below zero, where there is no posterior
 _DIGITS = 8.0 * np.finfo(np.float64).eps

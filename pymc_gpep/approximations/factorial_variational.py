@@ -31,8 +31,6 @@ from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.newton import CavityAscent, ascend
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, parameter_slopes
 
-__all__ = ["FactorialVariational", "factorial_variational"]
-
 _DIGITS = 1e-4  # error of the bound at which it says nothing any more
 
 

@@ -8,8 +8,6 @@ from pymc_gpep.approximations.site_rules.pairs import LatentPairs
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.likelihoods.likelihood import Likelihood
 
-__all__ = ["GFITC"]
-
 
 @dataclass(frozen=True)
 class GFITC(SparseEP):
@@ -21,10 +19,6 @@ class GFITC(SparseEP):
     left out.
 
     `pm.fit` has more options than these, as `"sparse_ep"` has; batches are not among them.
-
-    Parameters
-    ----------
-    sites : {"latent_pairs"}
     """
 
     sites: str | None = field(default=LatentPairs.name, metadata=one_of(LatentPairs.name))

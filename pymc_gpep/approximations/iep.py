@@ -18,8 +18,6 @@ from pymc_gpep.likelihoods.local_computations import DifferenceFactors
 from pymc_gpep.solvers.independent_ep import independent_ep
 from pymc_gpep.solvers.problem import Found, History, Problem
 
-__all__ = ["IEP"]
-
 
 @dataclass(frozen=True)
 class IEP(AcceleratedEP):

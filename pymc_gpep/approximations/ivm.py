@@ -28,8 +28,6 @@ from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbi
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
 
-__all__ = ["IVM", "ActiveSolution", "RowSample", "active_prior", "row_sample", "sites_of"]
-
 _ROOM = 64_000_000  # numbers in the stubs of candidates: 512 MB
 _POOL = 1000  # candidates whose sites take several functions together, or an integral, so that scores take longer
 _ROWS = 5000  # that the bound is over, if not told otherwise

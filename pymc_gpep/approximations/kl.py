@@ -14,8 +14,6 @@ from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.scalar_bound import average_target, scalar_bound
 
-__all__ = ["KL"]
-
 
 @dataclass(frozen=True)
 class KL(AcceleratedBound):

@@ -29,8 +29,6 @@ from pymc_gpep.likelihoods.local_computations import AverageLogDensity
 from pymc_gpep.solvers.dense_form import DenseFunctionPosterior
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, function_found, lost_in_rounding
 
-__all__ = ["LabelRegression"]
-
 _NARROW = 1e-13  # where between log σ there is nothing to look at
 
 

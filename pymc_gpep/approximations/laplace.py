@@ -28,9 +28,6 @@ from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
 from pymc_gpep.solvers.team import one_blas_thread
 
-__all__ = ["Laplace", "tierney_kadane_probabilities"]
-
-
 _CLOSE = 0.5  # differences between functions that change less cannot overshoot: W changes by e^0.5 < 2 at most
 
 
@@ -54,7 +51,6 @@ class CoupledAscent:
 
     @property
     def stiffness(self) -> Array:
-        """See `pymc_gpep.solvers.newton.Ascent`."""
         return np.maximum(self.pi, 1.0)
 
     def log_density(self) -> float:

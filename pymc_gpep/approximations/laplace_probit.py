@@ -17,8 +17,6 @@ from pymc_gpep.solvers.newton import log_posterior, newton
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
 
-__all__ = ["LaplaceProbit"]
-
 _SUFFICIENT = 1e-4  # part of the increase that the slope at the start promises
 _MAX_HALVINGS = 50
 _CLOSE = 0.1  # closer to the mode, rounding decides comparisons, and Newton's method needs none
@@ -123,7 +121,6 @@ class LaplaceProbit(NewtonApproximation):
         return laplace_block(problem, start, history, **curvature._asdict(), **self.settings)
 
     def too_large(self, n_functions: int, n_points: int) -> str:
-        """See `Approximator`."""
         size = n_functions * n_points
         if size > self.max_size:
             return (

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from pymc_gpep.argument_types import check_whole, did_you_mean
 
-__all__ = ["at_least", "check_limits", "documented", "fraction", "one_of", "options_of", "positive"]
-
 _KEY = "limit"
 _PARAMETERS = r"Parameters\n----------\n(.*?)(?:\n\n(?=\S)|\Z)"
 

@@ -21,15 +21,6 @@ from pymc_gpep.likelihoods.local_computations import (
     QuadraticBound,
 )
 
-__all__ = [
-    "average_response",
-    "bound_response",
-    "curvature_response",
-    "factorial_response",
-    "projected_response",
-    "tilted_response",
-]
-
 _DIFFERENCE = 1e-4  # in standard deviations
 _INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
 

@@ -32,8 +32,6 @@ from pymc_gpep.argument_types import check_name, did_you_mean, plain
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 
-__all__ = ["APPROXIMATIONS", "METHODS", "SPARSE_APPROXIMATIONS", "approximator", "check_fits", "with_options"]
-
 APPROXIMATIONS: tuple[type[Approximator], ...] = (
     NestedEP,
     QEP,

@@ -14,8 +14,6 @@ from pymc_gpep.solvers.fixed_cavity import fixed_cavity
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem
 
-__all__ = ["NaiveTAP"]
-
 
 @dataclass(frozen=True)
 class NaiveTAP(NewtonApproximation):

@@ -6,8 +6,6 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["Neighbours"]
-
 _REACH = 4.0  # units over which starts are taken to vary
 _NUGGET = 1e-9
 
@@ -15,8 +13,7 @@ _NUGGET = 1e-9
 class Combines(Protocol):
     """Makes a start from those of several problems."""
 
-    def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """See `Approximator.between`."""
+    def between(self, starts: Array, weights: Array, nearest: int) -> Array: ...
 
 
 class Neighbours(NamedTuple):

@@ -42,8 +42,6 @@ from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.site_posterior import SitePosterior, derivatives, site_posterior, site_posterior_space
 
-__all__ = ["NestedEP", "SinglePrecision", "energy_descent", "nested_factors"]
-
 type _Energies = Callable[..., tuple[float, float, float]]
 
 _ARMIJO = 1e-4

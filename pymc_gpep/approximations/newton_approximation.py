@@ -6,8 +6,6 @@ from typing import ClassVar
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.limits import at_least, positive
 
-__all__ = ["NewtonApproximation"]
-
 
 @dataclass(frozen=True)
 class NewtonApproximation(Approximator):

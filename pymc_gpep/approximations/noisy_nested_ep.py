@@ -25,8 +25,6 @@ from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace, refused
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem
 
-__all__ = ["NoisyNestedEP"]
-
 _HALVINGS = 30  # of eigenvalues below zero, where there is no posterior
 _MOST, _LEAST = 0.1, 1e-6  # noise that EP comes down from, and where it ends
 
@@ -154,7 +152,6 @@ class NoisyNestedEP(AcceleratedEP):
         return n_points * n_functions * (n_functions - 1)
 
     def too_large(self, n_functions: int, n_points: int) -> str:
-        """See `Approximator`."""
         size = n_functions * n_points
         if size > self.max_size:
             return (

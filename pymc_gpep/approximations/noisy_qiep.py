@@ -25,8 +25,6 @@ from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix
 from pymc_gpep.solvers.signed_blocks import SignedBlocks
 
-__all__ = ["NoisyQIEP"]
-
 _HALVINGS = 30  # of precisions below zero, where there is no posterior
 
 

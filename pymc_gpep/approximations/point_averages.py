@@ -11,8 +11,6 @@ from pymc_gpep.likelihoods.local_computations import AverageLogDensity, PointAve
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 from pymc_gpep.solvers.sparse_vi import PointAverages
 
-__all__ = ["check_label_noise", "has_point_averages", "point_averages"]
-
 type Terms = Callable[[Likelihood, Array, Array, NDArray[np.int64]], tuple[Array, Array, Array]]
 
 

@@ -8,8 +8,6 @@ from pymc_gpep.likelihoods.class_nodes import class_nodes
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledQuadrature
 
-__all__ = ["projected_sites"]
-
 _NODES = 2000
 _NOTHING = 1e-14  # precision of a site that says nothing, in units of the variance
 

@@ -25,8 +25,6 @@ from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, History, Problem
 from pymc_gpep.solvers.site_posterior import derivatives, site_posterior, site_posterior_space
 
-__all__ = ["QEP", "Rule", "quadrature_rule"]
-
 
 def qep(
     problem: Problem,
@@ -186,7 +184,6 @@ class QEP(AcceleratedEP):
         return n_points * (c - 1) * (c if self.full else 2)
 
     def too_large(self, n_functions: int, n_points: int) -> str:
-        """See `Approximator`."""
         c, size = n_functions, n_functions * n_points
         if self.full and size > self.max_size:
             return (

@@ -19,8 +19,6 @@ from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.site_posterior import derivatives, relative_posterior, site_posterior_space
 
-__all__ = ["QEPSoftmax"]
-
 
 def softmax_qep(
     problem: Problem,

@@ -16,8 +16,6 @@ from pymc_gpep.likelihoods.local_computations import DifferenceFactors, Independ
 from pymc_gpep.solvers.independent_ep import independent_ep
 from pymc_gpep.solvers.problem import Found, History, Problem
 
-__all__ = ["QIEP"]
-
 
 @dataclass(frozen=True)
 class QIEP(AcceleratedEP):

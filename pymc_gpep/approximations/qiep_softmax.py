@@ -9,8 +9,6 @@ from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.likelihoods.local_computations import CoupledQuadrature, IndependentQuadrature
 
-__all__ = ["QIEPSoftmax"]
-
 
 @dataclass(frozen=True)
 class QIEPSoftmax(QIEP):

@@ -14,8 +14,6 @@ from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.scalar_bound import bound_target, scalar_bound
 
-__all__ = ["QuadraticVB"]
-
 
 @dataclass(frozen=True)
 class QuadraticVB(AcceleratedBound):

@@ -22,8 +22,6 @@ from pymc_gpep.solvers.fixed_cavity import fixed_cavity
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem
 
-__all__ = ["ScalarLaplace"]
-
 _STEPS, _HALVINGS = 50, 30
 _TOLERANCE = 1e-8  # largest change of a mean, in standard deviations
 

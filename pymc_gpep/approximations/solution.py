@@ -12,8 +12,6 @@ from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
 
-__all__ = ["Convergence", "Solution"]
-
 
 @dataclass(frozen=True)
 class Convergence:

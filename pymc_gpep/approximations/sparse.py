@@ -22,8 +22,6 @@ from pymc_gpep.solvers.problem import History
 from pymc_gpep.solvers.sparse_contract import LeftOut, PointSites, Pull, SiteSweeps
 from pymc_gpep.solvers.team import Team, gather, one_blas_thread
 
-__all__ = ["InducedArrays", "Iterated", "Number", "SitesOfRows", "SparseApproximation", "SparseSolution"]
-
 
 class Number(Enum):
     """Kind of the number; the value says so in words."""

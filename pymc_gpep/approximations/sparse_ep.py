@@ -18,8 +18,6 @@ from pymc_gpep.solvers.accelerated_ep import SCHEMES, Steps, Sweep, accelerated_
 from pymc_gpep.solvers.problem import History
 from pymc_gpep.solvers.sparse_contract import PointSites
 
-__all__ = ["SparseEP"]
-
 _SITES = tuple(name for name in RULE_NAMES if name != LatentPairs.name)  # those are what makes GFITC another method
 _ELSEWHERE = {"coupled": "nested", "independent": "quadrature"}  # what the IVM calls them
 _SHORT = 0.4  # of steps with sites that widen, in units of others

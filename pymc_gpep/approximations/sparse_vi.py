@@ -21,8 +21,6 @@ from pymc_gpep.solvers.sparse_contract import PointSites
 from pymc_gpep.solvers.sparse_vi import SparseVISweeps
 from pymc_gpep.solvers.team import Team
 
-__all__ = ["SparseVI"]
-
 _SCHEMES = "accelerated ascent", "short steps"
 _SHORT = 0.4  # of a natural gradient step
 _LENGTHS = 0.5 ** np.arange(10)  # of a single step

@@ -16,8 +16,6 @@ from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
 
-__all__ = ["third_cumulants"]
-
 _LOG2_POINTS = 9  # of points without their mirror images
 _WIDER = 1.5  # s²: variances of cavities are up to three times those of posteriors
 _AT_A_TIME = 1_000_000  # latent values
@@ -30,10 +28,6 @@ def third_cumulants(solution: Solution) -> Array | None:
 
     A_i is the third cumulant of the tilted distribution of f_i, times the inverse of f_i's posterior covariance along
     each axis. The cavities are those of the Gaussian posterior, whichever approximation it is of.
-
-    Parameters
-    ----------
-    solution : Solution
 
     Returns
     -------

@@ -13,8 +13,6 @@ import numpy as np
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array, Observed
 
-__all__ = ["ScalarCavities", "TiltedFactors", "difference_cavities", "tilted_factors"]
-
 
 class TiltedFactors(NamedTuple):
     """The scalar factors of an EP at its fixed point, each g in units of its posterior standard deviation."""

@@ -51,8 +51,6 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import BlockCurvature, UtilityBound
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix
 
-__all__ = ["VariationalBayes"]
-
 _REDUCTION = 0.1  # of the linear system's residual; near the optimum the root of the gradient, for fast convergence
 _HALVINGS = 30
 _SUFFICIENT = 1e-4  # part of the rise that the slope promises

@@ -37,9 +37,6 @@ from pymc_gpep.structure.prior_functions import observed
 from pymc_gpep.structure.processes import processes_or
 from pymc_gpep.user_warnings import warn
 
-__all__ = ["AnnealedEvidence", "annealed_evidence"]
-
-
 _FEW = 5.0  # effective runs below which neither the estimate nor its error means anything
 _APART = 4.0  # standard errors between the two estimates that chance does not explain
 

@@ -27,15 +27,6 @@ from pymc_gpep.gaussians.prior import Prior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.hyper.weights import Estimate
 
-__all__ = [
-    "Base",
-    "anneal",
-    "importance_weights",
-    "posterior_base",
-    "prior_base",
-    "thermodynamic_estimate",
-]
-
 
 class Base(NamedTuple):
     """The Gaussian that annealing starts from: it is exp(log_sites) times the prior, normalised."""

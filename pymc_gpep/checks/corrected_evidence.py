@@ -29,8 +29,6 @@ from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.array_types import Array
 
-__all__ = ["CorrectedEvidence", "corrected_evidence", "three_loops"]
-
 _RANK = 24  # eigenvectors of what four factors have between them
 _LATER = 30.0  # what the error has of Σ_s l_s²
 _RELIABLE = 0.1

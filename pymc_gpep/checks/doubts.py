@@ -15,8 +15,6 @@ from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.starts import PriorView, pairs_by_kind, roles, view
 from pymc_gpep.structure.row_groups import RowGroups
 
-__all__ = ["nothing_learned", "other_mode"]
-
 _LESS = 3.0  # of log evidence: a mode of a twentieth
 _APART = 2.0  # standard deviations of a difference of means
 _ROUGHLY, _FEW = 1e-3, 60  # tolerance of the second solve, and iterations

@@ -27,16 +27,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.latent_functions import without_common
 from pymc_gpep.hyper.weights import importance_estimate, smooth, smooth_each, stand_for_posterior
 
-__all__ = [
-    "ImportanceCheck",
-    "ResampledDraws",
-    "block_check",
-    "importance_check",
-    "log_importance_weights",
-    "resample",
-    "resampled_draws",
-]
-
 _SIZES = (16, 8, 4)
 """Points in a block: the first whose weights stand for what they should is taken."""
 _ENTRIES = 1_000_000  # numbers that are held at a time

@@ -13,8 +13,6 @@ from pymc_gpep.checks.left_out_groups import Groups
 from pymc_gpep.hyper.weights import USABLE
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["LeaveOneOut", "groups_summed_up", "summed_up"]
-
 
 @dataclass(kw_only=True, repr=False)
 class LeaveOneOut(ELPDDataLOO):

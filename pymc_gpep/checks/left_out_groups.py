@@ -24,8 +24,6 @@ from pymc_gpep.hyper.latent_functions import GroupOfRows, Labelled
 from pymc_gpep.hyper.weights import excess_of_tail, importance_estimate, smooth
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 
-__all__ = ["Groups", "LeftOutGroup", "harmonic", "left_out_group"]
-
 _SEED = 20_161_018  # the same fit has the same answer
 _NEGLIGIBLE = 0.02  # part of the density of a group that its largest weights have in excess
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from distributed import Client
 from pymc_gpep.solvers.problem import from_start_or_cold
 
-__all__ = ["ClusterLogPosterior", "part_ends"]
-
 _NONE = np.empty(0, np.int64)
 
 

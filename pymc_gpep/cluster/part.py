@@ -24,8 +24,6 @@ from pymc_gpep.solvers.team import ALONE, one_blas_thread
 from pymc_gpep.solvers.whitened_posterior import Whitened
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 
-__all__ = ["Begin", "Part", "Recipe", "Sums", "Task", "added"]
-
 _GRAPHS = threading.Lock()  # a graph's function works in storage of its own
 _KEPT = 4  # solves whose sites are kept to start from
 _RECOVERED = 1e-13  # change of a site, in units of its marginal

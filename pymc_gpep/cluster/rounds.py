@@ -16,8 +16,6 @@ from pymc_gpep.cluster.part import Part, Recipe, Sums, Task, added
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["LostPartsError", "Rounds"]
-
 _TOGETHER = 8  # sums that are added at a time
 _PATIENCE = 1.0  # seconds after which somebody looks whether workers are still there
 _TRIES = 20

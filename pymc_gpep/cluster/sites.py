@@ -9,11 +9,9 @@ from scipy.linalg import LinAlgError
 from pymc_gpep.array_types import Array
 from pymc_gpep.cluster.part import Begin, Part, Sums, Task
 from pymc_gpep.cluster.rounds import Rounds
-from pymc_gpep.solvers.accelerated_ep import combination
+from pymc_gpep.kernels.schemes.anderson import combination
 from pymc_gpep.solvers.sparse_contract import SiteSweeps
 from pymc_gpep.solvers.whitened_posterior import Whitened
-
-__all__ = ["SitesOnCluster"]
 
 
 class SitesOnCluster:
@@ -58,7 +56,6 @@ class SitesOnCluster:
         return found
 
     def sweep(self) -> tuple[bool, float, float]:
-        """See `SiteSpace`."""
         ok, evidence, residual = self._rounds.until_done(self._sweep, self._mend)
         return ok, evidence, residual
 
@@ -78,7 +75,6 @@ class SitesOnCluster:
         return [self._rounds.ask(lambda part: part.over_blocks(work)).added]
 
     def norm(self) -> float:
-        """See `SiteSpace`."""
         return self._norm
 
     def remember(self, slot: int) -> None:
@@ -101,18 +97,15 @@ class SitesOnCluster:
         self._rounds.until_done(move, self._mend)
 
     def damp(self, damping: float) -> None:
-        """See `SiteSpace`."""
         self._slot = None
         self._move(lambda part: part.damp(damping))
 
     def accelerate(self, used: int, mixing: float, damping: float, interval: tuple[float, float]) -> None:
-        """See `SiteSpace`."""
         slot, self._slot = self._slot, None
         gamma = combination(*self._ask(lambda part: part.products(slot, used)).added)
         self._move(lambda part: part.combine(gamma, mixing, damping, interval))
 
     def clear(self) -> None:
-        """See `SiteSpace`."""
         self._posterior = None
         self._natural = self._ask(Part.clear).added
 

@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["bayesian_bootstrap"]
-
 _NUMBERS = 4_000_000  # weights held at a time: 32 MB
 
 

@@ -30,8 +30,6 @@ from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.new_data import repeated
 from pymc_gpep.structure.prior_functions import prior_moments
 
-__all__ = ["predict_draws"]
-
 
 def predict_draws(
     idata: xr.DataTree,

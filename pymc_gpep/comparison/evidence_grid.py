@@ -19,8 +19,6 @@ from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import prior_moments
 
-__all__ = ["evidence_grid", "serpentine"]
-
 
 def evidence_grid(
     model: pm.Model,

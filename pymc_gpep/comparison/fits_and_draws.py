@@ -14,17 +14,6 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.drawn_sums import drawn_sum
 
-__all__ = [
-    "Result",
-    "by_name",
-    "classifier_of",
-    "draws_of",
-    "hyperparameter_draws",
-    "latent_draws",
-    "latent_moments",
-    "reference_among",
-]
-
 Result = Fit | xr.DataTree
 
 

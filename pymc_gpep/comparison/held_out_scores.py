@@ -18,8 +18,6 @@ from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
 from pymc_gpep.structure.new_data import repeated
 
-__all__ = ["information", "scores_at"]
-
 
 def information(density: ArrayLike, labels: NDArray[np.int64], trained: NDArray[np.int64], n_classes: int) -> float:
     """Information of predictions on labels beyond the frequencies of classes, in bits for each label.

@@ -21,8 +21,6 @@ from pymc_gpep.fits.prediction import held_out, probabilities_and_moments
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.interpreted import evaluate
 
-__all__ = ["compare_methods"]
-
 
 class _Predicted(NamedTuple):
     """Predictions of one method at m points."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["Callback", "call", "check_callbacks", "finish"]
-
 
 class Callback(ABC):
     """A callback that is told when a fit begins, and when it has ended."""

@@ -14,8 +14,6 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.streaming.left_off import LeftOff
 from pymc_gpep.streaming.methods import STREAMING_METHODS
 
-__all__ = ["Checkpoint", "read_checkpoint"]
-
 
 class Checkpoint(Callback):
     """A callback of `pm.fit` that writes where a fit with batches stands, every few minutes and when it has ended.
@@ -57,7 +55,6 @@ class Checkpoint(Callback):
         self._written = time.monotonic()
 
     def begin(self, method: str, batches: bool) -> None:
-        """See `Callback`."""
         if not batches:
             advice = "Give batch_size, or leave it out" if method in STREAMING_METHODS else "Leave it out"
             raise TypeError(

@@ -25,8 +25,6 @@ from pymc_gpep.structure import GPClassifier
 if TYPE_CHECKING:
     from pymc_gpep.checks.left_out import LeaveOneOut
 
-__all__ = ["loo"]
-
 _SEED = 2016  # the same fit has the same answer
 
 

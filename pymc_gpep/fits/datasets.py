@@ -16,19 +16,6 @@ from pymc_gpep.hyper.latent_functions import without_common
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.structure import GPClassifier
 
-__all__ = [
-    "active",
-    "coords_of",
-    "evaluated",
-    "history",
-    "hyperparameters",
-    "inducing",
-    "natural",
-    "of_functions",
-    "of_points",
-    "with_numbers",
-]
-
 
 def hyperparameters(space: Hyperparameters, theta: Array) -> xr.Dataset:
     """Hyperparameters of one flat vector on their natural scale."""

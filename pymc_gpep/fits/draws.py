@@ -10,8 +10,6 @@ from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 
-__all__ = ["Conditional", "conditionals", "draw", "draw_at_maximum"]
-
 
 class Conditional:
     """Hyperparameters at a point, and the Gaussian of the integrated variables there, in the unconstrained space.

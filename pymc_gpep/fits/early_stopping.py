@@ -14,8 +14,6 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.fitted import Gp
 from pymc_gpep.fits.prediction import probabilities_and_moments
 
-__all__ = ["EarlyStopping"]
-
 _SAME = 1e-6  # relative difference of scores of a fit that was solved once more
 
 
@@ -131,7 +129,6 @@ class EarlyStopping(Callback):
         return f"{rows}, best at iteration {self._best[0]} of {self._iteration}: mlpd {self._highest:.4f}"
 
     def begin(self, method: str, batches: bool) -> None:
-        """See `Callback`."""
         self._forget()
 
     def __call__(self, fit: Any, losses: Array, iteration: int) -> None:

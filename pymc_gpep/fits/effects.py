@@ -28,8 +28,6 @@ from pymc_gpep.structure.integrated_variables import Joint
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.user_warnings import warn
 
-__all__ = ["contrast", "effects", "names_of_effects", "sources_of_effects"]
-
 _ALIKE = 0.999  # correlation above which data tell nothing apart
 _FAR = 20.0  # standard deviations between 0 and the mean of a covariate that leave an intercept such a correlation
 _NEW = "new_point"

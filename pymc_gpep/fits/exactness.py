@@ -12,8 +12,6 @@ from pymc_gpep.fits.draws import draw_at_maximum
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.solvers.team import one_blas_thread
 
-__all__ = ["checked", "corrected_evidence", "importance"]
-
 
 @one_blas_thread()
 def importance(fit: Fitted, draws: int = 1000, *, random_seed: Any = None) -> ImportanceCheck:

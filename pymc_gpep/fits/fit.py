@@ -11,8 +11,6 @@ from pymc_gpep.fits import cross_validation, draws, effects, exactness, predicti
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.group import GPGroup
 
-__all__ = ["Fit"]
-
 
 class Fit(Fitted):
     """Approximate posterior of a Gaussian process model, as `pm.fit` returns it for every method of this package.

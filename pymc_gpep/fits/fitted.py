@@ -24,8 +24,6 @@ from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.cross_covariance import as_gps
 
-__all__ = ["Fitted", "Gp"]
-
 type Gp = pm.gp.Latent | Sequence[pm.gp.Latent] | None
 
 
@@ -90,12 +88,6 @@ class Fitted(SingleGroupApproximation):
         """Go on from the hyperparameters, and what else was learned, for at most `n` more iterations or steps.
 
         Data, backend and options are those of this fit, which stays as it is.
-
-        Parameters
-        ----------
-        n : int
-        callbacks : list of functions of (fit, losses, iteration), optional
-        progressbar : bool
 
         Returns
         -------

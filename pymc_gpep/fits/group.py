@@ -17,8 +17,6 @@ from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.solvers.team import one_blas_thread
 
-__all__ = ["GPGroup"]
-
 
 @Group.register
 class GPGroup(Group):

@@ -7,8 +7,6 @@ import pymc as pm
 
 from pymc_gpep.structure import GPClassifier, StructureError
 
-__all__ = ["axes_that_fit", "check_dims", "dims_that_fit", "plain_dims"]
-
 _OF_ROWS = (
     *("mean", "sd", "variance", "cov", "p", "p_interval", "ci_bound", "error"),
     *("log_density", "quantile", "new_point"),

@@ -16,8 +16,6 @@ from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 
-__all__ = ["check_active", "learning_curve"]
-
 
 def check_active(fit: Any) -> None:
     """Raise a TypeError unless this is a fit by active rows."""

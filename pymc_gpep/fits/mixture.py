@@ -11,8 +11,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.user_warnings import warn
 
-__all__ = ["Prediction", "assembled", "average_predictions", "total_covariance", "total_variance", "warn_of_moments"]
-
 _LOST = 1e-6  # Largest weight of nodes whose moments of an observation are not numbers that an average leaves out.
 _SHARE = 0.975  # Share of predicted observations below their mean, above which the mean misleads.
 _WIDE = 1e4  # Least variance of such observations, in units of mean + mean².

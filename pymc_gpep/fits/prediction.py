@@ -34,20 +34,6 @@ from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere, rows_o
 from pymc_gpep.structure.new_data import repeated
 from pymc_gpep.user_warnings import warn
 
-__all__ = [
-    "blocks_of_rows",
-    "held_out",
-    "labelled",
-    "predict",
-    "predict_at",
-    "predict_given",
-    "probabilities_and_moments",
-    "process_and_inputs",
-    "unreached",
-    "warn_of_far_rows",
-]
-
-
 _NOTHING = 1e-3  # of a correlation, below which a posterior is the prior to three digits
 _MOST = 0.5
 _NEW = "new_point"

@@ -12,8 +12,6 @@ from scipy.stats import qmc
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 
-__all__ = ["Part", "checked_interval", "checked_levels", "outcome_quantiles", "probability_intervals"]
-
 _ALONE = 4096  # draws at each node of a single function, a grid
 _DRAWS = 1024  # of several; a power of 2, for which points of Sobol are balanced
 _HELD = 500_000  # latent values that are held at once

@@ -38,8 +38,6 @@ from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 
-__all__ = ["check_covariance", "from_datatree"]
-
 _SAME = 1e-6  # relative difference of a density or a covariance that rounding on another machine may make
 _OTHER = "The model is not the one that was fitted"
 

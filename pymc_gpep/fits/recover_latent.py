@@ -22,8 +22,6 @@ from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import frozen_data, prior_roots, prior_type_of
 
-__all__ = ["recover_latent"]
-
 
 @one_blas_thread()
 def recover_latent(

@@ -36,8 +36,6 @@ from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.prior_functions import as_it_was
 from pymc_gpep.user_warnings import warn
 
-__all__ = ["sample"]
-
 
 class Recorder:
     """Compute what `pm.sample` records, from value variables and latent values.

@@ -20,8 +20,6 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.rows.fingerprint import FormerRows
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["FORMAT", "named_classes", "to_datatree"]
-
 FORMAT = 2
 """Of the files: a reader refuses those of another."""
 

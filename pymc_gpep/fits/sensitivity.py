@@ -19,8 +19,6 @@ from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.user_warnings import warn
 
-__all__ = ["FITTED", "sensitivity"]
-
 FITTED = "as fitted"
 """Name of the prior that the model has."""
 

@@ -32,8 +32,6 @@ from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.integrated_variables import Joint
 
-__all__ = ["SkewNormals", "checked_prob", "second_order", "summaries", "summarised", "summary"]
-
 _MOST_SKEWED = 0.99  # of the size of skewness; skew normal distributions have less than 0.9953
 _HALVINGS = 60  # of the range in which a quantile is
 _RANGE = 12.0  # standard deviations

@@ -28,8 +28,6 @@ from pymc_gpep.solvers.signed_blocks import SignedBlocks
 from pymc_gpep.solvers.signed_posterior import covariance_root
 from pymc_gpep.solvers.site_precisions import BlockPrecisions
 
-__all__ = ["BlockPosterior", "SignedPosterior", "SignedRowPosterior"]
-
 
 class _OfSignedSites(DensePosterior):
     """Posteriors of sites that have no roots."""

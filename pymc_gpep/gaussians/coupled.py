@@ -21,8 +21,6 @@ from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_mom
 from pymc_gpep.solvers.problem import own_matrix
 from pymc_gpep.solvers.team import gather
 
-__all__ = ["CoupledPosterior"]
-
 
 class CoupledPosterior(DensePosterior):
     """Sites of precision Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i, from `precision` π (c, n)."""

@@ -6,9 +6,6 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["elliptical_slice"]
-
-
 _NOTHING = 1e-10  # a bracket of this width, in radians, moves nothing: what is left of it is the current state
 
 

@@ -19,8 +19,6 @@ from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.kernels.linalg.lapack import inverse_from_cholesky
 
-__all__ = ["FactorialPosterior", "FactorialSites"]
-
 
 @dataclass(frozen=True, eq=False)
 class FactorialSites(Sites):

@@ -11,8 +11,6 @@ from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.kernels.sampling.probit_gibbs import draw_latent_values, utility_precisions
 
-__all__ = ["GivenUtilities", "given_utilities"]
-
 
 class GivenUtilities(ABC):
     """Draws given utilities, from one prior, with all factorised that does not depend on utilities.

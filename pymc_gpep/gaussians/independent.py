@@ -21,8 +21,6 @@ from pymc_gpep.kernels.gaussians.independent import (
 from pymc_gpep.kernels.linalg.lapack import inverse_from_cholesky, solve_right_transposed
 from pymc_gpep.solvers.problem import own_matrix
 
-__all__ = ["IndependentPosterior"]
-
 
 class IndependentPosterior(DensePosterior):
     """Sites of precision diag(π) ≥ 0, different for each class and point, from `precision` π (c, n): M is B.

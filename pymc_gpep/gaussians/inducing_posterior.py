@@ -11,8 +11,6 @@ from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.inducing import Block, InducingWhitening
 from pymc_gpep.solvers.whitened_posterior import Whitened
 
-__all__ = ["ActivePosterior", "InducingPosterior"]
-
 
 @dataclass(frozen=True, eq=False)
 class ActivePosterior:

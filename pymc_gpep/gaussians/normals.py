@@ -12,8 +12,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened, coupled_whitened
 
-__all__ = ["draw_normals", "posterior_of_normals"]
-
 
 def posterior_of_normals(posterior: DensePosterior) -> CoupledWhitened | None:
     """Return q(z) = N(μ, Σ) of z (c, q), with J (1 or c, n, q) the factors that the posterior's prior has.

@@ -12,8 +12,6 @@ from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.solvers.coefficients import Coefficients
 from pymc_gpep.solvers.prior_form import PriorForm
 
-__all__ = ["NormalsPrior"]
-
 
 class NormalsPrior(Prior):
     """z ~ N(0, I), of which c latent functions f_k = m_k + J_k z are made.

@@ -17,8 +17,6 @@ from pymc_gpep.solvers.coefficients import Coefficients
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.team import one_blas_thread
 
-__all__ = ["NO_COVARIANCE", "DensePosterior", "PointsElsewhere", "Posterior", "scaled_symmetric"]
-
 
 class Posterior[P: Prior](ABC):
     """q(f) ∝ p(f) exp(νᵀf − ½ fᵀΠf), a prior times sites.
@@ -95,10 +93,6 @@ class Posterior[P: Prior](ABC):
         """Log of the sites at μ + x, of sites that are scaled to be 1 at μ: bᵀx − ½ xᵀΠx.
 
         With `relative_log_normaliser` it makes ratios of densities in which no large numbers cancel.
-
-        Parameters
-        ----------
-        x : array (c, n) or (count, c, n)
 
         Returns
         -------
@@ -202,12 +196,7 @@ class DensePosterior(Posterior[DensePrior]):
         return mean, self._covariance_at(k_cross, np.broadcast_to(k_new, prior_mean.shape))
 
     def at(self, points: PointsElsewhere) -> tuple[Array, Array, Block]:
-        """Mean (c, m) and covariance (m, c, c) at new points, and their prior moments with what functions are known by.
-
-        Parameters
-        ----------
-        points : PointsElsewhere
-        """
+        """Return mean (c, m), covariance (m, c, c) and prior moments of new points."""
         cross, variance, prior_mean = points.moments()
         mean, cov = self.predict(cross, variance, prior_mean)
         return mean, cov, Block(cross.swapaxes(1, 2), variance, prior_mean)

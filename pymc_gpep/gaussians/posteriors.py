@@ -20,18 +20,6 @@ from pymc_gpep.gaussians.row_prior import RootedPrior, RowPrior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.gaussians.whitening import NormalsWhitening, Sampled, Whitening
 
-__all__ = [
-    "POSTERIORS",
-    "SampledPosterior",
-    "make_posterior",
-    "posterior_class",
-    "posterior_of",
-    "sampled_posterior",
-    "whitening_of",
-    "whitens",
-]
-
-
 POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
     (DensePrior, SiteForm.COUPLED): CoupledPosterior,
     (DensePrior, SiteForm.BLOCK): BlockPosterior,

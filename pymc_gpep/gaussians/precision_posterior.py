@@ -15,8 +15,6 @@ from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.solvers.coefficients import Coefficients, Entries
 from pymc_gpep.solvers.sparse_precision import SparsePrecision
 
-__all__ = ["PrecisionPosterior"]
-
 
 class PrecisionPosterior(RowPosterior):
     """Sites of precision diag(π) ≥ 0, from `precision` π (1, n), on f = m + A x.

@@ -14,8 +14,6 @@ from pymc_gpep.solvers.precision_structure import PrecisionStructure
 from pymc_gpep.solvers.prior_form import BoundForm
 from pymc_gpep.solvers.sparse_precision import SparsePrecision
 
-__all__ = ["PrecisionPrior"]
-
 
 class PrecisionPrior(DensePrior):
     """f = m + A x for numbers x ~ N(0, Q⁻¹), with a sparse precision Q.

@@ -14,8 +14,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.prior_form import BoundForm, PriorForm
 
-__all__ = ["BoundPrior", "DensePrior", "NotPositiveDefiniteError", "Prior", "check_finite"]
-
 
 class NotPositiveDefiniteError(np.linalg.LinAlgError):
     """A matrix that should be a covariance has no Cholesky factor to working precision.
@@ -136,11 +134,6 @@ class DensePrior(Prior):
     @classmethod
     def checked(cls, k: ArrayLike, mean: ArrayLike) -> "DensePrior":
         """Make a prior of arrays that may be anything.
-
-        Parameters
-        ----------
-        k : array_like (n, n), (1, n, n) or (c, n, n)
-        mean : array_like (c, n), or (n,) of one function
 
         Raises
         ------
@@ -375,12 +368,10 @@ class BoundPrior:
 
     @cached_property
     def form(self) -> BoundForm:
-        """See `DensePrior`."""
         return BoundForm(self.kind.form, self.known)
 
     @property
     def by_normals(self) -> bool:
-        """See `DensePrior`."""
         return bool(self.kind.by_normals)
 
     def __call__(self, array: Array, mean: Array) -> DensePrior:
@@ -394,9 +385,7 @@ class BoundPrior:
         return made
 
     def entries(self, c: int, n: int, q: int) -> int:
-        """See `DensePrior`."""
         return int(self.kind.entries(c, n, q, self.known))
 
     def algebra(self, n: int, q: int) -> str:
-        """See `DensePrior`."""
         return str(self.kind.algebra(n, q, self.known))

@@ -23,8 +23,6 @@ from pymc_gpep.solvers.site_precisions import (
     SitePrecisions,
 )
 
-__all__ = ["BlockRowPosterior", "CoupledRowPosterior", "RootedPosterior", "RowPosterior"]
-
 _EPS = float(np.finfo(np.float64).eps)
 
 

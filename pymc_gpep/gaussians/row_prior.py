@@ -14,8 +14,6 @@ from pymc_gpep.solvers.prior_form import BoundForm
 from pymc_gpep.solvers.row_form import RowForm
 from pymc_gpep.solvers.signed_posterior import covariance_root
 
-__all__ = ["RootedPrior", "RowPrior"]
-
 
 class RowPrior(DensePrior):
     """f = m + J z for standard normals z, with far fewer of them than rows.
@@ -160,12 +158,7 @@ class RowPrior(DensePrior):
 
 
 class RootedPrior(RowPrior):
-    """A prior that is given by its covariance, with a root of it for rows, which may be singular.
-
-    Parameters
-    ----------
-    prior : DensePrior
-    """
+    """A prior that is given by its covariance, with a root of it for rows, which may be singular."""
 
     def __init__(self, prior: DensePrior) -> None:
         try:

@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.block_sites import block_roots
 
-__all__ = ["FLOOR", "BlockSites", "CoupledSites", "IndependentSites", "SignedSites", "SiteForm", "Sites"]
-
-
 FLOOR = 1e-200
 """A site precision below this one does nothing."""
 

@@ -20,8 +20,6 @@ from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.kernels.gaussians.whitening import colour, colour_transposed, whiten
 
-__all__ = ["CoupledWhitening", "IndependentWhitening", "NormalsWhitening", "PriorWhitening", "Sampled", "Whitening"]
-
 Sampled = DensePrior | NormalsPrior
 """Priors of what samplers move: latent values, or the standard normals that they are made of."""
 
@@ -209,13 +207,7 @@ class IndependentWhitening(SiteWhitening):
 
 
 class NormalsWhitening(SiteWhitening):
-    """x = x̂ + L⁻ᵀ z with L Lᵀ = I + JᵀΠJ, of standard normals x that make f = m + J x.
-
-    Parameters
-    ----------
-    prior : NormalsPrior
-    sites : Sites
-    """
+    """x = x̂ + L⁻ᵀ z with L Lᵀ = I + JᵀΠJ, of standard normals x that make f = m + J x."""
 
     prior: NormalsPrior
 

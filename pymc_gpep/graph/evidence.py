@@ -23,8 +23,6 @@ from pymc_gpep.solvers.prior_form import PriorForm
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Outcome
 from pymc_gpep.solvers.relay import REFUSED, external
 
-__all__ = ["Evidence"]
-
 _recent = RecentSolves()
 
 _UNUSABLE = (

@@ -23,8 +23,6 @@ from pymc_gpep.likelihoods.multinomial_probit.log_probability import (
     log_probability_hessians,
 )
 
-__all__ = ["log_probability", "log_probability_hessian"]
-
 type Pair = tuple[jax.Array, jax.Array]
 
 _callback = partial(jax.pure_callback, vmap_method="broadcast_all")

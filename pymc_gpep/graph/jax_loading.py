@@ -12,8 +12,6 @@ from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.rewriting.basic import graph_rewriter
 from pytensor.tensor.blockwise import Blockwise
 
-__all__ = ["load_jax_dispatch"]
-
 _PACKAGE = __name__.partition(".")[0]
 _DISPATCH = f"{_PACKAGE}.graph.jax_dispatch"
 _POSITION = 100  # after the other rewrites

@@ -36,8 +36,6 @@ from pymc_gpep.structure.missing_responses import MissingResponses, missing_resp
 from pymc_gpep.structure.prior_functions import frozen_data, observed
 from pymc_gpep.structure.sampled_values import SampledValues
 
-__all__ = ["LatentModel", "LogLikelihood"]
-
 
 class AtPoint:
     """A compiled function whose first arguments are taken from a point by name; a class, so that it can be pickled."""

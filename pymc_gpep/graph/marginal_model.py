@@ -17,8 +17,6 @@ from pymc_gpep.structure.by_groups import by_groups
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.prior_functions import check_moments, prior_moments, prior_type_of
 
-__all__ = ["MarginalModel", "add_others", "marginalize"]
-
 
 def add_others(made: pm.Model, model: pm.Model, left_out: Container[Variable]) -> None:
     """Add coords, data and variables of a model to an empty one, which then shares them; some are left out."""

@@ -16,8 +16,6 @@ try:
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["available_memory", "check_memory", "least_memory"]
-
 _GIGABYTE = 1e9
 
 

@@ -16,8 +16,6 @@ from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.prior_form import PriorForm
 
-__all__ = ["RecentSolves", "place_of"]
-
 _PROBLEMS = 16  # that are remembered at a time
 _SOLVES = 48  # of each
 _POINTS = 12  # whose prior moments tell one solve from another

@@ -14,8 +14,6 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.link.vm import VMLinker
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["Repeated", "repeat"]
-
 
 class _Piece(OpFromGraph):
     """Where the graph around it is interpreted, so is this: without that it would be compiled by a C compiler."""

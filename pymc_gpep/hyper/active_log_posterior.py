@@ -32,8 +32,6 @@ from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.model_rows import ModelRows, RowInputs
 
-__all__ = ["ActiveLogPosterior", "HeldActive"]
-
 _NO_START = np.empty(0)
 _STEP = 0.01  # of a hyperparameter, unconstrained, for differences of the bound
 
@@ -90,12 +88,10 @@ class ActiveLogPosterior(BlockLogPosterior):
 
     @property
     def number(self) -> str:
-        """See `LogPosterior`."""
         return "lower bound"
 
     @property
     def entries(self) -> int:
-        """See `LogPosterior`."""
         c = self.classifier.n_functions
         return (c * self.approximator.most_rows(c, self.classifier.n_points)) ** 2
 
@@ -189,15 +185,12 @@ class ActiveLogPosterior(BlockLogPosterior):
         return np.asarray(self._row_inputs.inputs[rows][None])
 
     def chosen(self, solution: ActiveSolution) -> Selection:
-        """See `LogPosterior`."""
         return solution.selection
 
     def posterior(self, solution: ActiveSolution) -> ActivePosterior:
-        """See `BlockLogPosterior`."""
         return ActivePosterior(solution.posterior)
 
     def left_out(self, x: Array, solution: ActiveSolution, gps: Gps) -> Iterator[LeftOut] | None:
-        """See `BlockLogPosterior`."""
         if self.classifier.n_functions > 1 and solution.posterior.sites_class.form is SiteForm.INDEPENDENT:
             return None
         return self._each_left_out(x, solution, gps)
@@ -215,7 +208,6 @@ class ActiveLogPosterior(BlockLogPosterior):
             yield LeftOut(rows, means, cov)
 
     def stored(self, x: Array, solution: ActiveSolution) -> xr.Dataset:
-        """See `LogPosterior`."""
         sites, chosen, found = solution.posterior.sites, solution.selection, solution.convergence
         rows, of_sites = chosen.rows, ("function", "inclusion")
         table = xr.Dataset(
@@ -237,7 +229,6 @@ class ActiveLogPosterior(BlockLogPosterior):
         return table if found is None else found.stored(table)
 
     def restored(self, x: Array, table: xr.Dataset) -> ActiveSolution:
-        """See `LogPosterior`."""
         attrs, rows, inputs = table.attrs, table["row"].values, table["input"].values
         labels = np.full(self.blocks().rows.n_rows, -1)  # those of other rows may not be known any more
         labels[rows] = table["label"].values
@@ -263,11 +254,9 @@ class ActiveLogPosterior(BlockLogPosterior):
         )
 
     def few_prior(self, x: Array) -> Array:
-        """See `LogPosterior`."""
         return self._solution().posterior.prior.k[:, :FEW, :FEW]
 
     def heading(self, trace: Trace, solution: ActiveSolution, converged: bool) -> str:
-        """See `LogPosterior`."""
         sampled = solution.sample.weight > 1.0
         number = f"{'estimate of a ' if sampled else ''}lower bound {solution.bound:.4f} of the log evidence"
         given = f"criterion={self.approximator.criterion!r}, {len(solution.selection.rows)} of {len(solution.labels)}"
@@ -275,7 +264,6 @@ class ActiveLogPosterior(BlockLogPosterior):
         return f"{self.name} ({chosen}): {number}, {self.state(converged)}."
 
     def ending(self, trace: Trace, solution: Callable[[], ActiveSolution]) -> str:
-        """See `LogPosterior`."""
         found = solution().convergence
         sites = "sites stay as they were chosen" if found is None else f"sites on the active rows {found}"
         theta = trace.best.theta

@@ -20,8 +20,6 @@ from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.surrogate import DRAWS, Points, Surrogate, resampled
 from pymc_gpep.kernels.status import CONVERGED
 
-__all__ = ["Adaptive", "quadrature_weights"]
-
 _FIRST = 1.7  # standard deviations from the maximum of the first point of a ray
 _FALL, _AIM = 5.0, 7.0  # fall of the log density where a ray ends, and where its next point should be
 _FARTHER, _FARTHEST = 4.0, 8.0  # factor and standard deviations by which the next point is farther out, at most

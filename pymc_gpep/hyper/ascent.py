@@ -12,8 +12,6 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.quasi_newton import Curvature, Metric, line_search
 from pymc_gpep.kernels.status import CONVERGED
 
-__all__ = ["FLAT", "STUCK", "Curve", "HyperAscent", "is_close", "no_curvature"]
-
 FLAT = 1e-8
 """Relative change of the log posterior that counts as none."""
 

@@ -30,8 +30,6 @@ from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import prior_moments
 
-__all__ = ["FEW", "OVER_FITTED", "BlockFunctions", "BlockLogPosterior"]
-
 OVER_FITTED = (
     "Inducing inputs were fitted to the labels: the number comes out too high, and is not to be compared with that of "
     "inducing inputs that stay or of all rows."
@@ -85,26 +83,22 @@ class BlockFunctions(LatentFunctions):
         self.n_functions, self.n_points, self.size = self._prior.n_functions, self._prior.n_points, self._posterior.size
 
     def new_rows(self, x: ArrayLike | None, data: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
-        """See `LatentFunctions`."""
         if self._blocks.beside:
             return self._blocks.beside.new_rows(x, data)
         return inputs_by_name(x, data, self._blocks.named, self._blocks.rows.n_inputs)
 
     @property
     def takes(self) -> Collection[str]:
-        """See `LatentFunctions`."""
         if self._blocks.beside:
             return self._blocks.beside.takes
         return () if self._blocks.named is None else (str(self._blocks.named.name),)
 
     @cached_property
     def likelihood(self) -> Likelihood:
-        """See `LatentFunctions`."""
         return self._log_posterior.likelihood_at(self._x, self._blocks.rows.n_rows)
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """See `LatentFunctions`."""
         return self._log_posterior.observed(self._gps)
 
     @cached_property
@@ -117,37 +111,31 @@ class BlockFunctions(LatentFunctions):
 
     @property
     def own(self) -> Array:
-        """See `LatentFunctions`."""
         return self._prior.inducing().diagonal(axis1=1, axis2=2)
 
     def _block(self, inputs: Array) -> Block:
         return self._blocks.block(self._prior.point, self._prior.z, inputs)
 
     def at(self, inputs: Array) -> NewRows:
-        """See `LatentFunctions`."""
         block = self._block(inputs)
         return NewRows(*self._posterior.predict(block), block)
 
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
-        """See `LatentFunctions`."""
         return self._posterior.predict(self._prior.block(rows))
 
     def left_out(self) -> Iterator[LeftOut]:
-        """See `LatentFunctions`."""
         found = self._log_posterior.left_out(self._x, self._solution, self._gps)
         if found is None:
             raise NotImplementedError(_INDEPENDENT)
         return found
 
     def refitted(self, i: int) -> tuple[LeftOut, bool]:
-        """See `LatentFunctions`."""
         raise NotImplementedError(
             "loo(refit_above=...) fits rows again by a method that works on all latent values together. Leave "
             "refit_above out, or hold out rows, and score fit.predict(Xtest) on them."
         )
 
     def among_fitted(self) -> Reach:
-        """See `LatentFunctions`."""
         z = self._prior.z
         try:
             some = self._blocks.rows.inputs(slice(0, min(_SOME, self.n_points)))
@@ -196,7 +184,6 @@ class BlockFunctions(LatentFunctions):
         return mean + np.stack([own @ b for own, b in zip(v, maps, strict=True)]), np.maximum(variance, 0.0)
 
     def marginals(self) -> tuple[Array, Array]:
-        """See `LatentFunctions`."""
         mean, cov = self._posterior.predict(self._at_model())
         return mean, cov.diagonal(axis1=1, axis2=2).T
 
@@ -234,7 +221,6 @@ class BlockFunctions(LatentFunctions):
         return z
 
     def draw_at(self, rng: np.random.Generator, count: int, inputs: Array | None) -> Iterator[tuple[slice, Array]]:
-        """See `LatentFunctions`."""
         posterior = self._posterior.as_inducing
         v = posterior.whitened.draw(rng, count)
         n = self.n_points if inputs is None else len(inputs)
@@ -263,7 +249,6 @@ class BlockLogPosterior(LogPosterior):
 
     @property
     def rows(self) -> Rows | None:
-        """See `LogPosterior`."""
         return self._rows
 
     @abstractmethod
@@ -300,7 +285,6 @@ class BlockLogPosterior(LogPosterior):
         return LikelihoodElsewhere(self.classifier, n_points, self.space.data)(self.point(x))
 
     def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
-        """See `LogPosterior`."""
         rows = self.blocks().rows
         # As many rows from each of a few places: rows may come in an order.
         places = np.linspace(0, rows.n_rows, _PLACES + 1).astype(int)
@@ -310,21 +294,17 @@ class BlockLogPosterior(LogPosterior):
         return self.blocks().block(self.point(x), inputs[None], inputs).cross, labels
 
     def few_prior(self, x: Array) -> Array:
-        """See `LogPosterior`."""
         return self.blocks().inducing(self.point(x), self.anchors(x)[:, :FEW])
 
     def inputs(self, gps: Gps = None) -> Array:
-        """See `LogPosterior`."""
         rows = self.blocks(gps).rows
         return rows.inputs(slice(0, rows.n_rows))
 
     def observed(self, gps: Gps = None) -> NDArray[np.int64]:
-        """See `LogPosterior`."""
         rows = self.blocks(gps).rows
         return rows.labels(slice(0, rows.n_rows))
 
     def latent(self, x: Array, solution: Any, gps: Gps = None) -> BlockFunctions:
-        """See `LogPosterior`."""
         return BlockFunctions(self, x, solution, gps)
 
     def own_inputs(self, gps: Gps) -> Array:

@@ -16,9 +16,6 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.kernels.status import CONVERGED
 
-__all__ = ["CentralComposite", "sphere_design"]
-
-
 _REACH = 2.0  # standard deviations from the mode at which the spread to either side is measured
 _FEW = 8  # hyperparameters; for more, the corners of resolution V are too many
 _NEGLIGIBLE = 1e-6  # weight of a node that is not worth keeping

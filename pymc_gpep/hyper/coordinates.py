@@ -20,19 +20,12 @@ from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import LogPosterior
 
-__all__ = ["Coordinates", "MovedLogPosterior"]
-
 _ITERATIONS = 50  # of the climb to the maximum in the coordinates, at most
 _SMALLEST = 1e-10  # 1 − z² of a partial correlation z
 
 
 class Coordinates:
-    """The map from coordinates φ to the unconstrained space θ.
-
-    Parameters
-    ----------
-    space : Hyperparameters
-    """
+    """The map from coordinates φ to the unconstrained space θ."""
 
     def __init__(self, space: Hyperparameters) -> None:
         transforms = space.classifier.model.rvs_to_transforms
@@ -92,13 +85,7 @@ class Coordinates:
 
 
 class MovedLogPosterior:
-    """A log posterior as the log density of other coordinates.
-
-    Parameters
-    ----------
-    log_posterior : LogPosterior
-    coordinates : Coordinates
-    """
+    """A log posterior as the log density of other coordinates."""
 
     def __init__(self, log_posterior: LogPosterior, coordinates: Coordinates) -> None:
         self._log_posterior, self._coordinates = log_posterior, coordinates
@@ -116,7 +103,6 @@ class MovedLogPosterior:
         return self._found.get(evaluation.theta.tobytes(), evaluation)
 
     def each[T, R](self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """See `LogPosterior`."""
         return self._log_posterior.each(function, items)
 
     def _with(self, log_posterior: LogPosterior) -> Self:
@@ -125,11 +111,9 @@ class MovedLogPosterior:
         return other
 
     def loosely(self, gradients: bool = True) -> Self:
-        """See `LogPosterior`."""
         return self._with(self._log_posterior.loosely(gradients))
 
     def weighing(self) -> Self:
-        """See `LogPosterior`."""
         return self._with(self._log_posterior.weighing())
 
     def climbed(self, best: Evaluation) -> Evaluation:

@@ -13,8 +13,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior
 
-__all__ = ["correction_at", "has_correction"]
-
 _MOST = 5000  # latent values, beyond which matrices of all pairs are too large
 _AT, _BEYOND = 1.7, 1.5  # standard deviations of the points, and how much farther parabolas go on
 _SHARE, _SMALL = 0.5, 0.01  # the next order as a share of this one, and as a number, at most

@@ -13,9 +13,6 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.surrogate import DRAWS, Points, Surrogate
 
-__all__ = ["GaussianAtMaximum", "Scales", "gaussian_at", "hessian", "scales_at", "second_derivatives"]
-
-
 _FIRST_STEP = 0.03  # in units of the unconstrained space, before its scale is known
 _STEP = 0.1  # in conditional standard deviations; the error of a central difference is of the order of its square
 _RANGE = 2.5  # factor by which a step may be off

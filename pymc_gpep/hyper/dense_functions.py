@@ -21,8 +21,6 @@ from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.structure.latent_prior import Elsewhere, There
 
-__all__ = ["DenseFunctions", "leave_one_out_moments"]
-
 _SOME = 200  # fitted rows that are looked at for all
 _ROWS = 500  # after which progress is told, and an interrupt is heeded
 
@@ -73,7 +71,6 @@ class DenseFunctions(LatentFunctions):
         return self._make(self._of)
 
     def of(self, response: str) -> Self:
-        """See `LatentFunctions`."""
         other = copy(self)
         other.__dict__.pop("_elsewhere", None)
         other._of = response
@@ -81,46 +78,36 @@ class DenseFunctions(LatentFunctions):
 
     @property
     def takes(self) -> Collection[str]:
-        """See `LatentFunctions`."""
         return self._elsewhere.takes
 
     def new_rows(self, x: ArrayLike | None, data: Mapping[str, ArrayLike], new_levels: bool = False) -> Any:
-        """See `LatentFunctions`."""
         return self._elsewhere.rows(x, data, new_levels)
 
     def missing_rows(self) -> Any:
-        """See `LatentFunctions`."""
         return self._elsewhere.missing_rows()
 
     @property
     def likelihood(self) -> Likelihood:
-        """See `LatentFunctions`."""
         return self.solution.likelihood
 
     @property
     def labels(self) -> Observed:
-        """See `LatentFunctions`."""
         return self.solution.labels
 
     @property
     def own(self) -> Array:
-        """See `LatentFunctions`."""
         return self.posterior.prior.own
 
     def prior_at(self, inputs: Any) -> tuple[Array, Array, Array]:
-        """See `LatentFunctions`."""
         return self._elsewhere(self._point, inputs)
 
     def at(self, inputs: Any) -> NewRows:
-        """See `LatentFunctions`."""
         return NewRows(*self.posterior.at(There(self._elsewhere, self._point, inputs)))
 
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
-        """See `LatentFunctions`."""
         return self.solution.mean[:, rows], self.solution.cov[rows]
 
     def left_out(self) -> Iterator[LeftOut]:
-        """See `LatentFunctions`."""
         mean, cov = leave_one_out_moments(self._approximator, self.solution)
         for start in range(0, self.n_points, _ROWS):
             rows = slice(start, min(start + _ROWS, self.n_points))
@@ -132,7 +119,6 @@ class DenseFunctions(LatentFunctions):
         return self._approximator.response(self.solution)
 
     def group(self, rows: NDArray[np.intp]) -> GroupOfRows:
-        """See `LatentFunctions`."""
         posterior = self._response
         if not posterior.sites.pointwise:
             raise NotImplementedError(
@@ -144,7 +130,6 @@ class DenseFunctions(LatentFunctions):
         return GroupOfRows(*moments, sites, posterior.weights[:, rows], own)
 
     def refitted(self, i: int) -> tuple[LeftOut, bool]:
-        """See `LatentFunctions`."""
         solution, prior = self.solution, self.posterior.prior
         others = np.delete(np.arange(len(solution.labels)), i)
         rest = prior.some(others)
@@ -156,7 +141,6 @@ class DenseFunctions(LatentFunctions):
         return LeftOut(slice(i, i + 1), mean.T, cov), again.convergence.converged
 
     def among_fitted(self) -> Reach:
-        """See `LatentFunctions`."""
         n = self.posterior.prior.shape[1]
         some = np.arange(0, n, -(-n // _SOME))
         return Reach(*self.posterior.prior.reach(some), self.own)
@@ -184,17 +168,14 @@ class DenseFunctions(LatentFunctions):
         return None if self._roots is None else posterior_of_normals(self._factorised)
 
     def whitened(self) -> tuple[Array, Array]:
-        """See `LatentFunctions`."""
         if (normals := self._normals) is not None:
             return normals.mean, np.einsum("ij,ij->j", normals.root, normals.root).reshape(normals.mean.shape)
         return self._factorised.whitened()
 
     def marginals(self) -> tuple[Array, Array]:
-        """See `LatentFunctions`."""
         return self.solution.mean, self.solution.cov.diagonal(axis1=1, axis2=2).T
 
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
-        """See `LatentFunctions`."""
         if rotated.all() and self._normals is not None:
             shape = self._normals.mean.shape
             return np.asarray(self._normals.root.T @ self._normals.root).reshape(*shape, *shape)
@@ -208,15 +189,12 @@ class DenseFunctions(LatentFunctions):
         )
 
     def joint_covariance_among(self, points: Sequence[int]) -> Array:
-        """See `LatentFunctions`."""
         return self.posterior.covariance_among(np.asarray(points))
 
     def of_normals(self, matrix: Array) -> Array:
-        """See `LatentFunctions`."""
         return self._factorised.prior.combined(matrix)
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-        """See `LatentFunctions`."""
         return self._drawn(rng, count)
 
     def _drawn(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
@@ -226,7 +204,6 @@ class DenseFunctions(LatentFunctions):
         return posterior.prior.latent(z), z
 
     def draw_at(self, rng: np.random.Generator, count: int, inputs: Array | None) -> Iterator[tuple[slice, Array]]:
-        """See `LatentFunctions`."""
         if inputs is None:
             yield slice(0, self.n_points), self.draw(rng, count)[0]
             return

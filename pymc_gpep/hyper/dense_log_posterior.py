@@ -50,8 +50,6 @@ from pymc_gpep.structure.prior_functions import (
     prior_roots,
 )
 
-__all__ = ["DenseLogPosterior"]
-
 _FEW, _ROUGHER = 200, 20.0  # rows below which a wider tolerance saves little; times the tolerance of a search
 _SOME = 2000  # rows whose prior says what hyperparameters do to that of all
 _DIFFERENCE = 1e-4  # of a hyperparameter, which means depend on by a line
@@ -116,7 +114,6 @@ class DenseLogPosterior(LogPosterior):
 
     @property
     def entries(self) -> int:
-        """See `LogPosterior`."""
         classifier = self.classifier
         return int(self._prior_type.entries(classifier.n_functions, self.n_points, classifier.n_normals))
 
@@ -127,7 +124,6 @@ class DenseLogPosterior(LogPosterior):
         return self._elsewhere[gps, response]
 
     def latent(self, x: Array, solution: Solution, gps: Gps = None) -> DenseFunctions:
-        """See `LogPosterior`."""
         names = ", ".join(repr(rv.name) for rv in self.classifier.held or self.classifier.integrated)
         point = self.point(x)
         roots = None if self._roots is None else partial(self._roots, point)
@@ -147,7 +143,6 @@ class DenseLogPosterior(LogPosterior):
         return prior_roots(self.classifier, self.space.data, self._prior_type)
 
     def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
-        """See `LogPosterior`."""
         moments = self.moments(x)
         some = np.arange(0, len(moments.labels), -(-len(moments.labels) // _SOME))
         groups, labels = self.classifier.groups, self.observed()
@@ -155,11 +150,9 @@ class DenseLogPosterior(LogPosterior):
         return self._prior_type.form(moments.k).among(some), np.asarray(labels[some])
 
     def inputs(self, gps: Gps = None) -> Array:
-        """See `LogPosterior`."""
         return self._prior_elsewhere(gps).inputs
 
     def observed(self, gps: Gps = None) -> Observed:
-        """See `LogPosterior`."""
         start = self.space.initial_point()
         if self.classifier.groups is None:
             return np.asarray(self.moments(start).labels)
@@ -167,7 +160,6 @@ class DenseLogPosterior(LogPosterior):
 
     @property
     def algebra(self) -> str:
-        """See `LogPosterior`."""
         found = str(self._prior_type.algebra(self.n_points, self.classifier.n_normals))
         if self.classifier.groups is None:
             return found
@@ -175,7 +167,6 @@ class DenseLogPosterior(LogPosterior):
         return f"{found} {shared}" if found else shared
 
     def heading(self, trace: Trace, solution: Solution, converged: bool) -> str:
-        """See `LogPosterior`."""
         lower, evidence = solution.lower_bound, solution.log_evidence
         bound = "" if np.isnan(lower) else f", lower bound {lower:.4f} by Jensen's inequality"
         if lower - evidence > _CLEARLY:  # a bound of the method's own, or an approximation that is too low
@@ -183,7 +174,6 @@ class DenseLogPosterior(LogPosterior):
         return f"{self.name}: log evidence {evidence:.4f}{bound}, {self.state(converged)}."
 
     def ending(self, trace: Trace, solution: Callable[[], Solution]) -> str:
-        """See `LogPosterior`."""
         if not self.space.value_vars:
             return f"No hyperparameters; {self.name} {solution().convergence}."
         agreed = f"; {trace.agreement}" if trace.agreement else ""
@@ -248,7 +238,6 @@ class DenseLogPosterior(LogPosterior):
         return graph_function(self.classifier.model, self._inputs, outputs, further=gradient, **self._kwargs)
 
     def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
-        """See `LogPosterior`."""
         if isinstance(start, Neighbours):
             start = start.predict(self.approximator, theta)
         point = self.point(theta)

@@ -22,8 +22,6 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum, too_wide
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES, NOT_POSITIVE_DEFINITE
 
-__all__ = ["collapsed", "looked_at", "ran_away"]
-
 _STEEP = 0.5  # slope, per unit of the unconstrained space, that a maximum does not have where no curvature is known
 _FAR = 3.0  # move of an unconstrained hyperparameter that makes a scale twenty times as large or small
 _VERY_FAR = 7.0  # the same of a search that has not ended

@@ -9,8 +9,6 @@ import xarray as xr
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED
 
-__all__ = ["Evaluation", "evaluation_table", "evaluations_of"]
-
 
 class Evaluation(NamedTuple):
     """The log posterior at one point of the unconstrained space."""

@@ -16,8 +16,6 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.surrogate import DRAWS
 
-__all__ = ["LaplaceNodes", "standard_normal_nodes"]
-
 
 @dataclass(frozen=True)
 class LaplaceNodes(HyperMethod):

@@ -18,8 +18,6 @@ from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.surrogate import DRAWS, resampled
 from pymc_gpep.kernels.status import CONVERGED
 
-__all__ = ["Grid"]
-
 _MOST = 3  # hyperparameters
 _FURTHEST = 20  # steps from the maximum in each direction
 _FEW = 4  # nodes along an axis, below which they come closer

@@ -16,8 +16,6 @@ from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.structure.row_groups import RowGroups
 from pymc_gpep.structure.rows_alike import combined
 
-__all__ = ["GroupedFunctions"]
-
 _ROWS = 2_000_000  # rows of groups without one of them, that are worked on at a time
 
 
@@ -44,43 +42,35 @@ class GroupedFunctions(DenseFunctions):
 
     @property
     def likelihood(self) -> Likelihood:
-        """See `LatentFunctions`."""
         return self._rows[1]
 
     @property
     def labels(self) -> Observed:
-        """See `LatentFunctions`."""
         return self._rows[0]
 
     @cached_property
     def alike(self) -> NDArray[np.int64]:
-        """See `LatentFunctions`."""
         _, y = np.unique(self.labels, return_inverse=True)
         return combined(self._groups.of, self._groups.alike, y)
 
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
-        """See `LatentFunctions`."""
         of = self._groups.of[rows]
         return self.solution.mean[:, of], self.solution.cov[of]
 
     def marginals(self) -> tuple[Array, Array]:
-        """See `LatentFunctions`."""
         mean, variance = super().marginals()
         return mean[:, self._groups.of], variance[:, self._groups.of]
 
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
-        """See `LatentFunctions`."""
         if rotated.any():
             return super().joint_covariance(rotated)
         return self.joint_covariance_among(np.arange(self.n_points))
 
     def joint_covariance_among(self, points: Sequence[int] | NDArray[np.intp]) -> Array:
-        """See `LatentFunctions`."""
         places, of = np.unique(self._groups.of[np.asarray(points)], return_inverse=True)
         return self.posterior.covariance_among(places)[:, of][..., of]
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-        """See `LatentFunctions`."""
         f, z = self._drawn(rng, count)
         return f[..., self._groups.of], z
 
@@ -133,7 +123,6 @@ class GroupedFunctions(DenseFunctions):
             yield rows, places[ids], *self._parts(np.concatenate(others), group)
 
     def refitted(self, i: int) -> tuple[LeftOut, bool]:
-        """See `LatentFunctions`."""
         of, j = self._groups.of, self._groups.of[i]
         if np.count_nonzero(of == j) == 1:
             return super().refitted(int(j))
@@ -148,7 +137,6 @@ class GroupedFunctions(DenseFunctions):
         return left_out, again.convergence.converged
 
     def group(self, rows: NDArray[np.intp]) -> GroupOfRows:
-        """See `LatentFunctions`."""
         places = np.unique(self._groups.of[rows])
         found = super().group(places)
         members = np.flatnonzero(np.isin(self._groups.of, places))

@@ -15,8 +15,6 @@ from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.progress import progress_bar
 
-__all__ = ["HyperMethod", "above_maximum", "evaluate_nodes", "failures"]
-
 _NEIGHBOURS = 64  # that a start is predicted from
 _TOGETHER = 16  # evaluations that do not wait for each other
 _ABOVE = 0.5  # of the log posterior, by which a node may be above the maximum

@@ -19,8 +19,6 @@ from pymc_gpep.hyper.markov_chain import MarkovChain
 from pymc_gpep.hyper.mean_field import MeanField
 from pymc_gpep.hyper.optimum import Optimum
 
-__all__ = ["HYPER", "Maximum", "hyper_method"]
-
 
 @dataclass(frozen=True)
 class Maximum(HyperMethod):

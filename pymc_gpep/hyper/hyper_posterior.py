@@ -16,9 +16,6 @@ from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.weights import Weighing
 
-__all__ = ["HyperPosterior"]
-
-
 _TOGETHER = 16  # solutions that do not wait for each other
 _NEAR = 3  # hyperparameters up to which a draw is near another one
 _SOLVES = 1000  # solutions that draws are made of, at most

@@ -26,8 +26,6 @@ from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.natural_scale import draw_hyperparameters
 from pymc_gpep.structure.prior_functions import frozen_data
 
-__all__ = ["Hyperparameters", "check_start"]
-
 
 def log_prior(classifier: GPClassifier) -> TensorVariable:
     """Log priors of the hyperparameters, log Jacobians and the model's other terms, in terms of value variables.
@@ -64,10 +62,6 @@ def check_start(start: Any) -> None:
 
 class Hyperparameters:
     """The hyperparameters of a classifier, with the data that it has when this is made.
-
-    Parameters
-    ----------
-    classifier : GPClassifier
 
     Attributes
     ----------

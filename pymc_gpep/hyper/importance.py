@@ -16,8 +16,6 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.weights import Weighing, smooth, worth_keeping
 
-__all__ = ["ImportanceSampling"]
-
 
 @dataclass(frozen=True)
 class ImportanceSampling(HyperMethod):

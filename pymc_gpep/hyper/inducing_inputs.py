@@ -17,8 +17,6 @@ from pymc_gpep.rows.chunks import chunks, inputs_at, sample_inputs, sample_numbe
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.tables.column import of_size_one
 
-__all__ = ["centres_of_classes", "in_turn", "initial_inducing", "k_means", "spread_rows"]
-
 _DEFAULT = 50  # where their number is not given
 
 

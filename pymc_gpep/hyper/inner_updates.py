@@ -18,8 +18,6 @@ from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.optimum import Optimum, how_many, maximise, off_start, refuse
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 
-__all__ = ["Direction", "OptimiserSteps", "SignedSteps", "climb"]
-
 
 class Direction(Protocol):
     """Makes steps of gradients, one after the other."""
@@ -45,7 +43,6 @@ class SignedSteps:
         self._before: Array = np.empty(0)
 
     def __call__(self, gradient: Array) -> Array:
-        """See `Direction`."""
         if self._length.size != gradient.size:
             self._length, self._before = np.full(gradient.size, _FIRST), np.zeros(gradient.size)
         agreed = gradient * self._before
@@ -55,11 +52,9 @@ class SignedSteps:
         return self._length * np.sign(gradient)
 
     def shorten(self) -> None:
-        """See `Direction`."""
         self._length *= _SHORTER
 
     def forget(self) -> None:
-        """See `Direction`."""
         self._before = np.zeros_like(self._before)  # what is there belongs to an evaluation
 
 
@@ -83,7 +78,6 @@ class OptimiserSteps:
         self._begun: dict[Any, Any] = {}
 
     def __call__(self, gradient: Array) -> Array:
-        """See `Direction`."""
         if self._function is None:
             slope = pt.dvector("gradient")
             place = pytensor.shared(np.zeros(gradient.size), "place")
@@ -96,11 +90,9 @@ class OptimiserSteps:
         return np.asarray(step)
 
     def shorten(self) -> None:
-        """See `Direction`."""
         self._scale *= _SHORTER
 
     def forget(self) -> None:
-        """See `Direction`."""
         for state, value in self._begun.items():
             state.set_value(value)
 

@@ -13,8 +13,6 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.sparse_contract import LeftOut
 
-__all__ = ["GroupOfRows", "Labelled", "LatentFunctions", "NewRows", "Reach", "without_common"]
-
 
 class NewRows(NamedTuple):
     """Latent functions at m inputs."""

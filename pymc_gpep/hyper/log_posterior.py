@@ -22,8 +22,6 @@ from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["Gps", "LogPosterior"]
-
 type Gps = tuple[pm.gp.Latent, ...] | None
 """What made the latent values; None where the graph of the model says what their prior is."""
 

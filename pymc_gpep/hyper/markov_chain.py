@@ -16,8 +16,6 @@ from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 
-__all__ = ["MarkovChain"]
-
 _MIXED = 1.05  # largest R-hat that counts as convergence of short chains
 
 

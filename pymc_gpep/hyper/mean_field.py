@@ -17,8 +17,6 @@ from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.weights import Estimate, Weighing, smooth, worth_keeping
 from pymc_gpep.progress import progress_bar
 
-__all__ = ["MeanField"]
-
 _PATIENCE = 5  # steps in which a bound must rise, as draws have a part in it
 
 

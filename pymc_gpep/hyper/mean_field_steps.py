@@ -38,8 +38,6 @@ from pymc_gpep.structure.hierarchy import Hierarchy
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import Moments
 
-__all__ = ["Blocks", "Step", "find_blocks", "mean_field_steps", "most_probable_parents"]
-
 _STEP = 1e-4  # of the differences that second derivatives are taken from
 _POLISH = 6  # Newton steps; the error of each is a part in 10⁷ of that before it
 _LARGEST = 1.0  # Newton step

@@ -31,8 +31,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.structure.prior_functions import Moments
 
-__all__ = ["WEIGHTS", "LatentValues", "Weights"]
-
 
 class LatentValues(NamedTuple):
     """q(f), and what it adds to bounds."""

@@ -26,8 +26,6 @@ from pymc_gpep.kernels.status import (
 )
 from pymc_gpep.structure.improper import why_improper
 
-__all__ = ["AGREE", "FLAT", "Optimum", "how_many", "maximise", "off_start", "refuse", "too_wide", "why_stopped"]
-
 AGREE = 0.1
 """Largest difference of the log posterior at which two ends are one."""
 
@@ -83,7 +81,6 @@ class Optimum:
 
     @property
     def first(self) -> Evaluation:
-        """See `Trace`."""
         return self.history[0]
 
     unit: ClassVar[str] = "iteration"
@@ -91,7 +88,6 @@ class Optimum:
 
     @property
     def slopes(self) -> Array:
-        """See `Trace`."""
         return np.array([np.abs(each.gradient).max(initial=0.0) for each in self.history])
 
     @property
@@ -101,11 +97,9 @@ class Optimum:
         return units_of([(step, fall) for step, fall in steps if step @ fall > _SHOWN])
 
     def stored(self) -> xr.Dataset:
-        """See `Trace`."""
         return evaluation_table(self.history, "iteration")
 
     def described(self) -> dict[str, Any]:
-        """See `Trace`."""
         return {
             "trace_converged": int(self.converged),
             "trace_interrupted": int(self.interrupted),
@@ -114,16 +108,13 @@ class Optimum:
         }
 
     def broken_off(self, why: str) -> Self:
-        """See `Trace`."""
         return replace(self, converged=False, message=why, interrupted=True)
 
     def ended_as(self, why: str) -> Self:
-        """See `Trace`."""
         return replace(self, message=why)
 
     @property
     def columns(self) -> dict[str, Array]:
-        """See `Trace`."""
         return {
             name: np.array([getattr(each, name) for each in self.history])
             for name in ("evidence", "log_posterior", "iterations")

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["Curvature", "Metric", "line_search", "units_of"]
-
 _PAIRS = 10  # least number of pairs that are kept; as many as there are parameters, up to the next
 _MOST_PAIRS = 50
 _SIGNIFICANT = 1e-10  # cosine of a step and the fall of the gradient, below which rounding decides on the curvature

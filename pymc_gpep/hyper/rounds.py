@@ -15,8 +15,6 @@ from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior, HeldActive
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.optimum import Optimum, maximise, refuse
 
-__all__ = ["climb_in_rounds"]
-
 _MINOR = 10  # steps with the same active rows
 _STILL = 0.05  # largest move of a round, per unit of the unconstrained space, that counts as none
 _QUIET = 2  # of such rounds in a row

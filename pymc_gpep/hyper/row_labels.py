@@ -10,8 +10,6 @@ from pymc_gpep.rows.chunks import chunks
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.rows import Rows
 
-__all__ = ["checked_chunks", "checked_labels"]
-
 
 def checked_labels(rows: Rows, likelihood: Likelihood, functions: int) -> NDArray[np.int64]:
     """Labels (n,) of all rows.

@@ -8,8 +8,6 @@ from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
 
-__all__ = ["defined_beside", "higher_beside"]
-
 _STEP = 0.03  # of differences of gradients, in units of the unconstrained space
 _PRODUCTS = 6  # of the matrix of second derivatives, at most
 _UPWARDS = 1e-3  # least curvature that is looked along

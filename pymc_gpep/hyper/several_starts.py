@@ -11,15 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.ascent import Curve, no_curvature
+from pymc_gpep.hyper.ascent import FLAT, Curve, no_curvature
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior
-from pymc_gpep.hyper.optimum import AGREE, FLAT, Optimum, maximise
+from pymc_gpep.hyper.optimum import AGREE, Optimum, maximise
 from pymc_gpep.kernels.status import NOT_FINITE
 from pymc_gpep.solvers.problem import watching
-
-__all__ = ["Callback", "Follow", "Listener", "maximise_from", "one_after_another"]
-
 
 _MOMENT = 0.5  # seconds after which somebody who waits looks whether all is over
 

@@ -30,8 +30,6 @@ from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.structure.interpreted import evaluate
 
-__all__ = ["SparseLogPosterior"]
-
 
 class SparseLogPosterior(BlockLogPosterior):
     """log p(θ, Z | y) up to a constant, with gradient, as EP with the inducing inputs Z has it; Z has a flat prior.
@@ -77,17 +75,14 @@ class SparseLogPosterior(BlockLogPosterior):
 
     @property
     def learns(self) -> str:  # type: ignore[override]  # it depends on what is learned
-        """See `LogPosterior`."""
         return "Hyperparameters and inducing inputs" if self._learn else "Hyperparameters"
 
     @property
     def entries(self) -> int:
-        """See `LogPosterior`."""
         return 2 * (self.classifier.n_functions * self._inducing.shape[1]) ** 2
 
     @property
     def number(self) -> str:
-        """See `LogPosterior`."""
         of_model = self.classifier.likelihood_model, self.classifier.n_functions, self._inducing.shape[1]
         return self.approximator.number(*of_model).value.partition(" {")[0]
 
@@ -104,7 +99,6 @@ class SparseLogPosterior(BlockLogPosterior):
         return self.classifier.likelihood_model.given(np.broadcast_to(parameters[:, :1], every_row))
 
     def held(self, best: Evaluation) -> "SparseLogPosterior":
-        """See `LogPosterior`."""
         if not self._learn:
             return self
         other = copy(self)
@@ -130,7 +124,6 @@ class SparseLogPosterior(BlockLogPosterior):
             )
 
     def posterior(self, solution: SparseSolution) -> InducingPosterior:
-        """See `BlockLogPosterior`."""
         if solution.posterior is None:
             raise ValueError(
                 f"There is no posterior to predict from: {self.approximator.title} {solution.convergence}."
@@ -138,7 +131,6 @@ class SparseLogPosterior(BlockLogPosterior):
         return solution.posterior
 
     def left_out(self, x: Array, solution: SparseSolution, gps: Gps) -> Iterator[LeftOut] | None:
-        """See `BlockLogPosterior`."""
         coupled = isinstance(self.posterior(solution).whitened, CoupledWhitened)
         if self.classifier.n_functions > 1 and not coupled:
             return None
@@ -149,7 +141,6 @@ class SparseLogPosterior(BlockLogPosterior):
         return self.approximator.left_out(prior, solution)
 
     def stored(self, x: Array, solution: SparseSolution) -> xr.Dataset:
-        """See `LogPosterior`."""
         posterior = solution.posterior
         if posterior is None:
             raise ValueError(f"There is no posterior to store: {self.approximator.title} {solution.convergence}.")
@@ -177,7 +168,6 @@ class SparseLogPosterior(BlockLogPosterior):
         return table.assign(units=("column", self._units)) if self._learn else table
 
     def restored(self, x: Array, table: xr.Dataset) -> SparseSolution:
-        """See `LogPosterior`."""
         attrs, likelihood = table.attrs, self.classifier.likelihood_model
         factor = table["factor"].values
         whitened = WhitenedPosterior if table["root"].ndim == 3 else CoupledWhitened
@@ -197,14 +187,12 @@ class SparseLogPosterior(BlockLogPosterior):
         )
 
     def heading(self, trace: Trace, solution: SparseSolution, converged: bool) -> str:
-        """See `LogPosterior`."""
         chosen = f"{self.approximator.chosen}{self.count(self.anchors(trace.best.theta))}"
         widened = f", {solution.floored} sites match a mean alone" if solution.floored else ""
         number = solution.number.text(solution.evidence)
         return f"{self.name} ({chosen}): {number}, {self.state(converged)}{widened}."
 
     def ending(self, trace: Trace, solution: Callable[[], SparseSolution]) -> str:
-        """See `LogPosterior`."""
         title = self.approximator.title
         if not trace.best.theta.size:
             return f"Nothing to learn; {title} {solution().convergence}."
@@ -216,7 +204,6 @@ class SparseLogPosterior(BlockLogPosterior):
         return f"{ended}; {title}, started near its solution, {found.convergence}.{over}"
 
     def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
-        """See `LogPosterior`."""
         if isinstance(start, Neighbours):
             start = start.predict(self.approximator, theta)
         found = self._evaluation(theta, lambda prior, pull: self._solve(prior, start, pull))

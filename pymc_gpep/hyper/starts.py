@@ -9,9 +9,6 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.log_posterior import LogPosterior
 
-__all__ = ["PriorView", "correlations", "pairs_by_kind", "roles", "starting_points", "view"]
-
-
 _STEPS = (1.0, 4.0)  # unconstrained; the second where the first shows nothing
 _ROWS = 200  # points whose pairs with all others are enough for a median
 _EFFECT = 1e-6  # least change that counts as one

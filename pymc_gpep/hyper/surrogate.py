@@ -17,8 +17,6 @@ from scipy.stats import norm, qmc
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["DRAWS", "Points", "Surrogate", "resampled"]
-
 DRAWS = 4096
 """Draws that stand for a density."""
 

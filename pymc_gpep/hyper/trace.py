@@ -8,8 +8,6 @@ import xarray as xr
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
 
-__all__ = ["Trace"]
-
 
 class Trace(Protocol):
     """How hyperparameters were found."""

@@ -10,20 +10,6 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 
-__all__ = [
-    "ALL_ALIKE",
-    "ENOUGH_ALIKE",
-    "USABLE",
-    "Estimate",
-    "Weighing",
-    "excess_of_tail",
-    "importance_estimate",
-    "smooth",
-    "smooth_each",
-    "stand_for_posterior",
-    "worth_keeping",
-]
-
 USABLE = 0.7
 """Pareto k below which smoothing makes up for a variance that is not finite."""
 

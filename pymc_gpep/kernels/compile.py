@@ -18,9 +18,6 @@ import numba
 from numba.core import types
 from numba.core.caching import IndexDataCacheFile
 
-__all__ = ["inlined_kernel", "kernel", "source_key", "summing_kernel"]
-
-
 _PACKAGE = Path(__file__).parents[1]
 
 

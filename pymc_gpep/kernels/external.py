@@ -9,8 +9,6 @@ from numba.core import types
 from numba.core.typing.templates import Signature
 from numba.extending import get_cython_function_address
 
-__all__ = ["scipy_function"]
-
 
 def scipy_function(module: str, name: str, signature: Signature) -> types.ExternalFunction:
     """Function `name` of the Cython API of `scipy.<module>` with the given numba signature."""

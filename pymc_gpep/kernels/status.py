@@ -1,18 +1,5 @@
 """The ways in which a solver can end; anything but CONVERGED comes with an evidence of NaN or a warning."""
 
-__all__ = [
-    "CONVERGED",
-    "MESSAGES",
-    "NOT_CONCAVE",
-    "NOT_FINITE",
-    "NOT_POSITIVE_DEFINITE",
-    "OUT_OF_DIGITS",
-    "OUT_OF_ITERATIONS",
-    "OUT_OF_MEMORY",
-    "SINGULAR",
-    "TOO_LARGE",
-]
-
 CONVERGED = 0
 OUT_OF_ITERATIONS = 1
 NOT_POSITIVE_DEFINITE = 2

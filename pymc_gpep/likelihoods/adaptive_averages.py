@@ -24,8 +24,6 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 
-__all__ = ["average_log_density", "gaussian_average", "parameter_slopes"]
-
 _FEWEST, _MOST = 32, 4096  # nodes
 _AGREEMENT = 1e-7  # of a rule with one of half its nodes: the error left is about the square of it
 _DROP = 45.0  # of the logarithm of the integrand from its mode to the ends of the rule

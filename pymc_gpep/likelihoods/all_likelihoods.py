@@ -18,8 +18,6 @@ from pymc_gpep.likelihoods.times.gamma import GammaLikelihood
 from pymc_gpep.likelihoods.times.weibull import WeibullLikelihood
 from pymc_gpep.likelihoods.votes.likelihood import VotesLikelihood
 
-__all__ = ["LIKELIHOODS"]
-
 LIKELIHOODS: tuple[Likelihood, ...] = (
     MultinomialProbitLikelihood(),
     SoftmaxLikelihood(),

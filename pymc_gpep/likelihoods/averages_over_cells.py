@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.density_cells import CellDensity, CellRule, DensityPoints, plain_rules, tilted_rules
 
-__all__ = ["average_log_terms", "average_slopes", "log_average_terms", "normal_slopes"]
-
 _FEWEST, _MOST = 12, 1536  # nodes of a cell
 _AGREEMENT = 1e-7  # of a rule with one of half its nodes: the error left is about the square of it
 _POINT = 1e-10  # variance below which a normal density is a point, for a density of unit curvature

@@ -15,8 +15,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["UNBOUNDED", "Observable", "censored_side", "no_bounds", "observable_of"]
-
 UNBOUNDED = 1e300
 """The number that stands for an infinite bound: solvers take no parameters that are not finite."""
 

@@ -11,8 +11,6 @@ from scipy.stats import qmc
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["Nodes", "class_nodes", "edge_nodes"]
-
 _LATTICE = 5  # dimensions from which on a lattice needs too many points
 _WIDEST = 8.0  # radius, in standard deviations
 _FINEST = 0.1  # distance of points

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["CellDensity", "CellRule", "DensityPoints", "plain_rules", "tilted_rules"]
-
 _DROP = 45.0  # of the logarithm of the integrand from its mode to the ends
 _REACH = 9.5  # standard deviations that a range has at least
 _LOOKS = 33  # places where slopes are looked at first

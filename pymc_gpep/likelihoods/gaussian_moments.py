@@ -5,8 +5,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["gaussian_moments", "independent_classes"]
-
 
 def gaussian_moments(mean: ArrayLike, cov: ArrayLike, tolerance: float, at_least: int = 2) -> tuple[Array, Array]:
     """Mean (m, c) and covariance (m, c, c) as contiguous arrays.

@@ -35,8 +35,6 @@ from pymc_gpep.likelihoods.local_computations import (
 from pymc_gpep.likelihoods.one_function import OneFunction
 from pymc_gpep.likelihoods.standard_density import LOG_RATE, StandardProduct
 
-__all__ = ["Factors", "GroupedLikelihood"]
-
 _TOGETHER = 20_000  # factors whose averages are computed at a time
 
 
@@ -242,7 +240,6 @@ class GroupedLikelihood(OneFunction):
             out[: len(found), some] = found
 
     def _average(self, mean: Array, variance: Array, y: Array, parameters: Array, out: Array) -> None:
-        """See `GaussianAverage`."""
         own = partial(self._sum, self.own.computation(GaussianAverage).terms)
         self._parted((mean, variance), y, parameters, out, (own, self._product))
 
@@ -342,7 +339,6 @@ class GroupedLikelihood(OneFunction):
             out[at, ..., members.columns] = (members.weights * row).T
 
     def _slopes(self, f: Array, y: Array, parameters: Array, out: Array) -> None:
-        """See `ParameterSlopes`."""
         members = self._members(parameters)
         at = f[members.columns]
         found = np.empty((self.count, 3, len(members.columns)))
@@ -374,7 +370,6 @@ class GroupedLikelihood(OneFunction):
             out[1 + members.slots * (2 + self.count) + 1, members.columns] = -members.weights * terms[1]
 
     def _average_slopes(self, mean: Array, variance: Array, y: Array, parameters: Array, out: Array) -> None:
-        """See `ParameterSlopes`."""
         out[:] = 0.0
         one = partial(self._one_average_slopes, "average")
         self._parted((mean, variance), y, parameters, out, (one, self._product_slopes), slopes=True)
@@ -397,7 +392,6 @@ class GroupedLikelihood(OneFunction):
             out[:] = average_slopes(cells, mean, variance, parameters, slopes, len(parameters))
 
     def _average_log_slopes(self, mean: Array, variance: Array, y: Array, parameters: Array, out: Array) -> None:
-        """See `ParameterSlopes`."""
         self._one_average_slopes("average_log", mean, variance, y, parameters, out)
 
     def read(self, variable: TensorVariable, latents: object = ()) -> Reading | None:

@@ -2,8 +2,6 @@
 
 from collections.abc import Collection
 
-__all__ = ["refuse_others"]
-
 _OF_PYMC = {"shape", "size", "rng", "dtype", "name", "return_next_rng"}
 
 

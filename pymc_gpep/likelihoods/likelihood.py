@@ -16,8 +16,6 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.censoring import UNBOUNDED
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 
-__all__ = ["Likelihood", "Reading"]
-
 
 class Reading(NamedTuple):
     """Argument and parameters of a random variable."""

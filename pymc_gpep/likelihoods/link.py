@@ -17,8 +17,6 @@ from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["argument_of", "behind"]
-
 _POINTWISE = (Elemwise, DimShuffle, ViewOp, CheckAndRaise)
 """What gives each point a value of its own; the last two hand on what they are given."""
 _GRID = np.linspace(-6.0, 6.0, 41)

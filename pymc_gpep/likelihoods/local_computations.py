@@ -12,38 +12,6 @@ a number cannot be computed, as for an observation that cannot occur.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = [
-    "AverageLogDensity",
-    "BlockCurvature",
-    "ColumnDensity",
-    "CoupledCurvature",
-    "CoupledQuadrature",
-    "DifferenceFactors",
-    "DifferenceQuadrature",
-    "GaussianAverage",
-    "IndependentQuadrature",
-    "LargestUtility",
-    "LogisticResponse",
-    "MixedDifferenceFactors",
-    "NoisyDifferenceFactors",
-    "NormalResponse",
-    "PairFactors",
-    "ParameterSlopes",
-    "PlainDensity",
-    "PointAverage",
-    "PointFactor",
-    "PowersAverage",
-    "QuadraticBound",
-    "RoughDensity",
-    "RoughNormaliser",
-    "RoughSites",
-    "ScalarDensity",
-    "SiteInformation",
-    "TabulatedFactor",
-    "Utilities",
-    "UtilityBound",
-]
-
 type Kernel = Callable[..., Any]
 
 

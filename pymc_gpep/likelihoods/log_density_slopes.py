@@ -8,8 +8,6 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import BlockCurvature, CoupledCurvature, PlainDensity, ScalarDensity
 
-__all__ = ["LogDensity", "log_density_with_slope"]
-
 type LogDensity = Callable[[Array, Observed, Array], float]
 """Of `(f, y, slope)`: Σ log p(y_i | f_i), returned, and its derivative in f, written (c, n)."""
 

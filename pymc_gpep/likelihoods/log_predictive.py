@@ -10,9 +10,6 @@ from numpy.typing import ArrayLike
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 
-__all__ = ["log_predictive"]
-
-
 _RELATIVE = 1e-2  # error of a probability to accept
 _TINY = 1e-7  # below this, absolute errors of 1e-10 would be felt
 

@@ -34,8 +34,6 @@ from pytensor.tensor.variable import TensorConstant, TensorVariable
 from pymc_gpep.likelihoods.censoring import UNBOUNDED
 from pymc_gpep.likelihoods.normal_tails import log_ndtr
 
-__all__ = ["bounds", "censored_sides", "distribution_parts", "log_above", "log_below", "log_probability", "uncensored"]
-
 _LEAST = np.float64(1e-280)  # probability below which its logarithm is computed by another form
 _ZERO = np.float64(-1e-290)
 _FAR = np.float64(UNBOUNDED)

@@ -17,8 +17,6 @@ from pytensor.tensor.variable import TensorConstant, TensorVariable
 from pymc_gpep.kernels.scalar.poisson import NO_EXPOSURE
 from pymc_gpep.likelihoods.likelihood import Reading
 
-__all__ = ["free_of_latents", "read_log_odds", "read_log_rate"]
-
 type _Terms = Iterator[tuple[float, TensorVariable]]
 """Terms of a logarithm, with their factors."""
 

@@ -6,8 +6,6 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["log_ndtr", "scaled_erfc"]
-
 _SQRT_HALF = np.sqrt(0.5)  # a Python float would become single precision
 _CHANGE = np.float64(-1.0)
 _FAR = np.float64(26.0)  # from here on the series of the scaled complement has all digits

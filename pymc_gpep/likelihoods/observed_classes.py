@@ -14,19 +14,6 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = [
-    "A_ROW_FOR_EACH_VOTE",
-    "known_shape",
-    "missing_labels",
-    "observed_classes",
-    "one_for_each_point",
-    "recoding",
-    "shape_text",
-    "some_of",
-    "to_one_axis",
-    "without_marks",
-]
-
 A_ROW_FOR_EACH_VOTE = (
     "Votes, how many of them each class has, are pm.Multinomial(n=votes.sum(axis=1), p=pm.math.softmax(f.T, axis=-1)). "
     "Where classes have no softmax they need a row for each: X=np.repeat(X, votes.sum(axis=1), axis=0), and "

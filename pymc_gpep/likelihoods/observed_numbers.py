@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.observed_classes import some_of, without_marks
 
-__all__ = ["checked_counts", "checked_numbers", "rows_text"]
-
 _LARGEST = 2**53
 _NAMED = 5  # rows in a message
 

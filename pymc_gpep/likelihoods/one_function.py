@@ -21,8 +21,6 @@ from pymc_gpep.likelihoods.link import argument_of, behind
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, PlainDensity, ScalarDensity
 from pymc_gpep.likelihoods.observed_classes import one_for_each_point, recoding, some_of, without_marks
 
-__all__ = ["OneFunction", "TwoClasses"]
-
 _FEWEST, _MOST = 32, 2048  # nodes of the rule for distribution functions
 _RANGE = 8.5  # standard deviations that it reaches
 _EDGE = 1e-13  # distance from 0 and 1 at which a distribution function is taken to be there

@@ -10,8 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.observed_classes import one_for_each_point, recoding, without_marks
 
-__all__ = ["OneFunctionPerClass"]
-
 
 @dataclass(frozen=True)
 class OneFunctionPerClass(Likelihood, ABC):

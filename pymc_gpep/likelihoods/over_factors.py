@@ -20,8 +20,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.special.common_factors import average_over_factors
 from pymc_gpep.solvers.team import gather_for_pieces, one_blas_thread
 
-__all__ = ["CHEAP", "DEAR", "FEWEST", "UtilityNoise", "fifth_degree", "over_factors", "third_degree"]
-
 FEWEST = 5
 """Classes from which on rules over factors are worth while."""
 

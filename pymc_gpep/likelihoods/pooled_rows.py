@@ -26,8 +26,6 @@ from pymc_gpep.likelihoods.numbers.location_scale import LogNormalLikelihood, No
 from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
 from pymc_gpep.likelihoods.stacked import StackedLikelihood
 
-__all__ = ["Grouped", "Rows", "grouped_rows", "pooled", "products"]
-
 
 class Rows(NamedTuple):
     """Rows of groups, with what they are given besides latent values."""

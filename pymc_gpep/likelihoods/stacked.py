@@ -27,8 +27,6 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.likelihoods.one_function import OneFunction
 
-__all__ = ["StackedLikelihood"]
-
 _UNUSED = 1.0  # parameter of a likelihood that has fewer than others
 
 

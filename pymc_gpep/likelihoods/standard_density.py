@@ -24,17 +24,6 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 
-__all__ = [
-    "ASYMMETRIC_LAPLACE",
-    "LOGISTIC_POWERS",
-    "LOG_RATE",
-    "NORMAL_SIDES",
-    "StandardDensity",
-    "StandardForm",
-    "StandardProduct",
-    "standard_computations",
-]
-
 
 class StandardDensity(NamedTuple):
     """ℓ(g; shapes) and its averages, as kernels of m numbers g and their shapes (k, m)."""

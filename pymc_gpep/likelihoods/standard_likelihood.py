@@ -15,8 +15,6 @@ from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.observed_numbers import rows_text
 from pymc_gpep.likelihoods.one_function import OneFunction
 
-__all__ = ["StandardLikelihood", "reading_of"]
-
 
 def reading_of(
     argument: TensorVariable, *rows: TensorVariable, bounds: tuple[TensorVariable, TensorVariable] | None = None

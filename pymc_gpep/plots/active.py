@@ -19,8 +19,6 @@ from pymc_gpep.plots.style import LINE_STYLES, colours, label_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_active", "plot_learning_curve"]
-
 _SCORES = {"mlpd": "mean log predictive density", "accuracy": "accuracy"}
 
 

@@ -9,8 +9,6 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["panels", "pyplot", "single"]
-
 
 def pyplot() -> Any:
     """Import `matplotlib.pyplot`.

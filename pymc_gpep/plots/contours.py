@@ -14,8 +14,6 @@ from pymc_gpep.plots.style import NEUTRAL
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["MASSES", "draw_density", "draw_gaussian"]
-
 
 MASSES = (0.25, 0.5, 0.75, 0.9, 0.95)
 """Probability inside each contour, those of the nested EP paper."""

@@ -14,8 +14,6 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.style import LINE_STYLES, MARKERS, NEUTRAL, colours
 
-__all__ = ["plot_convergence"]
-
 
 def plot_convergence(
     results: Any,

@@ -20,8 +20,6 @@ from pymc_gpep.plots.style import NEUTRAL, colours
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_effective_likelihoods"]
-
 _PRIOR_MASS = 0.9
 _REACH = 3.3  # standard deviations of the prior that are shown on either side of its mean
 _SIDE = 200  # points of the likelihood in each direction

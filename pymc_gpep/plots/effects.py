@@ -18,8 +18,6 @@ from pymc_gpep.plots.style import MARKERS, colours, label_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_effects"]
-
 _ROW = 0.22  # inches for an entry
 _MOST_LABELS = 60
 _MOST_SERIES = 10

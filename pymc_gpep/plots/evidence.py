@@ -17,8 +17,6 @@ from pymc_gpep.plots.style import LINE_STYLES, MARKERS, colours, label_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_evidence_grid"]
-
 
 _TITLES = {
     "evidence": "log evidence",

@@ -12,8 +12,6 @@ from pymc_gpep.plots.style import NEUTRAL
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["diagonal", "same_frame"]
-
 
 def diagonal(ax: Axes, linestyle: str = "-") -> None:
     """Draw the line on which both coordinates are equal; no frame grows for it."""

@@ -9,8 +9,6 @@ import xarray as xr
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 
-__all__ = ["column_names", "input_grid", "regular", "varying"]
-
 
 def input_grid(
     X: Any,

@@ -31,8 +31,6 @@ from pymc_gpep.structure import GPClassifier
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_latent_pair", "plot_latent_pairs"]
-
 _ONE_VALUE = "Each point has one latent value in this model."
 
 

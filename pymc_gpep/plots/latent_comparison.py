@@ -15,8 +15,6 @@ from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.frames import diagonal, same_frame
 from pymc_gpep.plots.style import MARKERS, colours
 
-__all__ = ["plot_latent_comparison"]
-
 
 def plot_latent_comparison(
     results: Mapping[str, Result],

@@ -6,8 +6,6 @@ from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.plots.style import label_of
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["point_labels", "point_position"]
-
 
 def point_position(classifier: GPClassifier, point: Any) -> int:
     """Position of the point of a name.

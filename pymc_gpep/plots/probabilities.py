@@ -19,8 +19,6 @@ from pymc_gpep.rows.fingerprint import FormerRows
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["class_probability_array", "plot_probabilities", "row_of_class"]
-
 _ROW = 0.045  # height of a row of data, in units of probability
 
 

@@ -15,8 +15,6 @@ from pymc_gpep.plots.style import MARKERS, colours, label_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_relevance"]
-
 
 def plot_relevance(
     results: Mapping[str, Result] | Result,

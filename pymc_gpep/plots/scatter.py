@@ -14,8 +14,6 @@ from pymc_gpep.plots.frames import diagonal
 from pymc_gpep.plots.probabilities import class_probability_array
 from pymc_gpep.plots.style import MARKERS, colours, label_of
 
-__all__ = ["plot_probability_comparison"]
-
 
 def plot_probability_comparison(
     probabilities: Mapping[str, Any],

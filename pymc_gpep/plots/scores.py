@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.style import NEUTRAL, colours
 
-__all__ = ["plot_scores"]
-
 _SCORES = {
     "mlpd": "mean log predictive density",
     "accuracy": "accuracy",

@@ -15,8 +15,6 @@ from pymc_gpep.plots.style import MARKERS, NEUTRAL, colours
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_sensitivity"]
-
 _ROW = 0.45  # inches for a variable
 _SPREAD = 0.6  # of the height of a row, over which priors are apart
 

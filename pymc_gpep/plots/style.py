@@ -4,8 +4,6 @@ from typing import Any
 
 from pymc_gpep.plots.canvas import pyplot
 
-__all__ = ["LINE_STYLES", "MARKERS", "NEUTRAL", "colours", "label_of"]
-
 _OKABE_ITO = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Okabe and Ito's colours without black, and without the yellow that is lost on white."""
 

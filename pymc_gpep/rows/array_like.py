@@ -5,8 +5,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ArrayLike"]
-
 
 class ArrayLike:
     """Anything with shape, dtype and slices.

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.rows import Rows
 
-__all__ = ["chunks", "column_deviations", "inputs_at", "sample_inputs", "sample_numbers"]
-
 
 def chunks(rows: Rows) -> Iterator[slice]:
     """The chunks of some rows, in their order."""

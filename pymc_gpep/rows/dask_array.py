@@ -5,15 +5,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DaskArray"]
-
 
 class DaskArray:
     """A `dask.array.Array`, read by its chunks.
-
-    Parameters
-    ----------
-    array : dask.array.Array
 
     Raises
     ------

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["RowError", "check_finite", "whole_labels"]
-
 
 class RowError(ValueError):
     """A row that cannot be used, found while rows are read.

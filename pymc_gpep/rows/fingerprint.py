@@ -8,8 +8,6 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.rows import Rows
 
-__all__ = ["FormerRows", "fingerprint"]
-
 _LOOKED_AT = 16  # rows
 
 

@@ -8,8 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.errors import check_finite, whole_labels
 
-__all__ = ["InMemory"]
-
 _COPIED = 2**28  # Largest number of bytes of inputs that are copied.
 _LOOKED_AT = 64  # Rows of larger inputs whose values are compared each time.
 

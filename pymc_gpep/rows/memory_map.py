@@ -7,8 +7,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MemoryMap"]
-
 
 class MemoryMap(NamedTuple):
     """Where the rows of a map stand in its file, one after the other.

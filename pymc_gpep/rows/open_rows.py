@@ -18,8 +18,6 @@ from pymc_gpep.rows.stored import StoredArrays, StoredKind
 from pymc_gpep.rows.stored_rows import StoredRows
 from pymc_gpep.rows.zarr_array import ZarrArray
 
-__all__ = ["STORED", "open_rows"]
-
 STORED: tuple[StoredKind, ...] = (
     MemoryMap,
     ZarrArray,

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ParquetColumns", "column_names", "parquet_files"]
-
 
 def parquet_files(path: str | PathLike[str]) -> tuple[str, ...]:
     """The files of a data set: one, or those in a folder in the order of their names.

@@ -9,8 +9,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.rows import Rows
 
-__all__ = ["FirstColumns", "RowRange", "rows_between"]
-
 
 class FirstColumns:
     """Rows with fewer inputs.

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["Rows"]
-
 
 @runtime_checkable
 class Rows(Protocol):

@@ -4,8 +4,6 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-__all__ = ["ENTRIES", "StoredArrays", "StoredKind", "rows_together"]
-
 ENTRIES = 250_000
 """Numbers that are read together where nothing else says how many: 2 MB, of which batches hold some at a time."""
 

@@ -11,8 +11,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.rows.errors import check_finite, whole_labels
 from pymc_gpep.rows.stored import ENTRIES, StoredArrays, rows_together
 
-__all__ = ["StoredRows"]
-
 
 class StoredRows:
     """Inputs and labels that are stored somewhere.

@@ -5,16 +5,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ZarrArray"]
-
 
 class ZarrArray:
-    """A `zarr.Array`, read by its chunks, or its shards where it has them.
-
-    Parameters
-    ----------
-    array : zarr.Array
-    """
+    """A `zarr.Array`, read by its chunks, or its shards where it has them."""
 
     def __init__(self, array: Any) -> None:
         self._array = array

@@ -27,9 +27,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.graph.latent_model import LatentModel
 from pymc_gpep.structure.initial_point import initial_point
 
-__all__ = ["ConditionalDensity", "centred", "collapsed", "conditional_nuts", "move_hyperparameters", "whitened"]
-
-
 _GIVEN = "<held fixed>"  # no name of a variable that a user would choose
 
 

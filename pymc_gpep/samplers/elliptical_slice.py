@@ -11,8 +11,6 @@ from pymc_gpep.gaussians.ellipse import elliptical_slice
 from pymc_gpep.gaussians.whitening import Whitening
 from pymc_gpep.samplers.guided import GuidedStep
 
-__all__ = ["EllipticalSlice"]
-
 
 class EllipticalSlice(GuidedStep):
     """Sample latent values by elliptical slice sampling, and the hyperparameters with them.

@@ -36,8 +36,6 @@ from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.processes import processes_or
 
-__all__ = ["GuidedStep", "GuidedStepState", "guided"]
-
 _TARGET = 0.3  # acceptance; 0.44 is best in one dimension and 0.23 in many
 _GAIN = 3.0  # a draw is forgotten as the cube of how far back it is
 _DELAY = 30.0  # draws that the first guess counts for

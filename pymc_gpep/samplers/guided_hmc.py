@@ -12,9 +12,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.whitening import Whitening
 from pymc_gpep.samplers.guided import GuidedStep, GuidedStepState
 
-__all__ = ["GuidedHMC"]
-
-
 _FIRST_STEP = 0.3
 _SPREAD = 0.2  # relative, of step sizes about the one that was tuned, against periodic orbits
 _WORST = 1000.0  # error of the energy that counts as a divergence

@@ -22,9 +22,6 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["SiteModel", "fit_sites", "solution_sites"]
-
-
 _WIDEST = 2.0  # largest standard deviation of an unconstrained hyperparameter that is believed
 _DIFFERENCE = 0.05  # for the curvature of the log posterior
 _SIDE = 1.5  # standard deviations from the mode to the solutions on either side

@@ -21,8 +21,6 @@ from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.process_functions import ProcessFunctions
 
-__all__ = ["InducingModel", "inducing_model"]
-
 _DIM = "inducing"
 
 

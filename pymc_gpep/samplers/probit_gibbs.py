@@ -30,9 +30,6 @@ from pymc_gpep.samplers.conditional_nuts import (
 from pymc_gpep.samplers.step import LatentStep, sampled_model
 from pymc_gpep.structure import read_classifier
 
-__all__ = ["ProbitGibbs"]
-
-
 _DENSITIES = {"centred": centred, "collapsed": collapsed, "whitened": whitened}
 _OF_THE_MODEL = {"model_logp", "energy"}  # statistics that would be taken for those of the joint density
 

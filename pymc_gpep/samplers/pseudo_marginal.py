@@ -39,8 +39,6 @@ from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.prior_functions import observed
 
-__all__ = ["EvidenceEstimate", "PseudoMarginal"]
-
 
 class EvidenceEstimate(NamedTuple):
     """An unbiased estimate of the evidence by importance sampling."""

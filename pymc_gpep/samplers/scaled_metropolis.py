@@ -15,9 +15,6 @@ from pymc_gpep.samplers.guided import guided
 from pymc_gpep.samplers.step import LatentStep, sampled_model
 from pymc_gpep.structure import read_classifier
 
-__all__ = ["ScaledMetropolis"]
-
-
 _FORGETTING = 0.6  # exponent of the gain of adaptation: the k-th draw of tuning moves log ε by at most k^-0.6
 
 

@@ -24,8 +24,6 @@ from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.lowered_dims import lower_dims
 
-__all__ = ["LatentStep", "sampled_model"]
-
 
 def sampled_model(model: pm.Model | None) -> pm.Model:
     """Return the model that a step is asked to move, that of the context if not given.

@@ -14,8 +14,6 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, check_level
 from pymc_gpep.sklearn.response import Classes, NoisyClasses, Response, TwoClasses
 
-__all__ = ["GaussianProcessClassifier"]
-
 
 class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
     """Classify by Gaussian processes: probit for two classes, multinomial probit for more.

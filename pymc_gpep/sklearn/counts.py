@@ -12,8 +12,6 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, quantile_levels
 from pymc_gpep.sklearn.response import COUNTS, Counts
 
-__all__ = ["GaussianProcessCounts"]
-
 _LARGEST = np.iinfo(np.int32).max
 
 

@@ -25,8 +25,6 @@ from pymc_gpep.tables.columns import KERNELS, read_columns
 from pymc_gpep.tables.table import Values, is_frame, read_table
 from pymc_gpep.variational.method_choice import AUTO, MethodChoice, choose_method
 
-__all__ = ["GaussianProcessEstimator", "check_level", "quantile_levels"]
-
 _LARGEST_SEED = 2**31 - 1
 _FEWEST = 2  # rows
 _OWN = {"method", "model", "random_seed", "progressbar"}  # arguments of pm.fit that the estimator gives itself

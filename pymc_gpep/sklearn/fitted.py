@@ -15,8 +15,6 @@ from pymc_gpep.fits.reading import from_datatree
 from pymc_gpep.sklearn.response import Response
 from pymc_gpep.tables.columns import Columns
 
-__all__ = ["Fitted", "Kernel", "Recipe"]
-
 type Kernel = str | Callable[[Columns], Any]
 
 

@@ -11,8 +11,6 @@ from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, quantile_level
 from pymc_gpep.sklearn.response import Numbers
 from pymc_gpep.tables.column import mean_and_deviation
 
-__all__ = ["GaussianProcessRegressor"]
-
 
 class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
     """Predict numbers by a Gaussian process with normal noise, whose size is learned.
@@ -69,11 +67,6 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from rows and their numbers.
-
-        Parameters
-        ----------
-        X : array (n, columns) or DataFrame
-        y : array (n,)
 
         Returns
         -------

@@ -12,8 +12,6 @@ from pymc_gpep.array_types import Observed
 from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbit
 from pymc_gpep.likelihoods.probit.distribution import Probit
 
-__all__ = ["COUNTS", "Classes", "Counts", "NoisyClasses", "Numbers", "Response", "TwoClasses"]
-
 RESPONSE = "y"
 """Name of the observed variable."""
 
@@ -45,7 +43,6 @@ class TwoClasses(Response):
     """Two classes by one latent function and a probit."""
 
     def observe(self, f: Any, y: Observed) -> None:
-        """See `Response`."""
         Probit(RESPONSE, f, observed=y, dims="row")
 
 
@@ -62,11 +59,9 @@ class Classes(Response):
 
     @property
     def functions(self) -> int:
-        """See `Response`."""
         return self.n_classes
 
     def observe(self, f: Any, y: Observed) -> None:
-        """See `Response`."""
         MultinomialProbit(RESPONSE, f.T, observed=y, dims="row")
 
 
@@ -82,7 +77,6 @@ class NoisyClasses(Classes):
     noise: float
 
     def observe(self, f: Any, y: Observed) -> None:
-        """See `Response`."""
         MultinomialProbit(RESPONSE, f.T, epsilon=self.noise, observed=y, dims="row")
 
 
@@ -93,7 +87,6 @@ class Numbers(Response):
     magnitude: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def observe(self, f: Any, y: Observed) -> None:
-        """See `Response`."""
         pm.Normal(RESPONSE, f, pm.LogNormal("noise", -1.0, 1.0), observed=y, dims="row")
 
 
@@ -115,11 +108,9 @@ class Counts(Response):
 
     @property
     def offset(self) -> float:
-        """See `Response`."""
         return self.level
 
     def observe(self, f: Any, y: Observed) -> None:
-        """See `Response`."""
         COUNTS[self.kind](pt.exp(f), observed=y, dims="row")
 
 

@@ -9,8 +9,6 @@ from pymc_gpep.kernels.schemes.anderson import accelerated_step
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.problem import History
 
-__all__ = ["Sweep", "accelerated_ascent"]
-
 type Sweep = Callable[[Array, Array, Array, Array], tuple[bool, float, float]]
 """One sweep, `sweep(sites, natural, better, scale)`.
 

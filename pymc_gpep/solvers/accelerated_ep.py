@@ -14,21 +14,6 @@ from pymc_gpep.kernels.schemes.anderson import combination, combined_step, resid
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.problem import History
 
-__all__ = [
-    "SCHEMES",
-    "SiteSpace",
-    "SiteVector",
-    "SitesInMemory",
-    "Steps",
-    "Sweep",
-    "accelerated_ep",
-    "climb",
-    "combination",
-    "ep_ladder",
-    "iterate",
-    "signed_ladder",
-]
-
 type Sweep = Callable[[Array, Array, Array], tuple[bool, float, float]]
 """One sweep of a kind of EP, `sweep(sites, target, scale)`.
 
@@ -90,7 +75,6 @@ class SiteVector:
         return float(weighted_norm(self._weight, self._f))
 
     def remember(self, slot: int) -> None:
-        """See `SiteSpace`."""
         np.subtract(self._x, self._old_x, out=self._dx[slot])
         np.subtract(self._f, self._old_f, out=self._df[slot])
 
@@ -104,7 +88,6 @@ class SiteVector:
             values[:] = 0.0
 
     def damp(self, damping: float) -> None:
-        """See `SiteSpace`."""
         self._old_x[:], self._old_f[:] = self._x, self._f
         self._f *= damping
         self._x += self._f
@@ -127,7 +110,6 @@ class SiteVector:
         self._x[:] = self._step
 
     def clear(self) -> None:
-        """See `SiteSpace`."""
         self.sites[:] = 0.0
 
 
@@ -147,11 +129,9 @@ class SitesInMemory(SiteVector):
         self._sweep = sweep
 
     def sweep(self) -> tuple[bool, float, float]:
-        """See `SiteSpace`."""
         return self._sweep(self.sites, self.target, self.scale)
 
     def accelerate(self, used: int, mixing: float, damping: float, interval: tuple[float, float]) -> None:
-        """See `SiteSpace`."""
         self.combine(combination(*self.products(used)), mixing, damping, interval)
 
 

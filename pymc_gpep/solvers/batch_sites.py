@@ -24,27 +24,6 @@ from pymc_gpep.kernels.sparse_step.point_terms import (
 from pymc_gpep.kernels.sparse_step.site_updates import bounded_sites, cavities, matching_sites, without_sites
 from pymc_gpep.solvers.step_algebra import StepPosterior
 
-__all__ = [
-    "ArrayMarginals",
-    "ArrayMemory",
-    "ArraySites",
-    "ArrayTerms",
-    "PointKernel",
-    "StatelessSites",
-    "StochasticSites",
-    "VariationalSites",
-    "at_sites",
-    "expected_labels_kernel",
-    "expected_logit_kernel",
-    "expected_pair_kernel",
-    "expected_probit_kernel",
-    "logit_kernel",
-    "pair_kernel",
-    "probit_kernel",
-    "summed_by_function",
-    "whole_point_kernel",
-]
-
 _LOG_ERROR = float(np.log(1e-6))  # of the integral of a point
 _TINY = 1e-300
 
@@ -207,7 +186,6 @@ class StatelessSites(ArrayMemory):
         self._iterations, self._largest = iterations, 1.0 - least
 
     def sites(self, terms: Callable[[Array, Array], ArrayTerms], at: ArrayMarginals) -> ArraySites:
-        """See `ArrayMemory`."""
         t, nu = np.zeros_like(at.mean), np.zeros_like(at.mean)
         cavity_mean, cavity_variance, latent_mean, latent_variance = np.empty((4, *t.shape))
 
@@ -231,7 +209,6 @@ class StatelessSites(ArrayMemory):
         return ArraySites(t, nu, values, found.in_mean, of_variance, found.in_variance, floored)
 
     def constant(self, seen: StepPosterior, whole: Callable[[], Array], counts: Array) -> float:
-        """See `ArrayMemory`."""
         return float(seen.log_normalisers.sum())
 
 
@@ -239,12 +216,10 @@ class StochasticSites(ArrayMemory):
     """Stochastic EP: see `pymc_gpep.streaming.memories.stochastic`."""
 
     def share(self, counts: Array) -> Array:
-        """See `ArrayMemory`."""
         found: Array = 1.0 - 1.0 / counts
         return found
 
     def sites(self, terms: Callable[[Array, Array], ArrayTerms], at: ArrayMarginals) -> ArraySites:
-        """See `ArrayMemory`."""
         found = terms(at.prior_mean + at.mean, at.rest + at.variance)
         t, nu = np.empty_like(at.mean), np.empty_like(at.mean)
         matching_sites(found.in_mean, found.in_variance, at.mean, at.variance, t, nu)
@@ -253,7 +228,6 @@ class StochasticSites(ArrayMemory):
         )
 
     def constant(self, seen: StepPosterior, whole: Callable[[], Array], counts: Array) -> float:
-        """See `ArrayMemory`."""
         of_all = whole()
         return float((of_all + counts * (seen.log_normalisers - of_all)).sum())
 
@@ -274,7 +248,6 @@ class VariationalSites(ArrayMemory):
         self._most = most
 
     def sites(self, terms: Callable[[Array, Array], ArrayTerms], at: ArrayMarginals) -> ArraySites:
-        """See `ArrayMemory`."""
         found = terms(at.prior_mean + at.mean, at.rest + at.variance)
         t = -2.0 * found.in_variance
         nothing = np.zeros(len(found.value))
@@ -289,7 +262,6 @@ class VariationalSites(ArrayMemory):
         summed: Callable[[Array], Array],
         beta: float,
     ) -> ArraySites:
-        """See `ArrayMemory`."""
         below = np.minimum(sites.precision, 0.0)
         if not below.any():
             return sites
@@ -303,7 +275,6 @@ class VariationalSites(ArrayMemory):
         )
 
     def constant(self, seen: StepPosterior, whole: Callable[[], Array], counts: Array) -> float:
-        """See `ArrayMemory`."""
         return -float(seen.divergences.sum())
 
 

@@ -10,8 +10,6 @@ from pymc_gpep.kernels.status import TOO_LARGE
 from pymc_gpep.solvers.prior_form import SiteAlgebra
 from pymc_gpep.solvers.problem import Derivatives, Found, Problem
 
-__all__ = ["BlockEP", "BlockSpace", "Update", "refused"]
-
 
 class BlockSpace(NamedTuple):
     """Room for a posterior, NaN where nothing is computed yet."""

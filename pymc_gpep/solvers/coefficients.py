@@ -18,8 +18,6 @@ from pymc_gpep.kernels.gaussians.entries import (
 )
 from pymc_gpep.solvers.site_precisions import SitePrecisions
 
-__all__ = ["Coefficients", "Composed", "Entries", "coefficients", "from_entries"]
-
 _FEW = 40  # entries of a row, up to which loops over them are faster than products of matrices
 _SHARE = 0.25  # of all, at most
 
@@ -128,14 +126,7 @@ class _Full(Coefficients):
 
 
 class Entries(Coefficients):
-    """Entries that are not 0, see `pymc_gpep.kernels.gaussians.entries`.
-
-    Parameters
-    ----------
-    cells : array (n, k)
-    values : array (n, k)
-    q : int
-    """
+    """Entries that are not 0, see `pymc_gpep.kernels.gaussians.entries`."""
 
     def __init__(self, cells: NDArray[np.int64], values: Array, q: int) -> None:
         self.cells, self.values, self.q = cells, values, q

@@ -16,8 +16,6 @@ from pymc_gpep.solvers.inducing import Features
 from pymc_gpep.solvers.triangular_products import lower_product
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 
-__all__ = ["CommonShift", "SiteSums", "own_features_shift", "shared_features_shift"]
-
 _RIDGE = 1e-10
 
 type _Sums = tuple[Array, Array]

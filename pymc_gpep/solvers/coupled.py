@@ -15,8 +15,6 @@ from pymc_gpep.kernels.linalg.lapack import solve_right_transposed
 from pymc_gpep.solvers.problem import own_matrix
 from pymc_gpep.solvers.team import ALONE, Team
 
-__all__ = ["Matrices", "evidence_gradient", "factorise", "marginal_moments"]
-
 type Matrices = NDArray[np.float64] | NDArray[np.float32]
 """Those that take the time of a sweep, with 64 or 32 bits a number."""
 

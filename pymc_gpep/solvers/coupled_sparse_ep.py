@@ -31,8 +31,6 @@ from pymc_gpep.solvers.sparse_contract import LeftOut, Pull, SiteSweeps
 from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import Whitened
 
-__all__ = ["CoupledFactors", "CoupledSparseSweeps"]
-
 
 class CoupledFactors(NamedTuple):
     """The likelihood as factors of differences of utilities."""
@@ -106,7 +104,6 @@ class CoupledSparseSweeps(SiteSweeps[CoupledWhitened]):
         return precision, location
 
     def implied(self, precision: Array, location: Array) -> CoupledWhitened:
-        """See `coupled_whitened`."""
         return coupled_whitened(precision, location)
 
     def _each[R](self, sites: Array, work: Callable[[_Rows], R]) -> Iterator[R]:

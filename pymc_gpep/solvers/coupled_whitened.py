@@ -18,8 +18,6 @@ from scipy.linalg.lapack import dlauum, dtrtri
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.triangular_products import lower_product, weighted_gram
 
-__all__ = ["CoupledWhitened", "coupled_precision", "coupled_whitened", "shared_precision"]
-
 _ENTRIES = 4_000_000  # of the products of R with features that are held at a time: 32 MB
 
 
@@ -54,7 +52,6 @@ class CoupledWhitened:
         return self.mean @ w, cov
 
     def joint_covariance(self, w: list[Array]) -> Array:
-        """See `Whitened`."""
         halves = [self._rows(k) @ own for k, own in enumerate(w)]
         c, columns = len(w), w[0].shape[1]
         cov = np.empty((c, columns, c, columns))
@@ -65,7 +62,6 @@ class CoupledWhitened:
         return cov
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """See `Whitened`."""
         noise = rng.standard_normal((count, self.mean.size))
         drawn: Array = self.mean + (noise @ self.root).reshape(count, *self.mean.shape)
         return drawn

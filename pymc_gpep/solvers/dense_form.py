@@ -48,17 +48,9 @@ from pymc_gpep.solvers.signed_blocks import SignedBlocks
 from pymc_gpep.solvers.signed_posterior import SignedFunctionPosterior
 from pymc_gpep.solvers.team import Team
 
-__all__ = ["DenseBlocks", "DenseCoupled", "DenseForm", "DenseFunctionPosterior"]
-
 
 class DenseBlocks(SiteAlgebra):
-    """The algebra on n(c − 1) numbers.
-
-    Parameters
-    ----------
-    k : array (1 or c, n, n)
-    n_functions : int
-    """
+    """The algebra on n(c − 1) numbers."""
 
     def __init__(self, k: Array, n_functions: int) -> None:
         n, c = k.shape[-1], n_functions
@@ -68,18 +60,15 @@ class DenseBlocks(SiteAlgebra):
         self._image = np.empty((c, n))
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
-        """See `SiteAlgebra`."""
         block_roots(precision, self._roots)
         ok, log_det = factorise_blocks(self._k, self._roots, self._lower)
         return bool(ok), float(log_det)
 
     def weights(self, force: Array, out: Array) -> None:
-        """See `SiteAlgebra`."""
         multiply_functions(self._k, force, self._image)
         project(self._k, self._roots, self._lower, force, self._image, out)
 
     def moments(self, b: Array, mean: Array, cov: Array) -> None:
-        """See `SiteAlgebra`."""
         multiply_functions(self._k, b, mean)
         smooth_blocks(self._k, self._roots, self._lower, self._smooth)
         block_marginals(self._k, self._smooth, cov)
@@ -99,12 +88,6 @@ _TINY = 1e-20  # a floor for π that changes no digit of 32 bits, and whose root
 class DenseCoupled(SiteAlgebra):
     """The algebra of `pymc_gpep.kernels.gaussians.coupled`.
 
-    Parameters
-    ----------
-    k : array (1 or c, n, n)
-    n_functions : int
-    team : Team
-
     Attributes
     ----------
     inverses, p, work : array (c, n, n), (n, n), (c, n, n)
@@ -123,16 +106,13 @@ class DenseCoupled(SiteAlgebra):
         self.p = np.empty((n, n))
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
-        """See `SiteAlgebra`."""
         np.maximum(precision, _TINY if self.p.dtype == np.float32 else -np.inf, out=self._pi)
         return factorise(self._k, self._pi, self.inverses, self.p, self._team)
 
     def weights(self, force: Array, out: Array) -> None:
-        """See `SiteAlgebra`."""
         latent_weights(self.inverses, self.p, self._pi, force, out)
 
     def moments(self, b: Array, mean: Array, cov: Array) -> None:
-        """See `SiteAlgebra`."""
         marginal_moments(self._k, self.inverses, self.p, self._pi, b, self.work, mean, cov, self._team)
 
     def gradient(self, b: Array, moved: Array | None = None) -> Array:
@@ -146,7 +126,6 @@ class DenseCoupled(SiteAlgebra):
 
     @property
     def in_single_precision(self) -> Self:
-        """See `SiteAlgebra`."""
         other = copy(self)
         other.inverses, other.p, other.work = (_halved(each) for each in (self.inverses, self.p, self.work))
         return other
@@ -176,14 +155,12 @@ class DenseFunctionPosterior(FunctionPosterior):
         self._holds = _FACTOR
 
     def decompose(self, precision: Array) -> bool:
-        """See `FunctionPosterior`."""
         self.precision[:] = precision
         ok, self.log_det = decompose_function(self._k, self.precision, self._matrix)
         self._holds = _FACTOR
         return bool(ok)
 
     def invert(self) -> None:
-        """See `FunctionPosterior`."""
         invert_triangular(self._matrix)
         kept_variance(self._matrix, self._kept)
         self._holds = _ROOT
@@ -197,13 +174,11 @@ class DenseFunctionPosterior(FunctionPosterior):
         return self._matrix
 
     def times(self, weights: Array) -> Array:
-        """See `FunctionPosterior`."""
         image = np.empty_like(self.mean)
         multiply_symmetric(self._k, weights, image)
         return image
 
     def spread(self) -> None:
-        """See `FunctionPosterior`."""
         certain = 1.0 - self._kept
         unsure = np.flatnonzero(certain <= _CERTAIN)
         if unsure.size and (self._holds == _INVERSE or _FEW * unsure.size > certain.size):
@@ -229,7 +204,6 @@ class DenseFunctionPosterior(FunctionPosterior):
         return self._kept
 
     def smooth(self, force: Array) -> Array:
-        """See `FunctionPosterior`."""
         smoothed = np.empty_like(force)
         if self._holds == _INVERSE:
             function_weights(self._matrix, self.precision, force, np.zeros_like(force), smoothed)
@@ -257,24 +231,19 @@ class DenseForm(PriorForm):
     algebras = frozenset(Algebra)
 
     def among(self, points: NDArray[np.int64]) -> Array:
-        """See `PriorForm`."""
         return self.array[:, points][:, :, points]
 
     @property
     def variances(self) -> Array:
-        """See `PriorForm`."""
         return self.array.diagonal(axis1=1, axis2=2)
 
     def is_covariance(self, team: Team) -> bool:
-        """See `PriorForm`."""
         return all(team.each(lambda matrix: is_covariance(matrix, np.empty_like(matrix)), self.array))
 
     def multiply(self, b: Array, out: Array) -> None:
-        """See `PriorForm`."""
         multiply_functions(self.array, b, out)
 
     def rounding(self, b: Array) -> float:
-        """See `PriorForm`."""
         return float(rounding(self.array, b))
 
     def newton_direction(
@@ -286,14 +255,11 @@ class DenseForm(PriorForm):
         )
 
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> FunctionPosterior:
-        """See `PriorForm`."""
         own = self.array[0]
         return SignedFunctionPosterior(own, prior_mean) if signed else DenseFunctionPosterior(own, prior_mean)
 
     def coupled(self, n_functions: int, team: Team) -> DenseCoupled:
-        """See `PriorForm`."""
         return DenseCoupled(self.array, n_functions, team)
 
     def blocks(self, n_functions: int, *, signed: bool = False) -> SiteAlgebra:
-        """See `PriorForm`."""
         return SignedBlocks(self.array, n_functions) if signed else DenseBlocks(self.array, n_functions)

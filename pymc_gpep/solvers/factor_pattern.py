@@ -10,8 +10,6 @@ from scipy.sparse.linalg import splu
 
 from pymc_gpep.kernels.linalg.sparse_factor import count_rows, fill_rows, find_slots
 
-__all__ = ["FactorPattern", "pairs_of_rows"]
-
 _DENSE = 100  # columns with all entries, from which on dense matrices are faster
 
 type Indices = NDArray[np.int64]

@@ -23,8 +23,6 @@ from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE
 from pymc_gpep.solvers.newton import CavityAscent, ascend
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, function_found
 
-__all__ = ["fixed_cavity"]
-
 _CONVEX = 1e-6  # second derivative, relative to the prior precision, that is no rounding
 
 

@@ -10,8 +10,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.coefficients import Coefficients, coefficients, from_entries
 from pymc_gpep.solvers.site_precisions import SitePrecisions
 
-__all__ = ["FunctionRows", "OwnRows", "rows_from_entries", "rows_of_functions"]
-
 _NUMBERS = 4_000_000  # held of some rows at a time, 32 MB
 
 
@@ -25,13 +23,7 @@ class OwnRows(NamedTuple):
 
 
 class FunctionRows(Coefficients):
-    """Rows J (cn, q) of c functions at n points, of which each function has columns that are not 0.
-
-    Parameters
-    ----------
-    own : sequence of OwnRows
-    q : int
-    """
+    """Rows J (cn, q) of c functions at n points, of which each function has columns that are not 0."""
 
     def __init__(self, own: Sequence[OwnRows], q: int) -> None:
         self._own, self._q = list(own), q
@@ -39,14 +31,12 @@ class FunctionRows(Coefficients):
         self._n = len(self._own[0].rows.products(np.zeros(len(self._own[0].columns))))
 
     def gram(self, weights: Array) -> Array:
-        """See `Coefficients`."""
         gram = np.zeros((self._q, self._q))
         for (rows, columns), w in zip(self._own, self._split(weights), strict=True):
             gram[np.ix_(columns, columns)] += np.tril(rows.gram(w))
         return gram
 
     def coupled_gram(self, precisions: SitePrecisions) -> Array:
-        """See `Coefficients`."""
         gram = np.zeros((self._q, self._q))
         for k, (rows, columns) in enumerate(self._own):
             for other, (others, its) in enumerate(self._own[:k]):
@@ -60,22 +50,18 @@ class FunctionRows(Coefficients):
         return gram
 
     def products(self, numbers: Array) -> Array:
-        """See `Coefficients`."""
         return np.concatenate([rows.products(numbers[columns]) for rows, columns in self._own])
 
     def sums(self, weights: Array) -> Array:
-        """See `Coefficients`."""
         found = np.zeros(self._q)
         for (rows, columns), w in zip(self._own, self._split(weights), strict=True):
             found[columns] += rows.sums(w)
         return found
 
     def variances(self, root: Array) -> Array:
-        """See `Coefficients`."""
         return np.concatenate([rows.variances(root[:, columns]) for rows, columns in self._own])
 
     def covariances(self, root: Array) -> Array:
-        """See `Coefficients`."""
         c, matrix = self.functions, root.T @ root
         found = np.empty((self._n, c, c))
         left: list[tuple[int, int]] = []
@@ -102,11 +88,9 @@ class FunctionRows(Coefficients):
             yield slice(start, min(start + step, self._n))
 
     def combined(self, matrix: Array) -> Array:
-        """See `Coefficients`."""
         return np.concatenate([rows.combined(matrix[columns]) for rows, columns in self._own])
 
     def some(self, rows: NDArray[np.int64]) -> Array:
-        """See `Coefficients`."""
         function, place = np.divmod(np.asarray(rows), self._n)
         found = np.zeros((len(function), self._q))
         for k, (own, columns) in enumerate(self._own):

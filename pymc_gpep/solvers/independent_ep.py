@@ -22,8 +22,6 @@ from pymc_gpep.solvers.accelerated_ep import ep_ladder
 from pymc_gpep.solvers.coupled import factorise
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix
 
-__all__ = ["independent_ep"]
-
 
 class ShiftedPosterior(NamedTuple):
     """Results of `shifted_posterior`."""

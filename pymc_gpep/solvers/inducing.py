@@ -17,8 +17,6 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["Block", "Features", "InducedPrior", "InducingWhitening", "RowFeatures", "row_blocks", "whitening"]
-
 _ENTRIES = 2_000_000  # of the features of a block: 16 MB
 _KEPT = 32_000_000  # entries of features that are kept between sweeps rather than computed again: 256 MB
 _ESCALATION = 100.0
@@ -151,13 +149,7 @@ def whitening(k: Array, jitter: float, n_effects: int = 0) -> InducingWhitening 
 
 
 class RowFeatures:
-    """The features of all rows of a prior, block by block; kept where they are small enough.
-
-    Parameters
-    ----------
-    prior : InducedPrior
-    whitening : InducingWhitening
-    """
+    """The features of all rows of a prior, block by block; kept where they are small enough."""
 
     def __init__(self, prior: InducedPrior, whitening: InducingWhitening) -> None:
         self.whitening = whitening

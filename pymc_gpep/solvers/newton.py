@@ -29,18 +29,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.problem import History, Problem
 
-__all__ = [
-    "MARGIN",
-    "Ascent",
-    "CavityAscent",
-    "ascend",
-    "begin",
-    "log_posterior",
-    "newton",
-    "sites_at_mode",
-    "step_length",
-]
-
 _CLOSE = 0.1  # latent values that move less do not overshoot
 _MAX_INVERSIONS = 100
 _LOST = 1e-8  # slope of μ + D h′(μ) that has few digits left

@@ -28,20 +28,12 @@ from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, PriorForm, 
 from pymc_gpep.solvers.sparse_precision import SparsePrecision
 from pymc_gpep.solvers.team import Team
 
-__all__ = ["PrecisionForm"]
-
 _EPS = float(np.finfo(np.float64).eps)
 _AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.lapack`
 
 
 class PrecisionForm(PriorForm):
-    """Coefficients (n, k) and entries (m,) of Q, one after the other in an array (1, 1, nk + m).
-
-    Parameters
-    ----------
-    array : array
-    structure : PrecisionStructure
-    """
+    """Coefficients (n, k) and entries (m,) of Q, one after the other in an array (1, 1, nk + m)."""
 
     square = False
     by_weights = False
@@ -96,7 +88,6 @@ class PrecisionForm(PriorForm):
         return np.concatenate([of_values.ravel(), of_entries])[None, None]
 
     def among(self, points: NDArray[np.int64]) -> Array:
-        """See `PriorForm`."""
         some = self.rows.some(points)
         return (some @ self.covariances_of_rows(some).T)[None]
 
@@ -113,7 +104,6 @@ class PrecisionForm(PriorForm):
         return self.prior.row_variances(s.prior_slots[1], s.cells, self.values)[None]
 
     def is_covariance(self, team: Team) -> bool:
-        """See `PriorForm`."""
         return self.prior is not None
 
     def coordinates(self, b: Array) -> Array:
@@ -121,7 +111,6 @@ class PrecisionForm(PriorForm):
         return self.covariances_of(self.rows.sums(b[0]))[None]
 
     def weights(self, x: Array, gradient: Array) -> Array:
-        """See `PriorForm`."""
         return gradient
 
     def multiply(self, x: Array, out: Array) -> None:
@@ -142,7 +131,6 @@ class PrecisionForm(PriorForm):
         return (self.rows.sums(gradient[0]) - self.precision_times(x[0]))[None]
 
     def inner(self, x: Array, step: Array, image: Array) -> float:
-        """See `PriorForm`."""
         return float(x[0] @ self.precision_times(step[0]))
 
     def rounding(self, x: Array) -> float:
@@ -152,7 +140,6 @@ class PrecisionForm(PriorForm):
         return _AMPLIFIED * _EPS * float(np.sqrt(self.variances.max() * max(self.inner(x, x, x), 0.0)))
 
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> "PrecisionFunctionPosterior":
-        """See `PriorForm`."""
         return PrecisionFunctionPosterior(self, prior_mean, signed=signed)
 
     def coupled(self, n_functions: int, team: Team) -> SiteAlgebra:
@@ -197,30 +184,24 @@ class PrecisionFunctionPosterior(FunctionPosterior):
         _ = self._decomposed.selected
 
     def times(self, weights: Array) -> Array:
-        """See `FunctionPosterior`."""
         return self._form.rows.products(self._form.covariances_of(self._form.rows.sums(weights)))
 
     def spread(self) -> None:
-        """See `FunctionPosterior`."""
         s = self._form.structure
         self.variance[:] = self._decomposed.row_variances(s.posterior_slots[1], s.cells, self._form.values)
 
     @property
     def kept(self) -> Array:
-        """See `FunctionPosterior`."""
         return np.asarray(np.maximum(1.0 - self.precision * self.variance, _EPS))
 
     def smooth(self, force: Array) -> Array:
-        """See `FunctionPosterior`."""
         return force - self.precision * self.moved(force)
 
     def moved(self, force: Array) -> Array:
-        """See `FunctionPosterior`."""
         rows = self._form.rows
         return rows.products(self._decomposed.solve(rows.sums(force)))
 
     def solve(self, right: Array) -> Array:
-        """See `FunctionPosterior`."""
         return self._decomposed.solve(right[0])[None]
 
     def locate(self, location: Array) -> None:
@@ -237,17 +218,14 @@ class PrecisionFunctionPosterior(FunctionPosterior):
         np.add(self._prior_mean, self._form.rows.products(centre), out=self.mean)
 
     def put(self, x: Array, gradient: Array, mean: Array) -> None:
-        """See `FunctionPosterior`."""
         self.centre, self.weights[:], self.mean[:] = x[0].copy(), gradient, mean
 
     @property
     def coordinates(self) -> Array:
-        """See `FunctionPosterior`."""
         return self.centre[None]
 
     @property
     def length(self) -> float:
-        """See `FunctionPosterior`."""
         return self._form.inner(self.coordinates, self.coordinates, self.mean)
 
     def gradient(self, moved: Array | None = None, of_variance: Array | None = None) -> Array:

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.factor_pattern import FactorPattern, pairs_of_rows
 
-__all__ = ["PrecisionStructure"]
-
 type Indices = NDArray[np.int64]
 
 

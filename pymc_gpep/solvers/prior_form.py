@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.team import Team
 
-__all__ = ["Algebra", "BoundForm", "FunctionPosterior", "PriorForm", "SiteAlgebra", "TakesForms"]
-
 
 class FunctionPosterior(ABC):
     """Moments of f ~ N(m₀, K) times sites exp(νᵀf − ½ fᵀ Dg(π) f), NaN until they are computed.
@@ -194,12 +192,10 @@ class BoundForm:
 
     @property
     def square(self) -> bool:
-        """See `PriorForm`."""
         return bool(self.kind.square)
 
     @property
     def algebras(self) -> frozenset[Algebra]:
-        """See `PriorForm`."""
         return frozenset(self.kind.algebras)
 
     def __call__(self, array: Array) -> "PriorForm":

@@ -20,26 +20,6 @@ from pymc_gpep.kernels.status import (
 from pymc_gpep.solvers.prior_form import FunctionPosterior, PriorForm
 from pymc_gpep.solvers.team import ALONE, Team, gather, one_blas_thread
 
-__all__ = [
-    "NO_PARAMETERS",
-    "Derivatives",
-    "Found",
-    "History",
-    "Outcome",
-    "Problem",
-    "Solver",
-    "Watch",
-    "check_problem",
-    "from_start_or_cold",
-    "function_found",
-    "lost_in_rounding",
-    "own_matrix",
-    "parameter_slopes",
-    "relative_problem",
-    "run",
-    "watching",
-]
-
 type Watch = Callable[[int, float, float], None]
 """Function of the number of iterations so far, evidence and residual."""
 

@@ -7,8 +7,6 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.sparse_step.loops import log_squared_exponential, squared_distances
 
-__all__ = ["PROFILES", "Profile", "ProfileValues"]
-
 _LEAST = 1e-12  # what PyMC adds to squared distances before it takes their root
 
 

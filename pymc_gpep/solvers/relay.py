@@ -18,8 +18,6 @@ from numba.core import types
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
 from pymc_gpep.solvers.problem import Outcome
 
-__all__ = ["REFUSED", "external", "signature"]
-
 REFUSED = -1
 """Status where a solver raised a ValueError, which cannot go through compiled code."""
 

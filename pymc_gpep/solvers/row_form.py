@@ -30,8 +30,6 @@ from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, PriorForm, 
 from pymc_gpep.solvers.site_precisions import BlockPrecisions, CoupledPrecisions, IndependentPrecisions, SitePrecisions
 from pymc_gpep.solvers.team import Team
 
-__all__ = ["CoupledRowAlgebra", "RowAlgebra", "RowForm", "RowFunctionPosterior", "precision_factor"]
-
 
 def precision_factor(rows: Coefficients, precisions: SitePrecisions) -> Array | None:
     """Return the Cholesky factor L (q, q) of Λ = I + JᵀΠJ; None if Λ is not positive definite."""
@@ -66,7 +64,6 @@ class RowAlgebra(SiteAlgebra):
         self._rows, self._shape, self._form = rows, shape, form
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
-        """See `SiteAlgebra`."""
         self._precisions = self._form(precision.copy())
         self._centre: Array | None = None
         factor = precision_factor(self._rows, self._precisions) if self._precisions.legal else None
@@ -95,11 +92,9 @@ class RowAlgebra(SiteAlgebra):
         return np.asarray(cho_solve((self._factor, True), right, check_finite=False))
 
     def solve(self, right: Array, step: Array) -> None:
-        """See `SiteAlgebra`."""
         step[0] = self._solved(right[0])
 
     def moments(self, b: Array, mean: Array, cov: Array) -> None:
-        """See `SiteAlgebra`."""
         mean[:] = self._times(b) if self._centre is None else self._rows.products(self._centre).reshape(b.shape)
         root, _ = dtrtri(self._factor, lower=1)
         cov[:] = self._rows.covariances(root)
@@ -122,7 +117,6 @@ class CoupledRowAlgebra(RowAlgebra):
         super().__init__(rows, shape, CoupledPrecisions)
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
-        """See `SiteAlgebra`."""
         ok, log_det = super().factorise(precision)
         return ok, log_det + float(np.log(precision.sum(axis=0)).sum())
 
@@ -169,7 +163,6 @@ class RowFunctionPosterior(FunctionPosterior):
         self._root, _ = dtrtri(self._factor, lower=1)
 
     def times(self, weights: Array) -> Array:
-        """See `FunctionPosterior`."""
         return self._rows.products(self._rows.sums(weights))
 
     def locate(self, location: Array) -> None:
@@ -185,38 +178,30 @@ class RowFunctionPosterior(FunctionPosterior):
         np.add(self._prior_mean, self._rows.products(centre), out=self.mean)
 
     def put(self, x: Array, gradient: Array, mean: Array) -> None:
-        """See `FunctionPosterior`."""
         self.centre, self.weights[:], self.mean[:] = x[0].copy(), gradient, mean
 
     @property
     def coordinates(self) -> Array:
-        """See `FunctionPosterior`."""
         return self.centre[None]
 
     @property
     def length(self) -> float:
-        """See `FunctionPosterior`."""
         return float(self.centre @ self.centre)
 
     def spread(self) -> None:
-        """See `FunctionPosterior`."""
         self.variance[:] = self._rows.variances(self._root)
 
     @property
     def kept(self) -> Array:
-        """See `FunctionPosterior`."""
         return np.asarray(np.maximum(1.0 - self.precision * self.variance, _EPS))
 
     def smooth(self, force: Array) -> Array:
-        """See `FunctionPosterior`."""
         return force - self.precision * self.moved(force)
 
     def moved(self, force: Array) -> Array:
-        """See `FunctionPosterior`."""
         return self._rows.products(self._solved(self._rows.sums(force)))
 
     def solve(self, right: Array) -> Array:
-        """See `FunctionPosterior`."""
         return self._solved(right[0])[None]
 
     def _solved(self, right: Array) -> Array:
@@ -261,13 +246,11 @@ class RowForm(PriorForm):
         return self.rows.some(places.ravel()).reshape(c, len(points), -1)
 
     def among(self, points: NDArray[np.int64]) -> Array:
-        """See `PriorForm`."""
         some = self.coefficients_at(points)
         return some @ some.swapaxes(1, 2)
 
     @cached_property
     def variances(self) -> Array:
-        """See `PriorForm`."""
         return self.rows.variances(np.eye(self.array.shape[2])).reshape(self.rows.functions, -1)
 
     def is_covariance(self, team: Team) -> bool:
@@ -279,7 +262,6 @@ class RowForm(PriorForm):
         return self.rows.sums(b.ravel())[None]
 
     def weights(self, x: Array, gradient: Array) -> Array:
-        """See `PriorForm`."""
         return gradient
 
     def multiply(self, x: Array, out: Array) -> None:
@@ -291,7 +273,6 @@ class RowForm(PriorForm):
         return self.rows.sums(gradient.ravel())[None] - x
 
     def inner(self, x: Array, step: Array, image: Array) -> float:
-        """See `PriorForm`."""
         return float(np.vdot(x, step))
 
     def rounding(self, x: Array) -> float:
@@ -299,13 +280,10 @@ class RowForm(PriorForm):
         return _AMPLIFIED * _EPS * float(np.sqrt(self.variances.max() * np.vdot(x, x)))
 
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> RowFunctionPosterior:
-        """See `PriorForm`."""
         return RowFunctionPosterior(self.rows, prior_mean, signed=signed)
 
     def coupled(self, n_functions: int, team: Team) -> CoupledRowAlgebra:
-        """See `PriorForm`."""
         return CoupledRowAlgebra(self.rows, self.array.shape)
 
     def blocks(self, n_functions: int, *, signed: bool = False) -> RowAlgebra:
-        """See `PriorForm`."""
         return RowAlgebra(self.rows, self.array.shape, BlockPrecisions)

@@ -36,8 +36,6 @@ from pymc_gpep.solvers.problem import (
     parameter_slopes,
 )
 
-__all__ = ["average_target", "bound_target", "scalar_bound"]
-
 _DIFFERENCE = 1e-4  # of standard deviations, and of variances relative to themselves
 _LEAST = 1e-12  # difference of means
 _NARROWEST = 0.1  # to which part of a variance one step may take it

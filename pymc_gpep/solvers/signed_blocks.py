@@ -18,18 +18,11 @@ from pymc_gpep.solvers.prior_form import SiteAlgebra
 from pymc_gpep.solvers.problem import own_matrix
 from pymc_gpep.solvers.signed_posterior import covariance_root
 
-__all__ = ["SignedBlocks"]
-
 _ROUNDING = 1e-8  # relative, as of what else is taken for a covariance
 
 
 class SignedBlocks(SiteAlgebra):
     """The algebra by Λ.
-
-    Parameters
-    ----------
-    k : array (1 or c, n, n)
-    n_functions : int
 
     Attributes
     ----------
@@ -90,7 +83,6 @@ class SignedBlocks(SiteAlgebra):
         return np.stack([own_matrix(self._k, a) @ own for a, own in enumerate(b)])
 
     def moments(self, b: Array, mean: Array, cov: Array) -> None:
-        """See `SiteAlgebra`."""
         mean[:] = self._image(b)
         cov[:] = np.einsum("aiq,eiq->iae", self.half, self.half, optimize=True)
 

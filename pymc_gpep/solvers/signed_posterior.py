@@ -10,8 +10,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.coefficients import coefficients
 from pymc_gpep.solvers.row_form import RowFunctionPosterior
 
-__all__ = ["SignedFunctionPosterior", "covariance_root"]
-
 
 def covariance_root(k: Array) -> Array:
     """Return R (n, n) with R Rᵀ = K, of a covariance K (n, n) that may be singular."""
@@ -20,13 +18,7 @@ def covariance_root(k: Array) -> Array:
 
 
 class SignedFunctionPosterior(RowFunctionPosterior):
-    """The posterior by Λ = I + RᵀΠR, R Rᵀ = K.
-
-    Parameters
-    ----------
-    k : array (n, n)
-    prior_mean : array (n,)
-    """
+    """The posterior by Λ = I + RᵀΠR, R Rᵀ = K."""
 
     def __init__(self, k: Array, prior_mean: Array) -> None:
         super().__init__(coefficients(covariance_root(k)), prior_mean, signed=True)

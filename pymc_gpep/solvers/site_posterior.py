@@ -9,9 +9,6 @@ from pymc_gpep.kernels.moments.coupled_sites import relative_location, site_para
 from pymc_gpep.solvers.prior_form import SiteAlgebra
 from pymc_gpep.solvers.problem import Derivatives, Problem
 
-__all__ = ["SitePosterior", "derivatives", "relative_posterior", "site_posterior", "site_posterior_space"]
-
-
 _BEYOND_REASON = 1e150  # squares of larger variances are infinite: their sites of 0 would pass for a fixed point
 
 

@@ -6,8 +6,6 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["BlockPrecisions", "CoupledPrecisions", "IndependentPrecisions", "SitePrecisions"]
-
 
 class SitePrecisions(ABC):
     """Π_i (c, c) of n points, from an array in the shape of its form."""
@@ -34,15 +32,12 @@ class IndependentPrecisions(SitePrecisions):
 
     @property
     def legal(self) -> bool:
-        """See `SitePrecisions`."""
         return bool((self.array >= 0.0).all())
 
     def block(self, k: int, other: int) -> Array | None:
-        """See `SitePrecisions`."""
         return np.asarray(self.array[k]) if k == other else None
 
     def times(self, f: Array) -> Array:
-        """See `SitePrecisions`."""
         return np.asarray(self.array * f)
 
 
@@ -55,7 +50,6 @@ class CoupledPrecisions(SitePrecisions):
 
     @property
     def legal(self) -> bool:
-        """See `SitePrecisions`."""
         return bool((self.array >= 0.0).all() and (self._total > 0.0).all())
 
     def block(self, k: int, other: int) -> Array:
@@ -67,7 +61,6 @@ class CoupledPrecisions(SitePrecisions):
         return np.asarray(-pi[k] * (pi[other] / self._total))
 
     def times(self, f: Array) -> Array:
-        """See `SitePrecisions`."""
         level = (self.array * f).sum(axis=0) / self._total
         return np.asarray(self.array * (f - level))
 
@@ -77,13 +70,10 @@ class BlockPrecisions(SitePrecisions):
 
     @property
     def legal(self) -> bool:
-        """See `SitePrecisions`."""
         return True  # what rounding takes below zero is taken for zero
 
     def block(self, k: int, other: int) -> Array:
-        """See `SitePrecisions`."""
         return np.ascontiguousarray(self.array[:, k, other])
 
     def times(self, f: Array) -> Array:
-        """See `SitePrecisions`."""
         return np.asarray(np.einsum("iab,bi->ai", self.array, f))

@@ -19,8 +19,6 @@ from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
 from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import Whitened
 
-__all__ = ["LeftOut", "PointSites", "Pull", "SiteSweeps"]
-
 _PART = 1024  # rows at least that are handed to a thread
 _PARTS = 8  # of a block
 

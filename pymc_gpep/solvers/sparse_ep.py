@@ -18,8 +18,6 @@ from pymc_gpep.solvers.inducing import Features, RowFeatures
 from pymc_gpep.solvers.sparse_sweeps import Marginals, MatchedSites, Slopes, SparseSweeps
 from pymc_gpep.solvers.team import ALONE, Team
 
-__all__ = ["Factors", "SparseEPSweeps", "Tilted", "site_of", "site_terms"]
-
 
 class Tilted(NamedTuple):
     """Results of a rule for B points whose factors see normal latent values."""

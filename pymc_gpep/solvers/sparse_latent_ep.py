@@ -21,8 +21,6 @@ from pymc_gpep.solvers.sparse_ep import Factors, site_of, site_terms
 from pymc_gpep.solvers.sparse_sweeps import Marginals, MatchedSites, Slopes, SparseSweeps
 from pymc_gpep.solvers.team import ALONE, Team
 
-__all__ = ["LatentSites", "SparseLatentSweeps"]
-
 
 class LatentSites(NamedTuple):
     """The likelihood as factors, with sites on latent values."""

@@ -20,8 +20,6 @@ from pymc_gpep.kernels.linalg.sparse_factor import factorise, selected_inverse, 
 from pymc_gpep.solvers.coefficients import Coefficients, Entries
 from pymc_gpep.solvers.factor_pattern import FactorPattern, pairs_of_rows
 
-__all__ = ["SparsePrecision"]
-
 _ROWS = 500  # that are solved for at a time
 
 

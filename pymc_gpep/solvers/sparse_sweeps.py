@@ -23,8 +23,6 @@ from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.triangular_products import lower_product, squared_columns, weighted_gram
 from pymc_gpep.solvers.whitened_posterior import Whitened, WhitenedPosterior, whitened_posterior
 
-__all__ = ["Marginals", "MatchedSites", "Slopes", "SparseSweeps"]
-
 type Marginals = tuple[Array, Array]
 """Posterior means and variances of the projections of B points, (c, B)."""
 
@@ -114,7 +112,6 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
         return self._by_parts(one)
 
     def implied(self, precision: Array, location: Array) -> WhitenedPosterior:
-        """See `whitened_posterior`."""
         return whitened_posterior(precision, location)
 
     def shifted(

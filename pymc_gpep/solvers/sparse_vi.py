@@ -21,8 +21,6 @@ from pymc_gpep.solvers.sparse_sweeps import Marginals, MatchedSites, Slopes, Spa
 from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 
-__all__ = ["PointAverages", "SparseVISweeps"]
-
 
 class PointAverages(NamedTuple):
     """The likelihood by averages of its logarithm."""

@@ -31,18 +31,6 @@ from pymc_gpep.kernels.sparse_step.loops import (
 )
 from pymc_gpep.solvers.step_blocks import Group, InducingMoments, RowMoments
 
-__all__ = [
-    "Covered",
-    "StepFeatures",
-    "StepPosterior",
-    "StepSlopes",
-    "StepWhitening",
-    "adam_step",
-    "average_sites",
-    "log_normalisers",
-    "solved",
-]
-
 _RIDGE = 1e-10  # of a system, relative to the mean of its diagonal
 _SINGLE_RIDGE = 1e-6  # of a system whose numbers have 32 bits
 _LARGEST_TRACE = 1e5  # of β S, for inverses with 32 bits a number

@@ -14,9 +14,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.sparse_step.loops import input_slopes, row_slopes, scaled_inputs, squared_norms
 from pymc_gpep.solvers.profiles import Profile
 
-__all__ = ["Group", "InducingMoments", "RowMoments", "ScaleFunctions", "StationaryBlocks", "StepBlocks", "grouped"]
-
-
 _SAME = 1e-13  # by how much ratios of scales that are the same differ, relatively
 _FAR = 100.0  # squared distance from the middle, in length scales, that leaves products of 32 bits enough digits
 
@@ -137,11 +134,9 @@ class StationaryBlocks:
         return _StationaryMoments(self, theta, z, single)
 
     def scale_functions(self) -> ScaleFunctions | None:
-        """See `StepBlocks`."""
         return self.functions if len(self.profiles) == 1 else None
 
     def same_scales(self, theta: Array) -> Array | None:
-        """See `StepBlocks`."""
         (first, *others), *_ = self.functions(theta)
         return None if others or (first != first[0]).any() else first
 

@@ -14,8 +14,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import mirror
 from pymc_gpep.solvers.step_algebra import StepFeatures, StepPosterior, solved
 
-__all__ = ["CommonSites", "OwnFeatures", "SameFeatures"]
-
 
 class CommonSites(Protocol):
     """Sums over all sites that say which function common to all is missing: averages of batches, as S and h are."""
@@ -40,11 +38,9 @@ class SameFeatures:
         self._location = location
 
     def shift(self, q: StepPosterior) -> Array:
-        """See `CommonSites`."""
         return q.shift(self._location)
 
     def average(self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float) -> None:
-        """See `CommonSites`."""
         (only,) = features
         self._location[:] = shifted + beta * (only.w.T @ (t * mean).sum(axis=1) - shifted)
 
@@ -66,7 +62,6 @@ class OwnFeatures:
         self._location, self._cross, self._precision = location, cross, precision
 
     def shift(self, q: StepPosterior) -> Array:
-        """See `CommonSites`."""
         system = self._precision.copy()
         for half in q.halves(self._cross):
             dsyrk(-1.0, half, beta=1.0, c=system.T, trans=1, lower=0, overwrite_c=1)
@@ -79,7 +74,6 @@ class OwnFeatures:
         return moved
 
     def average(self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float) -> None:
-        """See `CommonSites`."""
         tests = self._tests(features)
         self._location[:] = shifted + beta * (tests.T @ (t * mean).sum(axis=1) - shifted)
         weighted = tests * t.sum(axis=1)[:, None]

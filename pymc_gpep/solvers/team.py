@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 
 from threadpoolctl import LibController, ThreadpoolController
 
-__all__ = ["ALONE", "Team", "gather", "gather_for_pieces", "gather_for_solves", "one_blas_thread"]
-
 _SMALL = 200  # points; below, handing work over takes longer than the work
 _MEMORY = 2e9  # bytes that the matrices of solves side by side may take
 

@@ -7,8 +7,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import mirror
 from pymc_gpep.kernels.sparse_step.loops import scaled_rows, squared_rows
 
-__all__ = ["lower_product", "squared_columns", "weighted_gram"]
-
 
 def lower_product(lower: Array, w: Array, transposed: bool = False) -> Array:
     """R w, or Rᵀ w, for a lower triangular R (M, M) in C order and w (M, B), best in Fortran order as the result is."""

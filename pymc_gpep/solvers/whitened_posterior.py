@@ -9,8 +9,6 @@ from scipy.linalg.lapack import dtrtri
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.triangular_products import lower_product, squared_columns
 
-__all__ = ["Whitened", "WhitenedPosterior", "whitened_posterior"]
-
 
 class Whitened(Protocol):
     """q(v) = N(μ, Σ) of the whitened inducing values of all functions."""
@@ -67,7 +65,6 @@ class WhitenedPosterior(NamedTuple):
         return mean, variance.T[:, :, None] * np.eye(len(w))
 
     def joint_covariance(self, w: list[Array]) -> Array:
-        """See `Whitened`."""
         c, columns = len(w), w[0].shape[1]
         cov = np.zeros((c, columns, c, columns))
         for k, own in enumerate(w):
@@ -76,7 +73,6 @@ class WhitenedPosterior(NamedTuple):
         return cov
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """See `Whitened`."""
         noise = rng.standard_normal((count, *self.mean.shape))
         drawn: Array = self.mean + np.einsum("kij,ski->skj", self.root, noise)
         return drawn

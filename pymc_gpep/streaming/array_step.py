@@ -31,9 +31,6 @@ from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken
 from pymc_gpep.streaming.uninterrupted import uninterrupted
 from pymc_gpep.structure.interpreted import INTERPRETED, without_c_compiler
 
-__all__ = ["array_optimiser", "array_step", "beats_graph"]
-
-
 _DEFAULTS = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}  # of PyMC
 
 
@@ -94,7 +91,6 @@ class _Adam:
         self._rate, self._taken, self._falls = float(settings["learning_rate"]), taken, rate
 
     def __call__(self, slopes: Sequence[Array]) -> None:
-        """See `ArrayOptimiser`."""
         rate, steps = self._rate, float(self._steps.get_value()) + 1.0
         if self._taken is not None and self._falls is not None:
             done = float(self._taken.get_value())

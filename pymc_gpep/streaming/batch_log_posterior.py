@@ -34,8 +34,6 @@ from pymc_gpep.streaming.recovered_sites import Recovered, recovered, recovered_
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 
-__all__ = ["BatchLogPosterior", "BatchSolution", "StepTrace", "average_loss"]
-
 
 def average_loss(losses: Array) -> float:
     """Average of the losses of some steps, those that failed left out; NaN of none."""
@@ -84,7 +82,6 @@ class StepTrace:
 
     @property
     def outcome(self) -> str:
-        """See `Trace`."""
         return self.ended
 
     @cached_property
@@ -94,12 +91,10 @@ class StepTrace:
 
     @property
     def per_epoch(self) -> int:
-        """See `Trace`."""
         return int(self.settings["per_epoch"])
 
     @property
     def columns(self) -> dict[str, Array]:
-        """See `Trace`."""
         return {"log_posterior": -self.losses, "floored": self.floored}
 
     @property
@@ -108,11 +103,9 @@ class StepTrace:
         return np.full(self.losses.size, np.nan)
 
     def stored(self) -> xr.Dataset:
-        """See `Trace`."""
         return xr.Dataset({name: (self.unit, values) for name, values in self.columns.items()})
 
     def described(self) -> dict[str, Any]:
-        """See `Trace`."""
         return {
             "settings": json.dumps(dict(self.settings)),
             "trace_message": self.ended,
@@ -129,11 +122,9 @@ class StepTrace:
         return cls(lambda: values, settings, losses, floored, ended, space, bool(attrs["trace_interrupted"]), remark)
 
     def broken_off(self, why: str) -> Self:
-        """See `Trace`."""
         return replace(self, remark=f" {why[0].upper()}{why[1:]}.", interrupted=True)
 
     def ended_as(self, why: str) -> Self:
-        """See `Trace`."""
         values = self.values
         return replace(self, ended=why, read=lambda: values)
 
@@ -205,16 +196,13 @@ class BatchLogPosterior(BlockLogPosterior):
 
     @property
     def name(self) -> str:
-        """See `LogPosterior`."""
         return self._method
 
     def described(self) -> dict[str, Any]:
-        """See `LogPosterior`."""
         return super().described() | {"memory": self.approximator.name}
 
     @property
     def entries(self) -> int:
-        """See `LogPosterior`."""
         return 2 * self.classifier.n_functions * int(np.prod(self.steps.values["precision"].shape[1:]))
 
     @property
@@ -249,7 +237,6 @@ class BatchLogPosterior(BlockLogPosterior):
         return int(values["location"].shape[1] - values["inducing"].shape[1])
 
     def check_moments(self, x: Array) -> None:
-        """See `LogPosterior`."""
         self.held(self.steps.best).check_moments(x)
 
     def __call__(self, x: Array, start: Any = None) -> Evaluation:
@@ -265,7 +252,6 @@ class BatchLogPosterior(BlockLogPosterior):
         return self.steps.values["inducing"] * self.steps.values["units"]
 
     def posterior(self, solution: "BatchSolution") -> InducingPosterior:
-        """See `BlockLogPosterior`."""
         if solution.posterior is None:
             ended = self.ending(self.steps, lambda: solution)
             raise ValueError(f"There is no posterior to predict from: {ended}")
@@ -291,7 +277,6 @@ class BatchLogPosterior(BlockLogPosterior):
         return recovered(*given, factors, *of_rows)
 
     def left_out(self, x: Array, solution: "BatchSolution", gps: Gps) -> Iterator[LeftOut] | None:
-        """See `BlockLogPosterior`."""
         return None if self.classifier.n_functions > 1 else self._each_left_out(solution, gps)
 
     def _each_left_out(self, solution: "BatchSolution", gps: Gps) -> Iterator[LeftOut]:
@@ -312,14 +297,12 @@ class BatchLogPosterior(BlockLogPosterior):
         )
 
     def restored(self, x: Array, table: xr.Dataset) -> "BatchSolution":
-        """See `LogPosterior`."""
         if "factor" in table:
             jitter = float(self.steps.values["jitter"])
             self._white = InducingWhitening(table["factor"].values, jitter, self._n_effects)
         return BatchSolution(self)
 
     def heading(self, trace: Trace, solution: "BatchSolution", converged: bool) -> str:
-        """See `LogPosterior`."""
         steps, per_epoch = len(trace.losses), trace.per_epoch
         number = f"{self.approximator.objective} {solution.objective:.4f}" if steps else "nothing done yet"
         held_back = float(self.steps.floored[-per_epoch:].mean()) if steps else 0.0
@@ -330,7 +313,6 @@ class BatchLogPosterior(BlockLogPosterior):
         return f"{self.name} ({chosen}): {number}, averaged over {averaged} (not the evidence{evidence}{floored})."
 
     def ending(self, trace: Trace, solution: Callable[[], "BatchSolution"]) -> str:
-        """See `LogPosterior`."""
         settings, steps = self.steps.settings, len(trace.losses)
         epochs, warmup = steps / trace.per_epoch, int(settings["warmup"] or 0)
         stayed = bool(self.space.size) and epochs <= warmup and settings["warmup"] is not None
@@ -343,12 +325,7 @@ class BatchLogPosterior(BlockLogPosterior):
 
 
 class BatchSolution:
-    """The approximate posterior of the latent functions where steps over batches ended.
-
-    Parameters
-    ----------
-    log_posterior : BatchLogPosterior
-    """
+    """The approximate posterior of the latent functions where steps over batches ended."""
 
     convergence = None
     """Steps have no fixed point that they are seen to reach."""

@@ -10,8 +10,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.rows.chunks import chunks
 from pymc_gpep.rows.rows import Rows
 
-__all__ = ["Batch", "Batches", "one_batch"]
-
 _BUFFERED = 20  # batches at least that are shuffled together, and chunks
 _CHUNKS = 8
 _FEW, _OF_BATCH = 300, 1.5  # rows that are one batch, if they are no more than so many

@@ -27,8 +27,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.streaming.gaussian import Gaussian
 
-__all__ = ["CommonMemory", "CommonTerms", "common_features", "common_terms", "shifted"]
-
 _RIDGE = 1e-10
 _LEAST = 1e-100  # where there is nothing to solve
 

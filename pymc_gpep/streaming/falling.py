@@ -9,8 +9,6 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.variational.updates import adam
 
-__all__ = ["FallingAdam"]
-
 
 @dataclass(frozen=True)
 class FallingAdam:

@@ -20,8 +20,6 @@ from pymc_gpep.structure.moment_functions import moment_graphs
 from pymc_gpep.structure.scales_outside import scales_outside
 from pymc_gpep.structure.stacked_graphs import stacked
 
-__all__ = ["BatchFeatures", "batch_features", "prior_blocks"]
-
 
 class PriorBlocks(NamedTuple):
     """Prior moments; q is 1 where all functions share their covariance and inducing inputs, else c."""

@@ -11,8 +11,6 @@ from pymc_gpep.rows.chunks import column_deviations, sample_inputs
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.step_blocks import ScaleFunctions
 
-__all__ = ["first_scales"]
-
 _PAIRS = 1000
 _SQUARE = 4.0  # squared distance of two rows, in length scales: the median
 _NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # steps, and how long the last and any are, unconstrained

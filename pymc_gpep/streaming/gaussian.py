@@ -9,8 +9,6 @@ from typing import NamedTuple
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["Gaussian", "gaussian"]
-
 
 class Gaussian(NamedTuple):
     """N(μ_k, Σ_k) for c functions."""

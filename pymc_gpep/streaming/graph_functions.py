@@ -14,8 +14,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.likelihoods.normal_tails import scaled_erfc
 
-__all__ = ["hazard", "window"]
-
 _FURTHEST = 37.0  # beyond it φ(z) is next to 0, and exp(x²) erfc(x) overflows
 _HALF, _ROOT = np.sqrt(0.5), np.sqrt(2.0 / np.pi)
 

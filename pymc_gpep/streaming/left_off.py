@@ -9,8 +9,6 @@ import xarray as xr
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["LeftOff"]
-
 
 class LeftOff(NamedTuple):
     """Where a fit stands, for another one to go on from."""

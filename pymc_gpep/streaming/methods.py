@@ -6,8 +6,6 @@ from pymc_gpep.streaming.memories.stochastic import Stochastic
 from pymc_gpep.streaming.memories.stored import StoredMemory
 from pymc_gpep.streaming.memories.variational import Variational
 
-__all__ = ["STREAMING_METHODS"]
-
 STREAMING_METHODS: dict[str, tuple[type[Memory], ...]] = {
     "sparse_ep": (Stateless, StoredMemory),
     "sparse_sep": (Stochastic,),

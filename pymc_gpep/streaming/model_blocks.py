@@ -23,8 +23,6 @@ from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.stacked_graphs import stacked
 from pymc_gpep.structure.stationary import Stationary
 
-__all__ = ["model_blocks"]
-
 _APART = 0.3  # between places of the hyperparameters at which a covariance is looked at
 
 

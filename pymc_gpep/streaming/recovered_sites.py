@@ -17,8 +17,6 @@ from pymc_gpep.solvers.sparse_vi import SparseVISweeps
 from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 
-__all__ = ["Recovered", "recovered", "recovered_by_bound"]
-
 _ITERATIONS = 50
 _LEAST = 0.05  # of the precision of a marginal that a cavity keeps
 

@@ -14,8 +14,6 @@ from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, make_
 from pymc_gpep.structure.backends import runs_in_jax
 from pymc_gpep.structure.interpreted import INTERPRETED
 
-__all__ = ["Run", "lost_steps", "step_of"]
-
 _ESCALATION, _ATTEMPTS = 100.0, 3
 _FAILURES = 20  # one after the other
 

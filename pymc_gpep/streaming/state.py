@@ -22,8 +22,6 @@ from pymc_gpep.solvers.inducing import Features, row_blocks
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
 from pymc_gpep.streaming.common_shift import CommonMemory
 
-__all__ = ["State", "StoredSites"]
-
 
 class StoredSites:
     """Sites exp(ν x − ½ t x²), x = wᵀv, of n rows with d of them each; none of a row that has not come yet.

@@ -27,8 +27,6 @@ from pymc_gpep.streaming.state import State
 from pymc_gpep.structure.interpreted import refuse_draws
 from pymc_gpep.structure.latent_prior import RowsBeside
 
-__all__ = ["BatchProblem", "Step", "StepGraph", "Taken", "make_step", "step_graph"]
-
 type Optimiser = Callable[[list[TensorVariable], list[SharedVariable]], dict[SharedVariable, TensorVariable]]
 
 

@@ -31,8 +31,6 @@ from pytensor.tensor.subtensor import (
     Subtensor,
 )
 
-__all__ = ["Affinity", "NotAffineError"]
-
 type Sources = frozenset[Variable]
 
 _NOTHING: Sources = frozenset()

@@ -22,17 +22,6 @@ from pymc_gpep.structure.affine import Affinity, NotAffineError
 from pymc_gpep.structure.integrated_variables import IntegratedVariables, Joint, PosteriorFunctions
 from pymc_gpep.structure.interpreted import graph_function
 
-__all__ = [
-    "AffineVariables",
-    "InNormals",
-    "SumVariables",
-    "There",
-    "at_zero",
-    "kept_random",
-    "slopes_along",
-    "slopes_of",
-]
-
 
 def kept_random(outputs: Sequence[Variable]) -> dict[Variable, Variable]:
     """Return the random variables behind some variables, each to be replaced by itself.
@@ -209,7 +198,6 @@ class SumVariables(IntegratedVariables):
         return z[..., owner, np.arange(owner.size)]
 
     def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
-        """See `IntegratedVariables`."""
         flat = self.flat(z)
         return {name: centre + np.tensordot(flat, slopes, 1) for name, (centre, slopes) in self._own(point).items()}
 
@@ -223,7 +211,6 @@ class SumVariables(IntegratedVariables):
         return self.flat(functions.whitened()[0]), joint[owner, every][:, owner, every]
 
     def moments(self, point: PointType, functions: PosteriorFunctions) -> tuple[dict[str, Array], dict[str, Array]]:
-        """See `IntegratedVariables`."""
         joint = self._joint(self._own, self._values, point, functions)
         return joint.means, joint.variances()
 
@@ -255,7 +242,6 @@ class SumVariables(IntegratedVariables):
                 raise ValueError(f"{name!r} depends on no integrated variable.")
 
     def affine(self, names: Sequence[str]) -> Callable[[PointType, PosteriorFunctions], Joint]:
-        """See `IntegratedVariables`."""
         self._check(names)
         variables = AffineVariables(self._prior, {name: self._prior.model[name] for name in names}, self._data)
         return lambda point, functions: self._joint(variables, names, point, functions)
@@ -263,7 +249,6 @@ class SumVariables(IntegratedVariables):
     def elsewhere(
         self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
     ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
-        """See `IntegratedVariables`."""
         self._check(names)
         there = self._prior.variables_there(names, self._data, x, data)
 
@@ -278,7 +263,6 @@ class SumVariables(IntegratedVariables):
     def covariance(
         self, point: PointType, functions: PosteriorFunctions, places: Mapping[str, slice], size: int
     ) -> Array:
-        """See `IntegratedVariables`."""
         _, cov = self.posterior(functions)
         slopes = np.zeros((len(cov), size))
         own = self._own(point)
@@ -288,7 +272,6 @@ class SumVariables(IntegratedVariables):
         return found
 
     def latent_values(self, values: Mapping[str, Array]) -> Array:
-        """See `IntegratedVariables`."""
         prior, model = self._prior, self._prior.model
         held = {f: f.type(f.name) for f in prior.held}
         outputs = graph_replace([prior.latent_values()], held, strict=False)

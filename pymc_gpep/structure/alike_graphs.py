@@ -20,8 +20,6 @@ from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.random.type import RandomType
 from scipy.sparse import issparse
 
-__all__ = ["rewritten_once"]
-
 _MOST_GRAPHS, _MOST_BYTES = 128, 200_000  # that are kept, and of the constants of each
 _NO_REWRITES = SequentialGraphRewriter()  # a mode of PyTensor's that names none has those that its linker needs
 

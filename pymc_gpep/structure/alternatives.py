@@ -7,8 +7,6 @@ from pymc_gpep.likelihoods.observed_classes import A_ROW_FOR_EACH_VOTE
 from pymc_gpep.structure.errors import distribution
 from pymc_gpep.structure.latent import is_process, latents_among
 
-__all__ = ["as_it_is", "instead_of_likelihood"]
-
 _SUCH_LABELS = "Such labels are pm.Categorical(logit_p=f.T), gpep.MultinomialProbit, or of ordered classes."
 
 

@@ -15,8 +15,6 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant
 from scipy.sparse import issparse
 
-__all__ = ["arrays_as_shared"]
-
 _FEW = 16  # numbers that may as well be part of the code, as axes have to be
 
 

@@ -27,8 +27,6 @@ from pymc_gpep.structure.errors import NotProcessesAloneError, StructureError, d
 from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.latent import LatentGP, read_latent
 
-__all__ = ["Assembly", "Dims", "read_assembly"]
-
 _JOINING = (Join,)
 _SELECTING = (DimShuffle, ViewOp, Subtensor, AdvancedSubtensor, Reshape, SpecifyShape)
 

@@ -10,8 +10,6 @@ from pytensor.link.jax import JAXLinker
 
 from pymc_gpep.argument_types import did_you_mean
 
-__all__ = ["check_installed", "compile_options", "runs_in_jax"]
-
 
 def compile_options(backend: str | None, compile_kwargs: dict[str, Any] | None) -> dict[str, Any]:
     """Return the keyword arguments of `pytensor.function` for a backend, those of `compile_kwargs` among them.

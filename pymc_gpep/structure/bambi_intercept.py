@@ -15,8 +15,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.lowered_dims import rebuilt
 
-__all__ = ["with_bambi_intercept"]
-
 _DESIGN = "design_matrix_without_intercept"  # Attribute of a part of a bambi model that has centred its predictors.
 
 
@@ -25,10 +23,6 @@ def with_bambi_intercept(model: pm.Model) -> pm.Model:
 
     By default bambi subtracts the means of predictors, and corrects the intercept α to α − x̄ᵀβ after its own `fit`. In
     the model that is returned the variable of that name has the corrected value, and all else is the same.
-
-    Parameters
-    ----------
-    model : pm.Model
 
     Returns
     -------

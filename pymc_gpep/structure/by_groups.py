@@ -8,8 +8,6 @@ from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.prior_functions import frozen_data
 from pymc_gpep.structure.row_groups import row_groups
 
-__all__ = ["by_groups"]
-
 
 def by_groups(classifier: GPClassifier, approximator: Any) -> GPClassifier:
     """Return a classifier whose prior is that of groups of rows; itself where all rows have latent values of their own.

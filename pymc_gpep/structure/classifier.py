@@ -28,8 +28,6 @@ from pymc_gpep.structure.recipes import Recipe, why_no_recipe
 from pymc_gpep.structure.row_groups import RowGroups
 from pymc_gpep.structure.sampled_values import SampledValues
 
-__all__ = ["GPClassifier"]
-
 
 @dataclass(frozen=True, eq=False)
 class GPClassifier(LatentPrior):
@@ -180,7 +178,6 @@ class GPClassifier(LatentPrior):
 
     @property
     def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
-        """See `LatentPrior`."""
         self.check_one()
         return self.prior.latents
 
@@ -196,17 +193,14 @@ class GPClassifier(LatentPrior):
 
     @property
     def processes(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
-        """See `LatentPrior`."""
         return self.prior.processes
 
     @property
     def integrated(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         return self.prior.integrated
 
     @property
     def hyperparameters(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         return self.prior.hyperparameters
 
     @property
@@ -217,50 +211,40 @@ class GPClassifier(LatentPrior):
 
     @property
     def held(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         return self.prior.held
 
     @property
     def inputs(self) -> list[str]:
-        """See `LatentPrior`."""
         return self.prior.inputs
 
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        """See `LatentPrior`."""
         return self.prior.elsewhere(gps, data)
 
     @property
     def recipes(self) -> Mapping[TensorVariable, Recipe]:  # type: ignore[override]
-        """See `LatentPrior`."""
         return self.prior.recipes
 
     def beside(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> RowsBeside | None:
-        """See `LatentPrior`."""
         return self.prior.beside(inputs, data)
 
     @property
     def implicit(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         return self.prior.implicit
 
     @property
     def singular(self) -> bool:
-        """See `LatentPrior`."""
         return self.prior.singular
 
     @property
     def kept(self) -> Mapping[TensorVariable, str]:  # type: ignore[override]
-        """See `LatentPrior`."""
         return self.prior.kept
 
     @property
     def predictor(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         return self.prior.predictor
 
     @property
     def sources(self) -> frozenset[Variable]:
-        """See `LatentPrior`."""
         return self.prior.sources
 
     @cached_property
@@ -278,61 +262,48 @@ class GPClassifier(LatentPrior):
 
     @property
     def described(self) -> str:
-        """See `LatentPrior`."""
         others = [why for name, why in self.reasons.items() if name not in self.prior.reasons]
         return " ".join(filter(None, [self.prior.described, *others]))
 
     def covariance(self) -> TensorVariable:
-        """See `LatentPrior`."""
         return self.prior.covariance()
 
     def covariances(self) -> TensorVariable:
-        """See `LatentPrior`."""
         return self.prior.covariances()
 
     def mean(self) -> TensorVariable:
-        """See `LatentPrior`."""
         return self.prior.mean()
 
     def latent_values(self) -> TensorVariable:
-        """See `LatentPrior`."""
         return self.prior.latent_values()
 
     @property
     def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
-        """See `LatentPrior`."""
         return self.prior.arrays
 
     def bound(
         self, prior_type: type[DensePrior], data: Mapping[Variable, Variable]
     ) -> tuple[Any, TensorVariable] | None:
-        """See `LatentPrior`."""
         return self.prior.bound(prior_type, data)
 
     @property
     def n_normals(self) -> int:
-        """See `LatentPrior`."""
         return self.prior.n_normals
 
     def roots(self) -> TensorVariable | None:
-        """See `LatentPrior`."""
         return self.prior.roots()
 
     def supported(self) -> TensorVariable | None:
-        """See `LatentPrior`."""
         return self.prior.supported()
 
     def variables(self, data: Mapping[Variable, Variable]) -> IntegratedVariables:
-        """See `LatentPrior`."""
         return self.prior.variables(data)
 
     @property
     def sampled_type(self) -> type[Sampled]:
-        """See `LatentPrior`."""
         return self.prior.sampled_type
 
     def sampled(self, data: Mapping[Variable, Variable]) -> SampledValues:
-        """See `LatentPrior`."""
         return self.prior.sampled(data)
 
     @property

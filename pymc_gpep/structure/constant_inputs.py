@@ -18,8 +18,6 @@ from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.process_functions import OfMaker
 from pymc_gpep.structure.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Role, Walk, named
 
-__all__ = ["MovedSum"]
-
 
 class MovedSum:
     """Expressions over other rows than those of a model, in terms of values of its processes there.
@@ -63,7 +61,6 @@ class MovedSum:
         self._walk = Walk(self, {ROWS: x.shape[0], COLUMNS: x.shape[0]}, same, [v for v in fixed if v in set(stop)])
 
     def __call__(self, data: Variable, role: Role) -> TensorVariable:
-        """See `Points`."""
         if data in self._there:
             return self._there[data]
         if isinstance(data, SharedVariable):
@@ -73,7 +70,6 @@ class MovedSum:
         return self._columns(data)
 
     def holds(self, variable: Variable) -> bool:
-        """See `Points`."""
         whole = isinstance(variable, Constant) and np.array_equal(variable.data, self._inputs)
         return whole or variable in self._there
 

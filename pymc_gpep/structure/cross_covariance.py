@@ -24,8 +24,6 @@ from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
 from pymc_gpep.structure.process_functions import AS_THEY_ARE, ProcessFunctions, process_functions
 from pymc_gpep.structure.rows_apart import at_point, check_rows_apart
 
-__all__ = ["CrossCovariance", "as_gps", "functions_of", "inputs_by_name", "match_priors", "named_inputs", "new_inputs"]
-
 
 def new_inputs(x: ArrayLike | None, columns: int) -> Array:
     """Check new inputs against the number of columns of the model's; (m, columns)."""
@@ -197,12 +195,10 @@ class CrossCovariance(Elsewhere):
         self._function = graph_function(model, [*value_vars, x], arrays_as_shared(outputs))
 
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
-        """See `Elsewhere`."""
         return inputs_by_name(x, new, self._named, self.columns)
 
     @property
     def inputs(self) -> Array:
-        """See `Elsewhere`."""
         return np.asarray(evaluate([self._inputs])[0], dtype=np.float64)
 
     def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:

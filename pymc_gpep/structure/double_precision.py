@@ -25,8 +25,6 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["in_double_precision", "is_bitwise", "reduced", "whole"]
-
 _ALL_NUMBERS = (Elemwise, CAReduce, Dot, Blockwise, DimShuffle, ViewOp, OpFromGraph)
 _FIRST_NUMBERS = (Alloc, Reshape, SpecifyShape, Subtensor, AdvancedSubtensor)
 """What takes shapes or indices after its first input."""

@@ -19,8 +19,6 @@ from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.new_data import NewData, repeated
 from pymc_gpep.structure.rows_apart import check_rows_apart
 
-__all__ = ["DrawnSum", "drawn_sum"]
-
 
 def drawn_sum(classifier: GPClassifier) -> "DrawnSum | None":
     """Return the sum that the latent functions of a model are, for its draws; None where they are processes alone."""
@@ -28,12 +26,7 @@ def drawn_sum(classifier: GPClassifier) -> "DrawnSum | None":
 
 
 class DrawnSum:
-    """Values of latent functions, given those of all variables that they are made of.
-
-    Parameters
-    ----------
-    prior : LatentSum
-    """
+    """Values of latent functions, given those of all variables that they are made of."""
 
     def __init__(self, prior: LatentSum) -> None:
         self._prior = prior

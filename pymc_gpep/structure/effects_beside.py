@@ -27,8 +27,6 @@ from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.recipes import Recipe
 from pymc_gpep.structure.sampled_values import SampledValues
 
-__all__ = ["EffectsBeside", "by_inducing"]
-
 _ALL_ROWS = 'Methods on all rows together, "ep", "laplace", "kl", "nested_ep" and their like,'
 
 
@@ -91,27 +89,22 @@ class EffectsBeside(LatentPrior):
 
     @property
     def model(self) -> pm.Model:
-        """See `LatentPrior`."""
         return self.whole.model
 
     @property
     def n_points(self) -> int:  # type: ignore[override]
-        """See `LatentPrior`."""
         return self.whole.n_points
 
     @property
     def n_functions(self) -> int:  # type: ignore[override]
-        """See `LatentPrior`."""
         return self.whole.n_functions
 
     @property
     def processes(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
-        """See `LatentPrior`."""
         return self.whole.processes
 
     @property
     def integrated(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         return self.whole.integrated
 
     @property
@@ -121,42 +114,34 @@ class EffectsBeside(LatentPrior):
 
     @property
     def inputs(self) -> list[str]:
-        """See `LatentPrior`."""
         return self.whole.inputs
 
     @property
     def recipes(self) -> Mapping[TensorVariable, Recipe]:  # type: ignore[override]
-        """See `LatentPrior`."""
         return self.whole.recipes
 
     @property
     def implicit(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         return tuple(latent.free for latent in self.whole.processes)
 
     @property
     def singular(self) -> bool:
-        """See `LatentPrior`."""
         return True
 
     @property
     def kept(self) -> Mapping[TensorVariable, str]:  # type: ignore[override]
-        """See `LatentPrior`."""
         return self.whole.kept
 
     @property
     def predictor(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         return self.whole.predictor
 
     @property
     def sources(self) -> frozenset[Variable]:
-        """See `LatentPrior`."""
         return self.whole.sources
 
     @property
     def described(self) -> str:
-        """See `LatentPrior`."""
         return self.whole.described
 
     @property
@@ -165,15 +150,12 @@ class EffectsBeside(LatentPrior):
         return self.whole.n_plain
 
     def covariance(self) -> TensorVariable:
-        """See `LatentPrior`."""
         return self.whole.covariance()
 
     def mean(self) -> TensorVariable:
-        """See `LatentPrior`."""
         return self.whole.mean()
 
     def latent_values(self) -> TensorVariable:
-        """See `LatentPrior`."""
         return self.whole.latent_values()
 
     def variables(self, data: Mapping[Variable, Variable]) -> "_EffectsAlone":
@@ -181,15 +163,12 @@ class EffectsBeside(LatentPrior):
         return _EffectsAlone(_Plain(self.whole), self.whole, data)
 
     def sampled(self, data: Mapping[Variable, Variable]) -> SampledValues:
-        """See `LatentPrior`."""
         return self.whole.sampled(data)
 
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        """See `LatentPrior`."""
         return self.whole.elsewhere(gps, data)
 
     def beside(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> "EffectsOfRows":
-        """See `LatentPrior`."""
         return EffectsOfRows(self.whole, inputs, data)
 
 

@@ -30,8 +30,6 @@ from pymc_gpep.structure.row_sum import MovedProcess, RowSum
 from pymc_gpep.structure.rows_apart import at_point, check_rows_apart
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
 
-__all__ = ["EffectsElsewhere"]
-
 _INPUTS = "Xnew"
 _SEED = 4
 

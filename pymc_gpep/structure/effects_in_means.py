@@ -18,8 +18,6 @@ from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere
 from pymc_gpep.structure.process_functions import ProcessFunctions
 
-__all__ = ["EffectsInMeans"]
-
 
 class EffectsInMeans(Elsewhere):
     """Prior moments of Gaussian processes at new inputs, with the effects in their means integrated.
@@ -59,15 +57,12 @@ class EffectsInMeans(Elsewhere):
 
     @property
     def inputs(self) -> Array:
-        """See `Elsewhere`."""
         return self._processes.inputs
 
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
-        """See `Elsewhere`."""
         return self._processes.rows(x, new)
 
     def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
-        """See `Elsewhere`."""
         cross, variance, _ = self._processes(point, x)
         given = [point[name] for name in self._names]
         mean, ahead = self._function(*given, x)

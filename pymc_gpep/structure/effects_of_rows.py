@@ -29,8 +29,6 @@ from pymc_gpep.structure.levels import levels_of, outside_levels, refuse_labels
 from pymc_gpep.structure.new_data import as_data, common_length
 from pymc_gpep.structure.rows_apart import check_rows_apart
 
-__all__ = ["EffectsOfRows"]
-
 _SAME = 1e-8  # relative, of an argument at some rows alone and among all
 _BESIDE = 0.3  # of the initial point, unconstrained
 _CHECKED = 50  # rows

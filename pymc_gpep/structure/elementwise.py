@@ -3,8 +3,6 @@
 from pytensor.graph.basic import Variable
 from pytensor.tensor.elemwise import Elemwise
 
-__all__ = ["is_elementwise"]
-
 
 def is_elementwise(variable: Variable, scalar_op: type) -> bool:
     """Whether a variable is what an elementwise operation made, such as `pytensor.scalar.basic.Add`."""

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RNGConsumerOp
 
-__all__ = ["NotProcessesAloneError", "StructureError", "describe", "distribution", "listing", "quoted"]
-
 
 class StructureError(ValueError):
     """The model is not one that can be read.

@@ -18,8 +18,6 @@ from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.process_term import probes
 from pymc_gpep.structure.row_sum import RowSum
 
-__all__ = ["FittedRows"]
-
 
 class _Taken(NamedTuple):
     """The value of an output of a process that each row takes."""

@@ -17,8 +17,6 @@ from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.errors import StructureError, listing
 from pymc_gpep.structure.interpreted import INTERPRETED, graph_function
 
-__all__ = ["Hierarchy"]
-
 
 class Hierarchy:
     """Children, on which the prior of the latent values depends, and their parents: all other hyperparameters.

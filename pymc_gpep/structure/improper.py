@@ -25,8 +25,6 @@ from pymc_gpep.structure.recipes.recipe import parameters
 from pymc_gpep.structure.recipes.roots import inverse_root, read_root
 from pymc_gpep.structure.sparse_normal import SparseNormalRV
 
-__all__ = ["LOST", "columns_by_row", "large_offset", "why_improper"]
-
 # A negative eigenvalue below this fraction of the largest is an error of rounding.
 _ROUNDING = 1e-6
 # Largest matrix whose eigenvalues are computed for a message.

@@ -26,8 +26,6 @@ from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.moment_functions import MomentFunctions, moment_functions
 from pymc_gpep.structure.stationary import Stationary
 
-__all__ = ["InducingBlocks", "PriorAt"]
-
 
 class InducingBlocks:
     """Prior moments of the latent functions of a model with inducing inputs, made once for all hyperparameters.

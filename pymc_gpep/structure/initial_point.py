@@ -13,8 +13,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.interpreted import evaluate, without_c_compiler
 
-__all__ = ["initial_point"]
-
 
 def initial_point(
     model: pm.Model,

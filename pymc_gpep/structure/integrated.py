@@ -19,8 +19,6 @@ from pymc_gpep.structure.latent import LatentGP, is_process, latents_among, refu
 from pymc_gpep.structure.missing_responses import unobserved_responses
 from pymc_gpep.structure.recipes import Recipe, recipe, refuse_false_densities, why_no_recipes
 
-__all__ = ["Gaussians", "gaussians_of"]
-
 
 @dataclass
 class Gaussians:

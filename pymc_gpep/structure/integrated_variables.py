@@ -10,8 +10,6 @@ from pymc.blocking import PointType
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["IntegratedVariables", "Joint", "PosteriorFunctions"]
-
 
 class PosteriorFunctions(Protocol):
     """Latent functions at one point of the hyperparameters, as far as moments of variables need them."""

@@ -26,18 +26,6 @@ from pymc_gpep.structure.alike_graphs import rewritten_once
 from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.numpy_rewrites import NUMPY_REWRITES
 
-__all__ = [
-    "INTERPRETED",
-    "GraphFunction",
-    "evaluate",
-    "graph_function",
-    "interpreted",
-    "refuse_draws",
-    "without_c_compiler",
-    "without_traces",
-]
-
-
 _OF_OTHER_CODE = "fusion", "BlasOpt", "inplace", "local_pow_to_nested_squaring"
 _MULTIPLIED_OUT = ("local_greedy_distributor",)
 _OF_ASSUMPTIONS = (

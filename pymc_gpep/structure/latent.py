@@ -31,16 +31,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.errors import StructureError, listing
 
-__all__ = [
-    "LatentGP",
-    "is_process",
-    "jitter_of",
-    "latents_among",
-    "read_latent",
-    "refuse_common_variables",
-    "without_jitter",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class LatentGP:

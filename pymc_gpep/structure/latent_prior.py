@@ -23,8 +23,6 @@ from pymc_gpep.structure.missing_responses import unobserved_responses
 from pymc_gpep.structure.recipes import Recipe, why_no_recipe
 from pymc_gpep.structure.sampled_values import SampledValues
 
-__all__ = ["Elsewhere", "LatentPrior", "RowsBeside", "RowsOfNormals", "There"]
-
 
 class RowsOfNormals(NamedTuple):
     """Latent functions at m rows, f = m + J z + e, with the standard normals z of a model."""

@@ -43,8 +43,6 @@ from pymc_gpep.structure.row_sum import MovedProcess
 from pymc_gpep.structure.sum_elsewhere import SumElsewhere
 from pymc_gpep.structure.sum_values import SumValues
 
-__all__ = ["LatentSum"]
-
 _MANY = 300  # rows, below which a matrix of them costs next to nothing
 _WIDE = 100.0  # prior standard deviation whose square leaves few digits to such a matrix
 _NAMED = 4  # variables that a message names
@@ -58,7 +56,6 @@ class _Alone(GPModel):
 
     @property
     def hyperparameters(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         return self.whole.hyperparameters
 
 
@@ -118,7 +115,6 @@ class LatentSum(LatentPrior):
 
     @property
     def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
-        """See `LatentPrior`."""
         if self.alone:
             return self.alone
         if self.fitted is not None and not self.recipes:
@@ -140,45 +136,37 @@ class LatentSum(LatentPrior):
 
     @cached_property
     def integrated(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         own = {*self.recipes, *(latent.free for latent in self.processes)}
         return tuple(rv for rv in self.model.free_RVs if rv in own)
 
     @property
     def held(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         return tuple(latent.f for latent in self.processes if latent.rotated)
 
     @property
     def inputs(self) -> list[str]:
-        """See `LatentPrior`."""
         behind = set(ancestors([self.argument, *(latent.cov for latent in self.processes)]))
         return [variable.name for variable in self.model.data_vars if variable in behind]
 
     @property
     def singular(self) -> bool:
-        """See `LatentPrior`."""
         return not self.alone
 
     @property
     def sampled_type(self) -> type[Sampled]:
-        """See `LatentPrior`."""
         return NormalsPrior
 
     @property
     def described(self) -> str:
-        """See `LatentPrior`."""
         integrated = f"Integrated: {', '.join(str(rv.name) for rv in self.integrated)}."
         return " ".join([integrated, *self.reasons.values()])
 
     @property
     def predictor(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         return (self.argument, *self.recipe_means, *(latent.mean for latent in self.processes))
 
     @property
     def sources(self) -> frozenset[Variable]:
-        """See `LatentPrior`."""
         return frozenset([*self.recipes, *(latent.f for latent in self.processes)])
 
     @property
@@ -289,18 +277,15 @@ class LatentSum(LatentPrior):
     # The prior.
 
     def mean(self) -> TensorVariable:
-        """See `LatentPrior`."""
         zeros = [pt.zeros(shape) for shape in self.sizes]
         (values,) = self.by_parts([self.argument], pt.zeros(self.n_plain), zeros, seen=True)
         return self.shaped(values, self.n_points)
 
     def covariance(self) -> TensorVariable:
-        """See `LatentPrior`."""
         functions = self.covariances()
         return functions[0] if self.n_functions == 1 else functions
 
     def covariances(self) -> TensorVariable:
-        """See `LatentPrior`."""
         plain = self.plain_roots()
         found = []
         for k in range(self.n_functions):
@@ -328,7 +313,6 @@ class LatentSum(LatentPrior):
 
     @property
     def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
-        """See `LatentPrior`."""
         few = self.n_points >= 2 * self.n_normals and (self.n_points >= _MANY or self._is_wide)
         return ({RowPrior: self.roots} if few else {}) | {DensePrior: self.covariances}
 
@@ -340,7 +324,6 @@ class LatentSum(LatentPrior):
     def bound(
         self, prior_type: type[DensePrior], data: Mapping[Variable, Variable]
     ) -> tuple[Any, TensorVariable] | None:
-        """See `LatentPrior`."""
         parts = self.row_parts(data) if prior_type is RowPrior else None
         return None if parts is None else (BoundPrior(RowPrior, parts.rows), parts.root[None])
 
@@ -357,28 +340,23 @@ class LatentSum(LatentPrior):
         return PartsElsewhere.of(self, argument, data) if RowPrior in self.arrays else None
 
     def roots(self) -> TensorVariable:
-        """See `LatentPrior`."""
         z = pt.vector("normals", shape=(self.n_normals,), dtype="float64")
         (values,) = self.by_normals([self.argument], z, seen=True)
         return self.shaped(slopes_of(values, z, self.n_normals), self.n_points, batched=True)
 
     def supported(self) -> TensorVariable | None:
-        """See `LatentPrior`."""
         hyperparameters = set(self.hyperparameters)
         positive = dict.fromkeys(each for recipe in self.recipes.values() for each in recipe.positive)
         conditions = [pt.all(pt.ge(v, 0.0)) for v in positive if not hyperparameters.isdisjoint(ancestors([v]))]
         return pt.all(pt.stack(conditions)) if conditions else None
 
     def latent_values(self) -> TensorVariable:
-        """See `LatentPrior`."""
         return self.shaped(self.argument, self.n_points)
 
     def variables(self, data: Mapping[Variable, Variable]) -> SumVariables:
-        """See `LatentPrior`."""
         return SumVariables(self, data)
 
     def sampled(self, data: Mapping[Variable, Variable]) -> SumValues:
-        """See `LatentPrior`."""
         return SumValues(self, data)
 
     def variables_there(
@@ -388,7 +366,6 @@ class LatentSum(LatentPrior):
         return EffectsElsewhere(self, names, data, x, new)
 
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        """See `LatentPrior`."""
         if not self.alone:
             return SumElsewhere(self, gps, data)
         processes = CrossCovariance(self.without_means(), gps, data, means=False)

@@ -25,19 +25,6 @@ from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.interpreted import evaluate
 
-__all__ = [
-    "NOT_ALIKE",
-    "computed_indices",
-    "levels_of",
-    "normals_of_one_level",
-    "of_each_level",
-    "outside_levels",
-    "owners_of",
-    "refuse_labels",
-    "selected_by",
-    "used_beside",
-]
-
 NOT_ALIKE = (
     "names a level that is not in the model, and the levels of the model have different priors. If a covariate of the "
     "levels is in their prior mean, move it to the rows: u[g] + gamma * x in place of u[g] with the mean gamma * x, "

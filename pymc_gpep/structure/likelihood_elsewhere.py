@@ -23,8 +23,6 @@ from pymc_gpep.structure.interpreted import evaluate, graph_function
 from pymc_gpep.structure.levels import outside_levels, refuse_labels
 from pymc_gpep.structure.rows_apart import at_point, check_rows_apart
 
-__all__ = ["LikelihoodElsewhere", "rows_of_parameters"]
-
 
 def rows_of_parameters(classifier: GPClassifier, new: Mapping[str, ArrayLike] | None) -> int:
     """Return the number of new rows that parameters of the likelihood have by the data given, 1 if these do not say."""

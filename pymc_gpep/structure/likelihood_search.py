@@ -21,8 +21,6 @@ from pymc_gpep.structure.missing_responses import MissingResponses, missing_resp
 from pymc_gpep.structure.recipes import why_no_recipes
 from pymc_gpep.structure.univariate.likelihood import ANY_UNIVARIATE
 
-__all__ = ["FoundLikelihood", "find_likelihoods", "read_response"]
-
 
 class FoundLikelihood(NamedTuple):
     """An observed variable that can be read."""

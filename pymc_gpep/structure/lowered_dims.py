@@ -30,8 +30,6 @@ from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.private_names import share_dims
 
-__all__ = ["lower_dims", "rebuilt"]
-
 _BY_NAME = {"log": transforms.log, "logodds": transforms.logodds, "circular": transforms.circular}
 
 
@@ -40,10 +38,6 @@ def lower_dims(model: pm.Model) -> pm.Model:
 
     `pm.fit`, `gpep.marginalize` and most other functions do so by themselves. Step methods of this package sample the
     model that is returned.
-
-    Parameters
-    ----------
-    model : pm.Model
 
     Returns
     -------

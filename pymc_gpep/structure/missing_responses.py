@@ -24,8 +24,6 @@ from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
 from pymc_gpep.likelihoods.observed_classes import missing_labels, to_one_axis
 from pymc_gpep.structure.errors import StructureError, listing
 
-__all__ = ["MissingResponses", "missing_responses", "unobserved_responses"]
-
 
 @dataclass(frozen=True, eq=False)
 class MissingResponses:

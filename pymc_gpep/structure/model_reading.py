@@ -32,8 +32,6 @@ from pymc_gpep.structure.series_starts import with_starts
 from pymc_gpep.structure.stacked_responses import StackedResponses, parameters_at_points
 from pymc_gpep.structure.sum_reading import read_sum
 
-__all__ = ["read_classifier"]
-
 
 def read_classifier(
     model: pm.Model,

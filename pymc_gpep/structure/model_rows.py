@@ -16,8 +16,6 @@ from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.latent import jitter_of
 
-__all__ = ["ModelRows", "RowInputs"]
-
 
 class RowInputs(NamedTuple):
     """Inputs of all rows, and what their prior covariances are made by."""
@@ -62,7 +60,6 @@ class ModelRows:
         self.n_covariances = self._blocks.n_covariances
 
     def block(self, columns: NDArray[np.int64], rows: NDArray[np.int64]) -> Block:
-        """See `pymc_gpep.approximations.selection.selection.RowPrior`."""
         some = columns if columns.size else rows[:1]
         found = self._blocks.block(self._point, self._inputs[some][None], self._inputs[rows])
         cross, variance = found.cross[:, : columns.size], found.variance + self._jitter

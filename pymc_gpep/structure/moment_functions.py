@@ -25,8 +25,6 @@ from pymc_gpep.structure.process_functions import ProcessFunctions
 from pymc_gpep.structure.stacked_graphs import differences
 from pymc_gpep.structure.stationary import Stationary, stationary
 
-__all__ = ["MomentFunctions", "OwnNumbers", "PriorMoments", "moment_functions", "moment_graphs"]
-
 
 def moment_graphs(
     model: pm.Model,

@@ -11,8 +11,6 @@ from pytensor.graph.replace import graph_replace
 from pymc_gpep.structure.interpreted import INTERPRETED, graph_function
 from pymc_gpep.structure.latent_prior import LatentPrior
 
-__all__ = ["draw_hyperparameters", "unconstrain"]
-
 
 def unconstrain(prior: LatentPrior) -> Callable[[Mapping[str, Any]], PointType]:
     """Make the function from values of the hyperparameters, by name, to values of the value variables, by name.

@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pytensor.compile.sharedvalue import SharedVariable
 
-__all__ = ["NewData", "OwnRows", "as_data", "common_length", "repeated"]
-
 
 @dataclass(frozen=True)
 class NewData:

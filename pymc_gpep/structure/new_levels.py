@@ -32,8 +32,6 @@ from pymc_gpep.structure.new_data import NewData
 from pymc_gpep.structure.row_sum import RowSum
 from pymc_gpep.structure.sparse_slopes import Blocks, rows_of
 
-__all__ = ["NewLevels"]
-
 
 class NewLevels:
     """Levels that data of new rows name.

@@ -19,8 +19,6 @@ from pytensor.tensor.math import Dot
 from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.ufunc_nodes import by_ufuncs
 
-__all__ = ["NUMPY_REWRITES"]
-
 _MOST_OPERANDS = 31  # of a function of NumPy, besides the result
 
 

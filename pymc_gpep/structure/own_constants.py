@@ -14,8 +14,6 @@ from scipy.sparse import issparse
 
 from pymc_gpep.noted_inputs import renew_note
 
-__all__ = ["own_constants", "own_constants_of_model"]
-
 _OWN = "pymc_gpep_own"
 
 

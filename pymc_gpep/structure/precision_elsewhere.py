@@ -22,8 +22,6 @@ from pymc_gpep.structure.row_sum import RowSum
 from pymc_gpep.structure.sparse_slopes import Blocks, rows_of
 from pymc_gpep.structure.sum_elsewhere import SumElsewhere
 
-__all__ = ["PrecisionElsewhere"]
-
 _DIRECTIONS = 3  # along which rows are compared
 _SEED = 1
 
@@ -78,13 +76,11 @@ class PrecisionElsewhere(SumElsewhere):
         return self._sparse_rows(point, names, [*x.by_row.values(), *x.others.values()], len(x))
 
     def _used(self, point: PointType, x: NewData, other: NewData) -> NDArray[np.bool_]:
-        """See `SumElsewhere`."""
         _, rows = self._at_rows(point, x)
         each = self._levels.owned_cells(point, other, rows.cells)
         return np.any([(owned & (rows.values != 0.0)).any(axis=1) for owned in each], axis=0)
 
     def __call__(self, point: PointType, x: NewData | OwnRows) -> NoReturn:
-        """See `Elsewhere`."""
         raise TypeError("Covariances with all fitted rows are not known by a sparse precision.")
 
     def _sparse_rows(

@@ -30,8 +30,6 @@ from pymc_gpep.structure.recipes.recipe import shape_of
 from pymc_gpep.structure.sparse_slopes import SparseSlopes
 from pymc_gpep.structure.sum_values import SumValues
 
-__all__ = ["PrecisionSum", "suited"]
-
 _MANY = 500  # standard normals, below which matrices of them cost next to nothing
 _PAIRS = 40_000_000  # of entries of rows, at most: 160 MB of their places
 _DEARER = 50.0  # times that a product of a sparse factorisation takes as long as one of dense matrices
@@ -119,32 +117,25 @@ class PrecisionSum(LatentSum):
 
     @property
     def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
-        """See `LatentPrior`."""
         return {PrecisionPrior: self.array}
 
     def bound(self, prior_type: type[DensePrior], data: Mapping[Variable, Variable]) -> tuple[Any, TensorVariable]:
-        """See `LatentPrior`."""
         assert self.structure is not None
         return BoundPrior(PrecisionPrior, self.structure), self.array()
 
     def covariances(self) -> TensorVariable:
-        """See `LatentPrior`."""
         return self._plain.covariances()
 
     def roots(self) -> TensorVariable:
-        """See `LatentPrior`."""
         return self._plain.roots()
 
     def sampled(self, data: Mapping[Variable, Variable]) -> SumValues:
-        """See `LatentPrior`."""
         return self._plain.sampled(data)
 
     def variables(self, data: Mapping[Variable, Variable]) -> PrecisionVariables:
-        """See `LatentPrior`."""
         return PrecisionVariables(self, self.blocks, data)
 
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        """See `LatentPrior`."""
         independent = [each.field is None for each in self._plain.recipes.values() for _ in range(each.size)]
         return PrecisionElsewhere(self, self.blocks, np.array(independent), data)
 

@@ -16,8 +16,6 @@ from pymc_gpep.structure.affine_variables import AffineVariables, InNormals, Sum
 from pymc_gpep.structure.integrated_variables import Joint, PosteriorFunctions
 from pymc_gpep.structure.sparse_slopes import Blocks, SparseSlopes
 
-__all__ = ["PrecisionVariables"]
-
 
 class Numbers(Protocol):
     """The posterior of x."""
@@ -92,7 +90,6 @@ class PrecisionVariables(SumVariables):
         return _NamedRows(self._prior, variables, self._blocks, self._data)
 
     def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
-        """See `IntegratedVariables`."""
         found = self._own_rows(point)
         flat = self.flat(z)
         return {
@@ -106,12 +103,10 @@ class PrecisionVariables(SumVariables):
         return numbers.centre, _Solved(numbers)
 
     def moments(self, point: PointType, functions: PosteriorFunctions) -> tuple[dict[str, Array], dict[str, Array]]:
-        """See `IntegratedVariables`."""
         joint = self._sparse_joint(self._own_rows, self._values, point, functions)
         return joint.means, joint.variances()
 
     def affine(self, names: Sequence[str]) -> Callable[[PointType, PosteriorFunctions], Joint]:
-        """See `IntegratedVariables`."""
         self._check(names)
         rows = self._named({name: self._prior.model[name] for name in names})
         return lambda point, functions: self._sparse_joint(rows, names, point, functions)
@@ -130,7 +125,6 @@ class PrecisionVariables(SumVariables):
     def covariance(
         self, point: PointType, functions: PosteriorFunctions, places: Mapping[str, slice], size: int
     ) -> Array:
-        """See `IntegratedVariables`."""
         numbers = _numbers(functions)
         slopes = np.zeros((size, len(numbers.centre)))
         for name, (_, rows) in self._own_rows(point).items():

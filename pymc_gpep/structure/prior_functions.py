@@ -22,19 +22,6 @@ from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 
-__all__ = [
-    "Moments",
-    "as_it_was",
-    "check_densities",
-    "check_moments",
-    "frozen_data",
-    "observed",
-    "prior_array_of",
-    "prior_moments",
-    "prior_roots",
-    "prior_type_of",
-]
-
 
 def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
     """Data and lengths of dims of a model → constants with their present values."""

@@ -28,8 +28,6 @@ from pymc_gpep.structure.latent import LatentGP, is_process, without_jitter
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Leaves, Role, Walk, named
 
-__all__ = ["AS_THEY_ARE", "ProcessFunctions", "process_functions"]
-
 AS_THEY_ARE = (ViewOp, DimShuffle, Reshape, SpecifyShape)
 """What gives inputs another shape at most."""
 
@@ -60,15 +58,12 @@ class OfMaker:
         self.inputs = own.astype("float64")
 
     def covariance(self, a: TensorVariable, b: TensorVariable) -> TensorVariable:
-        """See `ProcessFunctions`."""
         return self._of(self._gp.cov_func, a, b)
 
     def variance(self, a: TensorVariable) -> TensorVariable:
-        """See `ProcessFunctions`."""
         return self._of(partial(self._gp.cov_func, diag=True), a)
 
     def mean(self, a: TensorVariable) -> TensorVariable:
-        """See `ProcessFunctions`."""
         # A mean function may squeeze what is known to have one column, as `pm.gp.mean.Linear` does for one coefficient.
         columns = self.inputs.type.shape[1]
         return self._of(self._gp.mean_func, a if columns is None else pt.specify_shape(a, (None, columns)))
@@ -94,12 +89,10 @@ class OfGraph:
         self.inputs = columns.inputs
 
     def covariance(self, a: TensorVariable, b: TensorVariable) -> TensorVariable:
-        """See `ProcessFunctions`."""
         same = pt.zeros((a.shape[0], b.shape[0]))
         return self._walk(a, b, same)(self._covariance, (ROWS, COLUMNS))
 
     def variance(self, a: TensorVariable) -> TensorVariable:
-        """See `ProcessFunctions`."""
         row = pt.tensor("row", dtype=a.dtype, shape=(1, None))
         column = pt.tensor("column", dtype=a.dtype, shape=(1, None))
         one = self._walk(row, column, pt.ones((1, 1)))(self._covariance, (ROWS, COLUMNS))
@@ -109,7 +102,6 @@ class OfGraph:
         return pt.broadcast_to(each[..., 0, 0], (a.shape[0],))
 
     def mean(self, a: TensorVariable) -> TensorVariable:
-        """See `ProcessFunctions`."""
         roles = (*[None] * (self._mean.type.ndim - 1), ROWS)
         return self._walk(a, a, pt.zeros((a.shape[0], a.shape[0])))(self._mean, roles)
 

@@ -16,8 +16,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.latent import LatentGP
 
-__all__ = ["ProcessTerm", "cells_by_probes", "probes"]
-
 _SAME = 1e-9
 _SEED = 2
 

@@ -21,8 +21,6 @@ from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.sampled_values import SampledValues
 
-__all__ = ["ProcessValues"]
-
 
 class ProcessValues(SampledValues):
     """x is the latent values f (c, n), whether the model has them or what they are rotated to.
@@ -42,26 +40,21 @@ class ProcessValues(SampledValues):
 
     @property
     def names(self) -> Mapping[TensorVariable, TensorVariable]:
-        """See `SampledValues`."""
         values = self._processes.model.rvs_to_values
         return {v: each.f for each in self._latents for v in (each.f, each.free, values[each.free])}
 
     @property
     def moments(self) -> list[TensorVariable]:
-        """See `SampledValues`."""
         return [self._processes.covariances(), self._processes.mean().astype("float64")]
 
     def prior(self, *moments: Array) -> DensePrior:
-        """See `SampledValues`."""
         k, mean = moments
         return DensePrior(k, mean)
 
     def parts(self) -> list[TensorVariable]:
-        """See `SampledValues`."""
         return [pt.dmatrix("f")]
 
     def in_parts(self, outputs: Sequence[TensorVariable], parts: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """See `SampledValues`."""
         (f,) = parts
         found = graph_replace(outputs, {each.f: f[each.rows] for each in self._latents}, strict=False)
         behind = set(ancestors(found))
@@ -73,21 +66,17 @@ class ProcessValues(SampledValues):
         return found
 
     def parts_of(self, x: Array, prior: Sampled) -> list[Array]:
-        """See `SampledValues`."""
         return [x]
 
     def slope_of(self, slopes: Sequence[Array], prior: Sampled) -> Array:
-        """See `SampledValues`."""
         return slopes[0]
 
     def by_white(self, outputs: Sequence[TensorVariable], z: TensorVariable) -> list[TensorVariable]:
-        """See `SampledValues`."""
         k, mean = self.moments
         offset = (cholesky(k[0]) @ z.T).T if k.type.shape[0] == 1 else (cholesky(k) @ z[..., None])[..., 0]
         return self.in_parts(outputs, [mean + offset])
 
     def from_point(self, point: PointType, prior: Sampled, rng: np.random.Generator) -> Array:
-        """See `SampledValues`."""
         prior = cast(DensePrior, prior)
         f = np.empty_like(prior.mean)
         for latent in self._latents:
@@ -97,7 +86,6 @@ class ProcessValues(SampledValues):
         return f
 
     def to_point(self, point: PointType, x: Array, prior: Sampled) -> PointType:
-        """See `SampledValues`."""
         values: dict[str, Array] = {}
         white = prior.whitened(x) if any(latent.rotated for latent in self._latents) else x
         for latent in self._latents:

@@ -11,8 +11,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.structure.integrated_variables import IntegratedVariables, Joint, PosteriorFunctions
 from pymc_gpep.structure.latent import LatentGP
 
-__all__ = ["ProcessVariables"]
-
 
 class ProcessVariables(IntegratedVariables):
     """Each is the latent values of a Gaussian process, or the standard normals that these are made of.
@@ -28,12 +26,10 @@ class ProcessVariables(IntegratedVariables):
         self._latents, self._shape = latents, shape
 
     def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
-        """See `IntegratedVariables`."""
         values = {latent.f.name: f[:, latent.rows] for latent in self._latents}
         return values | {latent.free.name: z[:, latent.rows] for latent in self._latents if latent.rotated}
 
     def moments(self, point: PointType, functions: PosteriorFunctions) -> tuple[dict[str, Array], dict[str, Array]]:
-        """See `IntegratedVariables`."""
         mean, variance = {}, {}
         for latent in self._latents:
             centre, spread = functions.whitened() if latent.rotated else functions.marginals()
@@ -43,7 +39,6 @@ class ProcessVariables(IntegratedVariables):
     def covariance(
         self, point: PointType, functions: PosteriorFunctions, places: Mapping[str, slice], size: int
     ) -> Array:
-        """See `IntegratedVariables`."""
         c, n = self._shape
         rotated = np.array([False] * c)
         where = {}
@@ -60,7 +55,6 @@ class ProcessVariables(IntegratedVariables):
         return cov
 
     def affine(self, names: Sequence[str]) -> Callable[[PointType, PosteriorFunctions], Joint]:
-        """See `IntegratedVariables`."""
         known = {str(latent.f.name): latent for latent in self._latents}
         if wrong := [name for name in names if name not in known]:
             raise ValueError(
@@ -81,12 +75,10 @@ class ProcessVariables(IntegratedVariables):
     def elsewhere(
         self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
     ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
-        """See `IntegratedVariables`."""
         self.affine(names)
         raise ValueError(f"Values of {', '.join(map(repr, names))} depend on inputs alone: give Xnew, and no data.")
 
     def latent_values(self, values: Mapping[str, Array]) -> Array:
-        """See `IntegratedVariables`."""
         f = np.empty((len(values[self._latents[0].f.name]), *self._shape))
         for latent in self._latents:
             f[:, latent.rows] = values[latent.f.name]

@@ -23,8 +23,6 @@ from pymc_gpep.structure.process_values import ProcessValues
 from pymc_gpep.structure.process_variables import ProcessVariables
 from pymc_gpep.structure.recipes import Recipe
 
-__all__ = ["GPModel", "check_priors", "processes_or", "read_processes", "refuse_what_was_made", "with_functions"]
-
 
 @dataclass(frozen=True, eq=False)
 class GPModel(LatentPrior):
@@ -52,49 +50,39 @@ class GPModel(LatentPrior):
 
     @property
     def predictor(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         return tuple(latent.mean for latent in self.latents)
 
     @property
     def sources(self) -> frozenset[Variable]:
-        """See `LatentPrior`."""
         return frozenset(latent.f for latent in self.latents)
 
     @property
     def n_functions(self) -> int:  # type: ignore[override]  # it is counted
-        """See `LatentPrior`."""
         return sum(len(latent.classes) for latent in self.latents)
 
     @property
     def processes(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
-        """See `LatentPrior`."""
         return self.latents
 
     @property
     def integrated(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         return tuple(latent.free for latent in self.latents)
 
     @property
     def held(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`."""
         return tuple(latent.f for latent in self.latents if latent.rotated)
 
     def variables(self, data: Mapping[Variable, Variable]) -> ProcessVariables:
-        """See `LatentPrior`."""
         return ProcessVariables(self.latents, (self.n_functions, self.n_points))
 
     def sampled(self, data: Mapping[Variable, Variable]) -> ProcessValues:
-        """See `LatentPrior`."""
         return ProcessValues(self)
 
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> CrossCovariance:
-        """See `LatentPrior`."""
         return CrossCovariance(self, gps, data)
 
     @property
     def inputs(self) -> list[str]:
-        """See `LatentPrior`."""
         behind = set(ancestors([latent.cov for latent in self.latents]))
         return [variable.name for variable in self.model.data_vars if variable in behind]
 
@@ -105,17 +93,14 @@ class GPModel(LatentPrior):
         return all(equal_computations([first], [other]) for other in others)
 
     def covariance(self) -> TensorVariable:
-        """See `LatentPrior`."""
         if self.shared:
             return self.latents[0].cov
         return pt.stack(self._by_function([[latent.cov] * len(latent.classes) for latent in self.latents]))
 
     def mean(self) -> TensorVariable:
-        """See `LatentPrior`."""
         return pt.stack(self._by_function([rows(latent, latent.mean) for latent in self.latents]))
 
     def latent_values(self) -> TensorVariable:
-        """See `LatentPrior`."""
         return pt.stack(self._by_function([rows(latent, latent.f) for latent in self.latents]))
 
     def _by_function(self, listed: Iterable[list[TensorVariable]]) -> list[TensorVariable]:
@@ -142,10 +127,6 @@ def refuse_what_was_made(model: pm.Model) -> None:
 
 def read_processes(model: pm.Model) -> GPModel:
     """Read which variables of a model are latent values with `pm.gp.Latent` priors.
-
-    Parameters
-    ----------
-    model : pm.Model
 
     Raises
     ------

@@ -27,8 +27,6 @@ from pymc_gpep.structure.process_term import ProcessTerm
 from pymc_gpep.structure.rows_alike import RowsOfGraph, combined, equal_rows
 from pymc_gpep.structure.rows_of_graphs import ROWS, CannotSplitError
 
-__all__ = ["RowGroups", "row_groups"]
-
 _POINTS = 5  # random hyperparameters and effects at which coefficients are compared
 _FEWEST = 3  # of these at which they must be finite
 _BESIDE = 1.0  # of the initial point, unconstrained

@@ -28,8 +28,6 @@ from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.process_term import cells_by_probes, probes
 
-__all__ = ["RowParts", "row_parts"]
-
 _SAME = 1e-8  # relative, of two ways to compute an argument
 _BESIDE = 0.3  # of the initial point, unconstrained
 _SEED = 1

@@ -14,8 +14,6 @@ from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere
 from pymc_gpep.structure.row_parts import PartsElsewhere
 
-__all__ = ["MovedProcess", "RowSum"]
-
 
 class MovedProcess(NamedTuple):
     """A Gaussian process at other inputs than its own."""

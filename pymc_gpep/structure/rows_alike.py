@@ -32,8 +32,6 @@ from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.latent import LatentGP, without_jitter
 from pymc_gpep.structure.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Leaves, Role, Walk
 
-__all__ = ["RowsOfGraph", "combined", "equal_rows"]
-
 type Ids = NDArray[np.int64]
 """A number for each row, (n,), the same for rows that are equal."""
 

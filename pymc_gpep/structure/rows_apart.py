@@ -22,8 +22,6 @@ from pymc_gpep.structure.errors import listing
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, MixedRowsError, Role, Walk, named
 
-__all__ = ["at_point", "check_rows_apart", "dependent_rows"]
-
 # Number of rows that are compared alone and among others.
 _COMPARED = 6
 # Number of copies of a row, if the row alone cannot be computed.

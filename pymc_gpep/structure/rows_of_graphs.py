@@ -28,8 +28,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.double_precision import is_bitwise, reduced, whole
 
-__all__ = ["COLUMNS", "ROWS", "CannotSplitError", "Leaves", "MixedRowsError", "Role", "Walk", "named"]
-
 
 class Role(Enum):
     """Which points an axis is to run over."""

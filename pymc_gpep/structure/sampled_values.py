@@ -11,8 +11,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.whitening import Sampled
 
-__all__ = ["SampledValues"]
-
 
 class SampledValues(ABC):
     """The values that samplers move in place of integrated variables, at given hyperparameters.

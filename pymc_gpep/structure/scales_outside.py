@@ -29,8 +29,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.elementwise import is_elementwise
 
-__all__ = ["scales_outside"]
-
 
 def scales_outside(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
     """Return graphs of the same values, with numbers that multiply inputs taken out of sums over columns.

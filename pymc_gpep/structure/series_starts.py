@@ -18,8 +18,6 @@ from pymc_gpep.structure.lowered_dims import rebuilt
 from pymc_gpep.structure.recipes import recipe
 from pymc_gpep.structure.recipes.recipe import is_read, parameters
 
-__all__ = ["with_starts"]
-
 
 def with_starts(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
     """Return a model in which starts that are not Gaussian are variables, and series follow from them.

@@ -34,8 +34,6 @@ from pymc_gpep.solvers.sparse_precision import SparsePrecision
 from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.private_names import log_density, support_point
 
-__all__ = ["SparseNormal", "SparseNormalRV"]
-
 type Indices = NDArray[np.int64]
 
 _SAME = 1e-9  # relative, of an entry and the one on the other side of the diagonal

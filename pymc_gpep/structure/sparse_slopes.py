@@ -24,8 +24,6 @@ from pymc_gpep.structure.initial_point import initial_point
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.process_term import cells_by_probes, probes
 
-__all__ = ["Blocks", "SparseSlopes", "entries_of", "rows_of"]
-
 _ONE_BY_ONE = 64  # numbers that are moved alone
 _PARTS = 8  # of numbers that a value takes several of
 _ROUNDS = 30  # of parts; a value of four numbers, or of some of them, is left over once in ten million

@@ -12,8 +12,6 @@ from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 from scipy.sparse import issparse
 
-__all__ = ["differences", "stacked"]
-
 
 def stacked(
     graphs: Sequence[Sequence[TensorVariable]], along: Mapping[Variable, TensorVariable]

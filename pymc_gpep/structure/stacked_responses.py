@@ -15,8 +15,6 @@ from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.likelihood_search import FoundLikelihood, read_response
 from pymc_gpep.structure.missing_responses import MissingResponses
 
-__all__ = ["StackedResponses", "parameters_at_points"]
-
 
 class StackedResponses:
     """Observed variables that are fitted together.

@@ -29,8 +29,6 @@ from pymc_gpep.solvers.profiles import PROFILES, Profile
 from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.interpreted import graph_function
 
-__all__ = ["Stationary", "stationary"]
-
 _SPREADS = 0.01, 0.3, 1.0, 3.0  # of points, in length scales over root 2 d
 _POINTS = 8  # for each of these
 _ALIKE = 3e-6  # PyMC adds 1e-12 to squared distances, and their root is to be had of that

@@ -33,8 +33,6 @@ from pymc_gpep.structure.rows_apart import at_point, check_rows_apart, dependent
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError, MixedRowsError
 from pymc_gpep.structure.sparse_slopes import Blocks
 
-__all__ = ["SumElsewhere"]
-
 _INPUTS = "Xnew"
 _SEED = 4
 
@@ -119,7 +117,6 @@ class SumElsewhere(Elsewhere):
 
     @property
     def inputs(self) -> Array:
-        """See `Elsewhere`."""
         name = self._input_name()
         if name is None and self._fixed is not None:
             return self._fixed.inputs
@@ -148,7 +145,6 @@ class SumElsewhere(Elsewhere):
         return found[0] if len(found) == 1 and self._each_row(found[0]) else None
 
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> NewData:
-        """See `Elsewhere`."""
         given = {name: value for name, value in new.items() if name in self._known}
         by_row: dict[str, NDArray[Any]] = {}
         others: dict[str, NDArray[Any]] = {}
@@ -205,7 +201,6 @@ class SumElsewhere(Elsewhere):
         return self._prior.parts_elsewhere(self._data)
 
     def missing_rows(self) -> OwnRows:
-        """See `Elsewhere`."""
         if self._prior.fitted is None:
             return super().missing_rows()
         return OwnRows(np.setdiff1d(np.arange(self._rows), self._prior.fitted))

@@ -24,8 +24,6 @@ from pymc_gpep.structure.process_term import ProcessTerm, probes
 from pymc_gpep.structure.processes import with_functions
 from pymc_gpep.structure.recipes import unprojected
 
-__all__ = ["read_sum"]
-
 _SAME = 1e-8  # relative, of two ways to compute an argument
 _BESIDE = 0.3  # of the initial point, unconstrained
 _SEED = 1

@@ -25,8 +25,6 @@ from pymc_gpep.structure.row_parts import RowParts
 from pymc_gpep.structure.row_sum import RowSum
 from pymc_gpep.structure.sampled_values import SampledValues
 
-__all__ = ["SumValues"]
-
 _SAME = 1e-9  # relative, of what a diagonal matrix and its diagonal make of noise
 _SINGULAR = 1e-10  # relative, of singular values that are rounding
 _BESIDE = 0.3  # of the initial point, unconstrained, where correlations may be 0
@@ -91,7 +89,6 @@ class SumValues(SampledValues):
 
     @property
     def names(self) -> Mapping[TensorVariable, TensorVariable]:
-        """See `SampledValues`."""
         values = self._sum.model.rvs_to_values
         named = {each.free: each.f for each in self._sum.processes}
         found = {v: named.get(rv, rv) for rv in self._sum.integrated for v in (rv, values[rv])}
@@ -99,7 +96,6 @@ class SumValues(SampledValues):
 
     @property
     def moments(self) -> list[TensorVariable]:
-        """See `SampledValues`."""
         prior = self._sum
         supported = prior.supported()
         return [
@@ -110,7 +106,6 @@ class SumValues(SampledValues):
         ]
 
     def prior(self, *moments: Array) -> NormalsPrior:
-        """See `SampledValues`."""
         mean, root, supported, *factors = moments
         apart = self._apart
         rows = coefficients(root.reshape(-1, root.shape[-1])) if apart is None else Composed(apart.rows, root)
@@ -119,32 +114,27 @@ class SumValues(SampledValues):
     # Parts are z, and besides the values of each Gaussian process less its mean.
 
     def parts(self) -> list[TensorVariable]:
-        """See `SampledValues`."""
         z = pt.vector("normals", shape=(self.shape[1],), dtype="float64")
         shapes = zip(self._sum.processes, self._sum.sizes, strict=True)
         return [z, *(pt.tensor(f"{each.f.name} less its mean", shape=size, dtype="float64") for each, size in shapes)]
 
     def in_parts(self, outputs: Sequence[TensorVariable], parts: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """See `SampledValues`."""
         z, *values = parts
         own = zip(self._sum.processes, self._sum.sizes, strict=True)
         free = {each.free: z[self._sum.places[each.f]].reshape(size) for each, size in own if each.rotated}
         return self._sum.by_parts(outputs, z, values, free)
 
     def parts_of(self, x: Array, prior: Sampled) -> list[Array]:
-        """See `SampledValues`."""
         values = [self._of_process(x[0], i) @ root.T for i, root in enumerate(_roots(prior))]
         return [np.ascontiguousarray(x[0]), *map(np.ascontiguousarray, values)]
 
     def slope_of(self, slopes: Sequence[Array], prior: Sampled) -> Array:
-        """See `SampledValues`."""
         slope = np.array(slopes[0])
         for i, (root, own) in enumerate(zip(_roots(prior), slopes[1:], strict=True)):
             slope[self._places(i)] += (own @ root).ravel()
         return slope[None]
 
     def by_white(self, outputs: Sequence[TensorVariable], z: TensorVariable) -> list[TensorVariable]:
-        """See `SampledValues`."""
         return self._sum.by_normals(outputs, pt.specify_shape(z[0], self.shape[1]))
 
     def _places(self, process: int) -> slice:
@@ -156,7 +146,6 @@ class SumValues(SampledValues):
     # The variables of the model.
 
     def to_point(self, point: PointType, x: Array, prior: Sampled) -> PointType:
-        """See `SampledValues`."""
         given, made, function = self._made
         return dict(zip(made, function(*(point[name] for name in given), *self.parts_of(x, prior)), strict=True))
 
@@ -174,7 +163,6 @@ class SumValues(SampledValues):
         return [str(v.name) for v in given], [str(model.rvs_to_values[rv].name) for rv in transforms], function
 
     def from_point(self, point: PointType, prior: Sampled, rng: np.random.Generator) -> Array:
-        """See `SampledValues`."""
         given, undo, function = self._undone
         found = function(*(point[name] for name in given))
         z = np.empty(self.shape[1])

@@ -21,8 +21,6 @@ from scipy.special import polygamma
 
 from pymc_gpep.structure.private_names import check_broadcast
 
-__all__ = ["Ufunc", "by_ufuncs"]
-
 
 class Ufunc(Op):
     """An elementwise operation that is one function of NumPy, or a sum or product of several operands.

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.tables.table import Values
 
-__all__ = ["Categories", "Column", "Missing", "Numbers", "Unseen", "column_of", "mean_and_deviation", "of_size_one"]
-
 type Missing = Literal["error", "impute"]
 type Unseen = Literal["error", "new"]
 
@@ -79,11 +77,9 @@ class Numbers(Column):
 
     @property
     def width(self) -> int:
-        """See `Column`."""
         return 1
 
     def encode(self, values: Values) -> Array:
-        """See `Column`."""
         numbers = values.numbers
         if numbers is None:
             raise TypeError(f"Column {self.name!r} has categories, and had numbers in training.")
@@ -115,11 +111,9 @@ class Categories(Column):
 
     @property
     def width(self) -> int:
-        """See `Column`."""
         return len(self.levels) + 1
 
     def encode(self, values: Values) -> Array:
-        """See `Column`."""
         labels = values.categories
         if labels is None:
             assert values.numbers is not None

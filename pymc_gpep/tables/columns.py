@@ -15,8 +15,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.tables.column import Categories, Column, Missing, Numbers, Unseen, column_of
 from pymc_gpep.tables.table import Values, read_table
 
-__all__ = ["KERNELS", "Columns", "columns", "read_columns"]
-
 KERNELS: dict[str, Callable[..., Any]] = {
     "rbf": pm.gp.cov.ExpQuad,
     "matern32": pm.gp.cov.Matern32,

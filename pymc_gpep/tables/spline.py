@@ -12,8 +12,6 @@ from scipy.linalg import cholesky, solve_triangular
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 
-__all__ = ["spline"]
-
 _FEWEST = 3  # knots: with two there is a line alone
 _SAME = 1e-6  # of the range: values nearer to each other than this are one, as 0.1 + 0.2 and 0.3 are
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["Values", "is_frame", "read_table"]
-
 
 class Values(NamedTuple):
     """Values of one column.

@@ -11,8 +11,6 @@ from pymc_gpep.hyper.inducing_inputs import in_turn, k_means
 from pymc_gpep.rows.chunks import chunks, inputs_at, sample_numbers
 from pymc_gpep.rows.open_rows import open_rows
 
-__all__ = ["class_centres"]
-
 _MOST = 5_000  # rows that centres of a class, or of all others, are made of, of more of them
 
 

@@ -19,8 +19,6 @@ from pymc_gpep.rows.errors import RowError
 from pymc_gpep.solvers.problem import watching
 from pymc_gpep.solvers.team import one_blas_thread
 
-__all__ = ["FitProgress", "FitRun", "compilation"]
-
 
 class Compilation(event.Listener):
     """Seconds spent compiling.

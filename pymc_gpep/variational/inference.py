@@ -41,8 +41,6 @@ from pymc_gpep.variational.model_warnings import warn_of_offset
 from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan, Search
 from pymc_gpep.variational.plans.plans import PLANS, plan_for
 
-__all__ = ["GPInference", "taken"]
-
 _log = logging.getLogger(__name__)
 _MOST_OF_PROCESSES = 4  # hyperparameters of Gaussian processes alone that are integrated over by default
 _WORK = 2e8  # numbers c n³ of their algebra, up to which a fit takes seconds

@@ -32,8 +32,6 @@ from pymc_gpep.structure.recipes import why_no_recipe
 from pymc_gpep.structure.recipes.recipe import shape_of
 from pymc_gpep.user_warnings import warn
 
-__all__ = ["poor_maxima", "warn_of_joint_maximum"]
-
 _FEW = 15  # Number of hyperparameters, up to which a central composite design is an advice.
 _STEP = 1e-3  # Step of a hyperparameter, unconstrained.
 _AT = (-0.6, 0.0, 0.5)  # Latent values, less their prior mean, at which two slopes are compared.

@@ -20,8 +20,6 @@ from pymc_gpep.streaming.batches import one_batch
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 from pymc_gpep.structure.effects_beside import by_inducing
 
-__all__ = ["AUTO", "MethodChoice", "choose_method", "chosen", "tell_of_advi"]
-
 _log = logging.getLogger("pymc")  # which shows what it is told, as of other choices of pm.fit and pm.sample
 
 AUTO = "auto"

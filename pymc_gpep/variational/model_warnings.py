@@ -18,15 +18,6 @@ from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.latent import jitter_of
 from pymc_gpep.user_warnings import warn
 
-__all__ = [
-    "off_symmetry",
-    "warn_of_free_magnitude",
-    "warn_of_jitter",
-    "warn_of_offset",
-    "warn_of_single_class",
-    "warn_of_single_count",
-]
-
 
 def warn_of_single_class(classifier: GPClassifier, labels: NDArray[Any]) -> None:
     """Warn where all labels (n,) are of one class, with the same bounds at all rows; counts may be alike."""

@@ -17,8 +17,6 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, BlockCurvature, CoupledCurvature, RoughDensity
 from pymc_gpep.likelihoods.log_density_slopes import LogDensity, log_density_with_slope
 
-__all__ = ["RowAverages", "average_log_density", "has_averages"]
-
 _MOST = 81  # nodes of a product rule
 _FINEST, _COARSEST = 20, 3  # nodes in each of its dimensions
 _SPHERE = 64  # about as many where that has no room

@@ -21,8 +21,6 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.problem import own_matrix
 
-__all__ = ["ActiveBound", "BoundSlopes"]
-
 
 class BoundSlopes(NamedTuple):
     """Derivatives of the bound in the prior moments of the active rows."""

@@ -16,8 +16,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 
-__all__ = ["Candidates", "choose_rows"]
-
 _DENSE = 4_000_000  # numbers in the covariance of all rows, which is had at once where all are candidates: 32 MB
 _FIRST = 3  # rows of different classes to begin with, before scores say anything
 

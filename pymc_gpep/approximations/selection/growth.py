@@ -16,8 +16,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import FLOOR, CoupledSites, IndependentSites
 from pymc_gpep.kernels.gaussians.coupled_growth import append_coupled
 
-__all__ = ["CoupledGrowth", "Growth", "IndependentGrowth"]
-
 
 class Growth(ABC):
     """Moments of p candidates given the active rows; at first no row is active.

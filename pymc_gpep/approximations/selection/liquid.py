@@ -22,8 +22,6 @@ from pymc_gpep.approximations.selection.selection import Places
 from pymc_gpep.approximations.selection.site_rules.row_site_rule import Matched
 from pymc_gpep.array_types import Array
 
-__all__ = ["EVEN", "LiquidGrowth", "Reweighting"]
-
 _STEP = 0.8  # part of the way to the matched sites, which all move at once
 _ROUNDING = 1e-10  # of eigenvalues, in units of the largest
 

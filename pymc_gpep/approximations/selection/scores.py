@@ -7,8 +7,6 @@ import numpy as np
 from pymc_gpep.approximations.selection.site_rules.row_site_rule import RowSiteRule, SeenRows
 from pymc_gpep.array_types import Array
 
-__all__ = ["OF_FUNCTIONS", "RANDOM", "SCORES", "SCORE_NAMES", "expected_information", "information", "surprise"]
-
 type Score = Callable[[RowSiteRule, SeenRows], Array]
 
 RANDOM = "random"

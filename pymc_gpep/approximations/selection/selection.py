@@ -9,8 +9,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.solvers.inducing import Block
 
-__all__ = ["DenseRows", "Places", "RowPrior", "Selection"]
-
 type Places = NDArray[np.int64]
 """Numbers of rows."""
 
@@ -28,13 +26,7 @@ class RowPrior(Protocol):
 
 
 class DenseRows:
-    """A prior whose covariance is at hand.
-
-    Parameters
-    ----------
-    k : array (n, n), (1, n, n) or (c, n, n)
-    mean : array (c, n)
-    """
+    """A prior whose covariance is at hand."""
 
     def __init__(self, k: ArrayLike, mean: ArrayLike) -> None:
         self._prior = DensePrior.checked(np.asarray(k, np.float64), np.asarray(mean, np.float64))
@@ -49,7 +41,6 @@ class DenseRows:
         return cls(found.cross, found.mean)
 
     def block(self, columns: Places, rows: Places) -> Block:
-        """See `RowPrior`."""
         k, mean = self._prior.k, self._prior.mean
         return Block(k[:, columns[:, None], rows], k[:, rows, rows], mean[:, rows])
 

@@ -23,8 +23,6 @@ from pymc_gpep.solvers.accelerated_ep import ep_ladder
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix, run
 
-__all__ = ["iterate_separately"]
-
 
 def _separate_ep(
     problem: Problem,

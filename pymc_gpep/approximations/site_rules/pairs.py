@@ -15,8 +15,6 @@ from pymc_gpep.likelihoods.local_computations import PairFactors
 from pymc_gpep.solvers.sparse_ep import Tilted
 from pymc_gpep.solvers.sparse_latent_ep import LatentSites
 
-__all__ = ["LatentPairs", "Pairs"]
-
 
 class Pairs(ScalarSites):
     """∏_k Φ((f_y − f_k) / √2), k ≠ y, in place of the multinomial probit.

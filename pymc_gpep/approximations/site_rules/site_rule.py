@@ -11,8 +11,6 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.sparse_contract import PointSites
 from pymc_gpep.solvers.sparse_ep import Factors, Tilted
 
-__all__ = ["ScalarSites", "SiteRule"]
-
 
 class SiteRule(ABC):
     """Takes the likelihood of a point apart."""

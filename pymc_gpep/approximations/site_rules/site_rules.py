@@ -6,8 +6,6 @@ from pymc_gpep.approximations.site_rules.whole_point import Nested, OneFunctionS
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.likelihoods.likelihood import Likelihood
 
-__all__ = ["RULES", "RULE_NAMES", "chosen_rule", "site_rule"]
-
 RULES: tuple[type[SiteRule], ...] = (Nested, WholePoint, OneFunctionSite, Pairs, LatentPairs)
 """All there are, the first choice first; those of one name are for different likelihoods."""
 

@@ -18,8 +18,6 @@ from pymc_gpep.solvers.coupled_sparse_ep import CoupledFactors
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 from pymc_gpep.solvers.sparse_ep import Tilted
 
-__all__ = ["Nested", "OneFunctionSite", "WholePoint"]
-
 
 class WholePoint(ScalarSites):
     """With its log normaliser by one integral, to nearly full precision."""

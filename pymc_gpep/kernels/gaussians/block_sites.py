@@ -22,8 +22,6 @@ from pymc_gpep.kernels.linalg.lapack import (
     solve_with_cholesky,
 )
 
-__all__ = ["block_gradient", "block_marginals", "block_roots", "factorise_blocks", "project", "smooth_blocks"]
-
 
 @kernel
 def block_roots(precision, roots):

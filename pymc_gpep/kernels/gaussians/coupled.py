@@ -33,16 +33,6 @@ from pymc_gpep.kernels.linalg.lapack import (
     solve_with_cholesky,
 )
 
-__all__ = [
-    "add_gradient",
-    "add_implicit_gradient",
-    "factorise_sum",
-    "function_moments",
-    "latent_weights",
-    "mirror",
-    "shared_moments",
-]
-
 _TILE = 64  # edge of the square tiles in which a triangle is mirrored
 
 

@@ -12,8 +12,6 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = ["append_coupled"]
-
 
 @kernel
 def append_coupled(size, lower, weights, stubs, new, rows, own, new_weights, mean, cov):

@@ -6,16 +6,6 @@ beyond its own have the value 0.
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = [
-    "entry_between",
-    "entry_covariances",
-    "entry_gram",
-    "entry_products",
-    "entry_sums",
-    "entry_variances",
-    "row_combinations",
-]
-
 
 @kernel
 def entry_gram(cells, values, weights, gram):

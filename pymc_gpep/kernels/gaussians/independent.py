@@ -23,18 +23,6 @@ from pymc_gpep.kernels.linalg.lapack import (
     solve_with_cholesky,
 )
 
-__all__ = [
-    "add_function_gradient",
-    "decompose_function",
-    "decomposed_product",
-    "factorise_function",
-    "function_variance",
-    "function_weights",
-    "kept_variance",
-    "root_product",
-    "site_roots",
-]
-
 _TINY = 1e-200  # a floor for π that changes no digit: A is graded, so a smaller π acts as this one
 _TILE = 64  # edge of the square tiles in which a triangle is mirrored
 

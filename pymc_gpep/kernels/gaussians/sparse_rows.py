@@ -6,8 +6,6 @@ Row i has the coefficients `values[i]` (k,). Pair t of its entries, (0, 0), (1, 
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = ["add_gram", "sparse_row_products", "sparse_row_variances"]
-
 
 @kernel
 def add_gram(slots, values, weights, entries):

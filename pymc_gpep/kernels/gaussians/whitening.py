@@ -21,8 +21,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.linalg.lapack import multiply_symmetric, multiply_triangular, solve_triangular
 
-__all__ = ["colour", "colour_transposed", "whiten"]
-
 
 @kernel
 def _level(pi, f, i):

@@ -14,14 +14,6 @@ from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.special.normal import LOG_2PI
 from pymc_gpep.kernels.special.probit_product import LOWEST_LOG_WEIGHT, log_integrand, near_mode, trapezoid_rule
 
-__all__ = [
-    "bound_terms",
-    "log_probability_and_gradient",
-    "log_probability_derivatives",
-    "log_probability_hessian",
-    "log_probability_third",
-]
-
 
 @kernel
 def _as_product(f, y):

@@ -18,8 +18,6 @@ from pymc_gpep.kernels.likelihoods.multinomial_probit import (
 from pymc_gpep.kernels.special.probit_product import trapezoid_rule
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
-__all__ = ["curvature", "curvature_slope", "log_likelihood", "rough_log_likelihood"]
-
 _WIDER = 1.25  # than the step for 15 digits: ten digits are left
 _REACH = 6.8  # of the nodes on either side of the mode
 _FURTHEST = 8.5  # beyond it tables are not asked

@@ -11,8 +11,6 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = ["along_line", "curvature_slope", "softmax"]
-
 
 @kernel
 def softmax(f, y, pi, gradient):

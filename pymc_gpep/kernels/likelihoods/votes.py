@@ -11,8 +11,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.likelihoods.softmax import curvature_slope as of_one_vote
 
-__all__ = ["along_line", "curvature_slope", "log_density", "log_ways", "point_log_density"]
-
 _NO_VOTE = 1e-100  # Σ π of a point without votes, whose logarithm is a number
 
 

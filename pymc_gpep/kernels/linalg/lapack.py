@@ -15,24 +15,6 @@ from numba.extending import overload
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.external import scipy_function
 
-__all__ = [
-    "add_outer_product",
-    "cholesky",
-    "copy_into",
-    "dot",
-    "inverse_from_cholesky",
-    "invert_triangular",
-    "is_covariance",
-    "multiply_functions",
-    "multiply_symmetric",
-    "multiply_triangular",
-    "rounding",
-    "solve_right_transposed",
-    "solve_triangular",
-    "solve_with_cholesky",
-    "square_triangular",
-]
-
 _int = types.CPointer(types.int32)
 _char = types.CPointer(types.uint8)
 

@@ -6,8 +6,6 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = ["lower_factor", "solve_lower", "solve_square"]
-
 
 @kernel
 def lower_factor(a):

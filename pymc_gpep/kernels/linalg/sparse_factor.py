@@ -13,16 +13,6 @@ The first row of a column is its parent in the elimination tree (Liu 1990), and 
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = [
-    "count_rows",
-    "factorise",
-    "fill_rows",
-    "find_slots",
-    "selected_inverse",
-    "solve_lower",
-    "solve_upper",
-]
-
 
 @kernel
 def count_rows(before, columns, limit, parent, counts, seen):

@@ -7,8 +7,6 @@ import math
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = ["eigenvectors", "from_eigenvectors"]
-
 _SWEEPS = 30  # of rotations; five or so are enough
 
 

@@ -14,8 +14,6 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.likelihoods.multinomial_probit import log_probability_and_gradient
 from pymc_gpep.kernels.sparse_step.point_terms import FINE, average_labels, whole_points
 
-__all__ = ["noisy_probit_average", "noisy_step_average", "utility_average"]
-
 _LEAST = 1e-12  # variance of latent values that have none
 
 

@@ -13,8 +13,6 @@ from pymc_gpep.kernels.methods.qiep import quadrature_tilted
 from pymc_gpep.kernels.special.log_largest import log_largest
 from pymc_gpep.kernels.special.normal import probit_moments
 
-__all__ = ["pair_derivatives", "point_derivatives", "rough_log_normalisers", "step_pair_derivatives"]
-
 _LEAST = 1e-12  # variance of a difference that has none
 
 

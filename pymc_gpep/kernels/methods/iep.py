@@ -6,8 +6,6 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.methods.independent_ep import independent_update
 from pymc_gpep.kernels.moments.inner_ep import change_site, inner_sweep, site_terms
 
-__all__ = ["class_sites", "iep_update", "inner_tilted"]
-
 
 @kernel
 def class_sites(mean, variance, y, alpha, beta, pi, nu):

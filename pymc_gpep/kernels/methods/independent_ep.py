@@ -13,8 +13,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import inlined_kernel
 from pymc_gpep.kernels.moments.inner_ep import gaussian_log_normaliser
 
-__all__ = ["independent_update"]
-
 
 @inlined_kernel
 def independent_update(tilted, settings, mean, variance, pi, nu, y, sites, target, scale):

@@ -23,8 +23,6 @@ from pymc_gpep.kernels.moments.full_sites import change_to_site, read_precision
 from pymc_gpep.kernels.moments.inner_ep import change_site, settle_sites
 from pymc_gpep.kernels.moments.label_differences import label_differences
 
-__all__ = ["nested_label_noise_update", "nested_step_update", "sites_of_differences"]
-
 _SWEEPS, _TOLERANCE = 200, 1e-11  # of inner EP
 _NOTHING = 40.0  # log of the share of Ẑ₀ from which on it is nothing beside ε / c
 _NARROW = 1e-5  # noise that makes a step a probit, in units of the largest standard deviation of a difference

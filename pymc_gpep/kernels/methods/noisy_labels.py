@@ -11,8 +11,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
 
-__all__ = ["noisy_probit_derivatives", "noisy_step_derivatives"]
-
 _LEAST = 1e-12
 """Variance that latent values are given besides their own, so that those which have none have a likelihood."""
 _NODES, _WEIGHTS = LEGENDRE

@@ -17,8 +17,6 @@ from pymc_gpep.kernels.moments.inner_ep import change_site, difference_moments
 from pymc_gpep.kernels.moments.product_quadrature import product_moments
 from pymc_gpep.kernels.moments.truncated_quadrature import truncated_moments
 
-__all__ = ["full_qep_update", "qep_update"]
-
 BELOW_ONE = 1.0 - 1e-12
 """Largest diagonal entry of Λ: the factors Φ are log-concave with a curvature below 1."""
 

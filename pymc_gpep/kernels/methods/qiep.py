@@ -25,8 +25,6 @@ from pymc_gpep.kernels.methods.independent_ep import independent_update
 from pymc_gpep.kernels.special.normal import LOG_2PI, probit_moments
 from pymc_gpep.kernels.special.probit_product import LOWEST_LOG_WEIGHT, log_integrand, near_mode, trapezoid_rule
 
-__all__ = ["qiep_update", "quadrature_tilted"]
-
 
 @kernel
 def _add_node(x, log_z, slopes, offsets, y, mode, at_mode, moments):

@@ -15,8 +15,6 @@ from pymc_gpep.kernels.moments.coupled_projection import difference_precision, p
 from pymc_gpep.kernels.moments.label_differences import label_differences
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
 
-__all__ = ["LEAST", "cavity", "log_curvature", "new_site", "softmax_qep_update", "softmax_sites"]
-
 LEAST = -200.0
 """The least log π of a site."""
 

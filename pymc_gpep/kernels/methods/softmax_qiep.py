@@ -16,8 +16,6 @@ from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.methods.independent_ep import independent_update
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
 
-__all__ = ["rough_softmax_sites", "softmax_qiep_update"]
-
 _LEAST = 1e-150  # variance that a smaller one is taken for
 _HALF = 0.5  # part of a variance that is lost from which on the rest is the more accurate
 

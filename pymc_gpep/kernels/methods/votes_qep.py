@@ -13,8 +13,6 @@ from pymc_gpep.kernels.moments.coupled_projection import difference_precision, p
 from pymc_gpep.kernels.moments.label_differences import label_differences
 from pymc_gpep.kernels.moments.votes_quadrature import votes_moments
 
-__all__ = ["votes_qep_update"]
-
 
 @kernel
 def votes_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scale):

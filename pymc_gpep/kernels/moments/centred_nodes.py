@@ -12,8 +12,6 @@ from pymc_gpep.kernels.linalg.small_matrix import lower_factor, solve_lower
 from pymc_gpep.kernels.linalg.symmetric_root import eigenvectors
 from pymc_gpep.kernels.moments.weighted_moments import centre
 
-__all__ = ["CLOSE", "HALVINGS", "NEWTON", "PASSES", "RANK", "move_nodes", "newton_step", "rises", "small_or_large"]
-
 RANK = 1e-14
 """Part of the largest variance below which eigenvalues are rounding."""
 NEWTON = 100

@@ -22,8 +22,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.linalg.symmetric_root import eigenvectors
 
-__all__ = ["difference_precision", "project_site"]
-
 _STEPS = 100
 _HALVINGS = 40
 _CLOSE = 1e-12  # slope in log π, in units of its terms

@@ -2,8 +2,6 @@
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = ["relative_location", "site_parameters"]
-
 
 @kernel
 def site_parameters(y, alpha, beta, pi, nu):

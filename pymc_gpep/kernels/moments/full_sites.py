@@ -14,15 +14,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.linalg.small_matrix import lower_factor, solve_lower
 
-__all__ = [
-    "cavity",
-    "change_to_site",
-    "difference_sites",
-    "packed_size",
-    "read_precision",
-    "shrink_to_semidefinite",
-]
-
 _BISECTIONS = 30
 
 

@@ -13,20 +13,6 @@ from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.moments.label_differences import label_differences
 from pymc_gpep.kernels.special.normal import probit_moments
 
-__all__ = [
-    "change_site",
-    "difference_moments",
-    "flat_moments",
-    "gaussian_log_normaliser",
-    "inner_ep_update",
-    "inner_sweep",
-    "matched_site",
-    "point_update",
-    "settle_sites",
-    "site_terms",
-    "tilted_log_normaliser",
-]
-
 
 @kernel
 def gaussian_log_normaliser(mean, variance, location, precision):

@@ -2,8 +2,6 @@
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = ["label_differences"]
-
 
 @kernel
 def label_differences(mean, cov, y, m, s):

@@ -13,8 +13,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.moments.inner_ep import difference_moments, point_update
 
-__all__ = ["noisy_inner_ep_update", "noisy_site_parameters"]
-
 
 @kernel
 def noisy_inner_ep_update(mean, cov, y, rest, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale):

@@ -12,8 +12,6 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.moments.weighted_moments import centre, rescale
 from pymc_gpep.kernels.special.normal import log_ndtr
 
-__all__ = ["product_moments"]
-
 
 @kernel
 def product_moments(mu, factor, rule, mean, cov):

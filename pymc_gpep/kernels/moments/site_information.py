@@ -14,8 +14,6 @@ from pymc_gpep.kernels.moments.inner_ep import difference_moments, settle_sites
 from pymc_gpep.kernels.moments.label_differences import label_differences
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
 
-__all__ = ["probit_information", "softmax_information"]
-
 _SWEEPS, _TOLERANCE = 20, 1e-3
 
 

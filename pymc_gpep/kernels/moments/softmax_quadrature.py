@@ -35,8 +35,6 @@ from pymc_gpep.kernels.moments.centred_nodes import (
 from pymc_gpep.kernels.moments.weighted_moments import rescale
 from pymc_gpep.kernels.special.logistic_mixture import log_logistic_mixture, mixture_scales
 
-__all__ = ["softmax_moments"]
-
 
 @inlined_kernel
 def _separate(mu, c, root, centre, slope, work, vectors, values):

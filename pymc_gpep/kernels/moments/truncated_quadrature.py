@@ -24,8 +24,6 @@ from pymc_gpep.kernels.linalg.small_matrix import lower_factor, solve_lower
 from pymc_gpep.kernels.moments.weighted_moments import centre, rescale
 from pymc_gpep.kernels.special.normal import log_ndtr, probit_moments
 
-__all__ = ["truncated_moments"]
-
 _MARGIN = 0.01
 _ndtri_exp = scipy_function("special.cython_special", "ndtri_exp", types.float64(types.float64))
 

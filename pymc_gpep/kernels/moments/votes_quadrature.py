@@ -28,8 +28,6 @@ from pymc_gpep.kernels.moments.centred_nodes import (
 )
 from pymc_gpep.kernels.moments.weighted_moments import rescale
 
-__all__ = ["votes_log_normalisers", "votes_moments"]
-
 
 @inlined_kernel
 def _difference_root(cov, root, work, vectors, values):

@@ -2,8 +2,6 @@
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = ["centre", "rescale"]
-
 
 @kernel
 def rescale(mean, cov, factor):

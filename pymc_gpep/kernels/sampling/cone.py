@@ -21,8 +21,6 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.sampling.truncated import draw_below
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
 
-__all__ = ["draw_in_cone"]
-
 _NEWTON_STEPS = 6
 _FLAT = 0.1  # slope at which a tangent is good enough: it costs less than one draw in a hundred
 _MOST_PROPOSALS = 10_000  # far more than ever needed, and an end for what rounding may do

@@ -32,8 +32,6 @@ from pymc_gpep.kernels.linalg.lapack import (
     solve_with_cholesky,
 )
 
-__all__ = ["draw_latent_values", "utility_precisions"]
-
 
 @kernel
 def utility_precisions(k, precisions, total):

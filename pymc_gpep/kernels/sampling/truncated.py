@@ -10,8 +10,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.scalar.probit import class_sign
 
-__all__ = ["draw_below", "draw_by_sign"]
-
 _NAIVE_ABOVE = -0.4  # bound above which trying normals is the fastest way to a truncated one
 
 

@@ -11,8 +11,6 @@ import math
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.normal import log_ndtr_derivatives, log_scaled_ndtr
 
-__all__ = ["average", "average_log", "derivatives"]
-
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 

@@ -9,8 +9,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.unimodal_average import LOGISTIC, NORMAL, ROOM, SOME_AND_NONE, log_unimodal_normal
 
-__all__ = ["complementary_log_log", "logit", "probit"]
-
 
 @kernel
 def _average(kind, mean, variance, powers, out):

@@ -19,8 +19,6 @@ from pymc_gpep.kernels.special.poisson_average import log_poisson_normal
 from pymc_gpep.kernels.special.sinh_rule import FURTHEST, WIDEST, sinh_rule
 from pymc_gpep.kernels.special.unimodal_average import ROOM, SOME, log_density_derivatives, log_unimodal_normal
 
-__all__ = ["average", "average_log", "derivatives"]
-
 _WIDE = 20.0  # standard deviation from which on a normal density is wide
 _LOG_ERROR = math.log(1e-16)
 _RANGE = 8.5  # of a standard normal variable, to 1e-16

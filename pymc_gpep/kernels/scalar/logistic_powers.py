@@ -19,8 +19,6 @@ from pymc_gpep.kernels.special.unimodal_average import (
     log_unimodal_normal,
 )
 
-__all__ = ["average", "average_log", "derivatives"]
-
 
 @kernel
 def derivatives(g, shapes, out, slopes):

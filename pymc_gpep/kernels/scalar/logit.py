@@ -17,8 +17,6 @@ from pymc_gpep.kernels.special.logistic_average import (
     log_logistic_normal,
 )
 
-__all__ = ["average", "average_log", "bound", "derivatives"]
-
 
 @kernel
 def derivatives(f, y, parameters, out):

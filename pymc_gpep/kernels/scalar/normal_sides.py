@@ -10,8 +10,6 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.log_probit_average import log_probit_normal
 from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives
 
-__all__ = ["average", "average_log", "derivatives"]
-
 
 @kernel
 def derivatives(g, shapes, out, slopes):

@@ -22,19 +22,6 @@ from pymc_gpep.kernels.special.logistic_average import (
 )
 from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives
 
-__all__ = [
-    "logit_average",
-    "logit_average_log",
-    "logit_average_log_slopes",
-    "logit_average_slopes",
-    "logit_derivatives",
-    "logit_parameter_derivatives",
-    "probit_average",
-    "probit_average_slopes",
-    "probit_derivatives",
-    "probit_parameter_derivatives",
-]
-
 _NARROW = 1e-3  # intervals, in standard deviations, over which a normal density hardly changes
 _WIDE = 1e8  # variance beside which that of a logistic density is small
 

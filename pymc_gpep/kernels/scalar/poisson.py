@@ -12,17 +12,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.poisson_average import ROOM, log_poisson_normal
 
-__all__ = [
-    "NO_EXPOSURE",
-    "average",
-    "average_log",
-    "average_log_slopes",
-    "average_slopes",
-    "derivatives",
-    "moments",
-    "parameter_derivatives",
-]
-
 NO_EXPOSURE = -1e100
 """What stands for the logarithm of an exposure of 0: a number, with derivatives, that no latent value comes near to."""
 

@@ -12,8 +12,6 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.log_probit_average import log_probit_normal
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, log_ndtr_derivatives
 
-__all__ = ["average", "average_log", "bound", "class_sign", "derivatives"]
-
 
 @kernel
 def class_sign(label):

@@ -10,8 +10,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.linalg.lapack import cholesky, solve_with_cholesky
 
-__all__ = ["accelerated_step", "combination", "combined_step", "residual_products", "weighted_norm"]
-
 _RIDGE = 1e-12  # relative to the trace: residuals of a converged iteration are parallel to rounding
 
 

@@ -9,8 +9,6 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.moments.inner_ep import matched_site
 from pymc_gpep.kernels.special.normal import LOG_2PI, probit_moments
 
-__all__ = ["first_order", "matching_cavity", "safe_step", "site_energies"]
-
 _BISECTIONS = 90
 
 

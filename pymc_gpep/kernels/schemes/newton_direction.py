@@ -9,8 +9,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.linalg.lapack import copy_into, multiply_functions
 
-__all__ = ["inner_product", "newton_direction"]
-
 
 @kernel
 def inner_product(x, y):

@@ -8,26 +8,6 @@ import math
 
 from pymc_gpep.kernels.compile import kernel, summing_kernel
 
-__all__ = [
-    "add_lower",
-    "at_sites",
-    "average",
-    "by_function",
-    "feature_slopes",
-    "input_slopes",
-    "left_unsaid",
-    "log_squared_exponential",
-    "move",
-    "precisions",
-    "row_slopes",
-    "scaled_inputs",
-    "scaled_rows",
-    "squared_distances",
-    "squared_norms",
-    "squared_rows",
-    "variances",
-]
-
 
 @summing_kernel
 def scaled_inputs(inputs, squares, scaled, norms):

@@ -13,21 +13,6 @@ from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_large
 from pymc_gpep.kernels.special.logistic_average import ROOM, log_logistic_normal
 from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 
-__all__ = [
-    "FINE",
-    "FLAT",
-    "average_labels",
-    "expected_logit",
-    "expected_pairs",
-    "expected_probit",
-    "mix_labels",
-    "one_logit",
-    "one_probit",
-    "pairs",
-    "tabulated_derivatives",
-    "whole_points",
-]
-
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _NEWTON_STEPS = 30
 _MOST_NODES = 5000  # at most hundreds are wanted

@@ -4,8 +4,6 @@ import math
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = ["bounded_sites", "cavities", "matching_sites", "without_sites"]
-
 
 @kernel
 def cavities(mean, variance, t, nu, prior_mean, rest, cavity_mean, cavity_variance, latent_mean, latent_variance):

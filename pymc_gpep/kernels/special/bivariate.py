@@ -16,8 +16,6 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.external import scipy_function
 from pymc_gpep.kernels.special.normal import hazard, log_ndtr
 
-__all__ = ["bivariate", "closed_form", "ndtr"]
-
 _SQRT_HALF = math.sqrt(0.5)
 _LOG_ROOT_2PI = 0.5 * math.log(2.0 * math.pi)
 

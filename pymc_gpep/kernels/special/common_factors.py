@@ -21,8 +21,6 @@ from pymc_gpep.kernels.special.tabulated_utilities import (
     tabulate,
 )
 
-__all__ = ["average_over_factors", "split_covariance"]
-
 _MOST_STEPS = 100
 _ACCURACY = 0.01  # of the sum of variances
 _ROUNDING = 1e-10  # of the largest variance: what less than this is left of a factor is none

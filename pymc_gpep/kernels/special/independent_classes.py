@@ -17,8 +17,6 @@ from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_large
 from pymc_gpep.kernels.special.log_largest import log_largest
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
-__all__ = ["FINE", "largest_of_independent", "probabilities_of_independent"]
-
 FINE = (np.polynomial.legendre.leggauss(12), 8.3, 1.5)
 """Nodes and weights, standard deviations until a Φ is 0 or 1, width of a piece in them: to about 1e-13."""
 

@@ -17,8 +17,6 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.normal import LOG_2PI, probit_moments
 from pymc_gpep.kernels.special.probit_product import LOWEST_LOG_WEIGHT, log_integrand, near_mode, trapezoid_rule
 
-__all__ = ["LEGENDRE", "log_largest_and_derivatives"]
-
 LEGENDRE = np.polynomial.legendre.leggauss(12)
 """Nodes and weights of the rule for a piece."""
 _STEEP = 300.0  # curvature in x from which on pieces are cheaper than the trapezoid rule

@@ -4,8 +4,6 @@ import math
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = ["log_complement"]
-
 
 @kernel
 def log_complement(value, first, second, third, fourth):

@@ -10,8 +10,6 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.normal import LOG_2PI
 from pymc_gpep.kernels.special.probit_product import log_integrand, near_mode
 
-__all__ = ["log_largest"]
-
 _LOG_ERROR = math.log(1e-7)
 _LOWEST_LOG_WEIGHT = -16.0
 

@@ -14,8 +14,6 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.normal import probit_moments
 from pymc_gpep.kernels.special.sinh_rule import FURTHEST, WIDEST, sinh_rule
 
-__all__ = ["log_probit_normal"]
-
 _WIDE = 0.5  # variance from which on a normal density is wide
 _FAR_LEFT = -6.5  # standard deviations: from here on the poles of the hazard are nothing to a wide normal density
 _FAR_RIGHT = 4.0  # of the mode of N(f) Φ(−f)

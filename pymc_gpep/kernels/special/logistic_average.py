@@ -22,8 +22,6 @@ from pymc_gpep.kernels.special.log_complement import log_complement
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, log_ndtr_derivatives
 from pymc_gpep.kernels.special.sinh_rule import FURTHEST, WIDEST, sinh_rule
 
-__all__ = ["ROOM", "average_log_logistic", "log_logistic", "log_logistic_normal"]
-
 _WIDE = 4.0  # variance from which on a normal density is wide
 _LOG_ERROR = math.log(1e-20)  # each derivative multiplies the error by 2π / step, some fifteen times
 _RANGE = 8.5  # of a standard normal variable, to 1e-16

@@ -15,8 +15,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
-__all__ = ["MIXTURE_ERROR", "log_logistic_mixture", "logistic_of_normal", "mixture_scales"]
-
 MIXTURE_ERROR = 1.5e-10
 """Largest difference between the logistic function and the mixture."""
 

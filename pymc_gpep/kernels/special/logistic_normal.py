@@ -6,8 +6,6 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = ["logistic_normal"]
-
 _LOG_ERROR = math.log(1e-16)
 _RANGE = 9.0  # of a standard normal variable, to 1e-18
 _WIDE = 8.0  # standard deviations from here on are large compared with the width of σ

@@ -7,16 +7,6 @@ from numba.core import types
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.external import scipy_function
 
-__all__ = [
-    "LOG_2PI",
-    "hazard",
-    "log_ndtr",
-    "log_ndtr_and_hazard",
-    "log_ndtr_derivatives",
-    "log_scaled_ndtr",
-    "probit_moments",
-]
-
 LOG_2PI = math.log(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 _MILLS_DEPTH = 50  # terms of the continued fraction for the last digit at z = −4

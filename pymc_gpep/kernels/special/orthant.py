@@ -20,8 +20,6 @@ from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density, quantile
 from pymc_gpep.kernels.special.trivariate import SMALL, STACK, small_trivariate, trivariate
 
-__all__ = ["BITS", "LAST_LEVEL", "SEQUENCES", "largest_of_four", "largest_of_three", "largest_probabilities"]
-
 SEQUENCES = 8
 """Independent scrambles of the Sobol points, from whose spread their error is estimated."""
 

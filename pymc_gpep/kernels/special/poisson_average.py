@@ -12,8 +12,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.normal import log_ndtr_derivatives
 
-__all__ = ["ROOM", "log_poisson_normal"]
-
 _FEWEST, _MOST = 32, 8192  # nodes
 _AGREEMENT = 1e-7  # of a rule with one of half its nodes
 _ZERO = 1e-12  # what counts as zero of terms of the order of 1

@@ -16,8 +16,6 @@ import math
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, probit_moments
 
-__all__ = ["LOWEST_LOG_WEIGHT", "log_integrand", "near_mode", "trapezoid_rule"]
-
 _LOG_ERROR = math.log(1e-15)
 LOWEST_LOG_WEIGHT = -40.0
 """Of a node, relative to the mode's; below this it does not count."""

@@ -10,8 +10,6 @@ import math
 
 import numpy as np
 
-__all__ = ["FURTHEST", "WIDEST", "sinh_rule"]
-
 FURTHEST = 1e12
 """Where the nodes of rules for any width end."""
 

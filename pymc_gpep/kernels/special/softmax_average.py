@@ -14,8 +14,6 @@ from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.special.logistic_normal import logistic_normal
 from pymc_gpep.kernels.special.softmax_sobol import sobol_average
 
-__all__ = ["softmax_average"]
-
 _NEGATIVE = 1e-6  # of the largest variance: a negative variance beyond this is no rounding error
 _EPS = np.finfo(np.float64).eps
 

@@ -16,8 +16,6 @@ from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.linalg.symmetric_root import eigenvectors
 from pymc_gpep.kernels.special.logistic_mixture import logistic_of_normal, mixture_scales
 
-__all__ = ["BLOCK", "SEQUENCES", "sobol_average"]
-
 SEQUENCES = 8
 """Independent estimates, whose spread tells the error."""
 BLOCK = 128

@@ -9,8 +9,6 @@ from scipy.special import log_ndtr, ndtr, ndtri
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.external import scipy_function
 
-__all__ = ["cdf_and_density", "log_cdf_and_hazard", "quantile"]
-
 _PER_UNIT = 64
 _FURTHEST = 9.0
 _POINTS = np.arange(-_FURTHEST * _PER_UNIT, _FURTHEST * _PER_UNIT + 1.0) / _PER_UNIT

@@ -14,8 +14,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel, summing_kernel
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
-__all__ = ["FROM", "MOST_NODES", "ROOM", "largest_of_tabulated", "node_step", "tabulate"]
-
 FROM = -5.5
 """Where a table begins, in widths of its utility."""
 _TO, _PER_WIDTH = 9.5, 8  # where it ends, and cells, for a width

@@ -13,8 +13,6 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.bivariate import closed_form
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
-__all__ = ["SMALL", "STACK", "small_trivariate", "trivariate"]
-
 SMALL = 1e-10
 """`trivariate` has lost its digits where it is less."""
 

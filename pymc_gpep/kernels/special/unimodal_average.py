@@ -17,8 +17,6 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.normal import log_ndtr_derivatives
 
-__all__ = ["LOGISTIC", "NORMAL", "ROOM", "SOME", "SOME_AND_NONE", "log_density_derivatives", "log_unimodal_normal"]
-
 LOGISTIC, SOME, NORMAL, SOME_AND_NONE = 0, 1, 2, 3
 
 _FEWEST, _MOST = 16, 8192  # nodes

@@ -14,8 +14,6 @@ from pymc_gpep.likelihoods.local_computations import PowersAverage
 from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.likelihoods.standard_density import LOG_RATE, StandardForm, standard_computations
 
-__all__ = ["ComplementaryLogLogLikelihood"]
-
 
 def _form(y: NDArray[Any], parameters: Array) -> StandardForm:
     shapes = np.stack([np.zeros(len(y)), (y == 1).astype(np.float64)])

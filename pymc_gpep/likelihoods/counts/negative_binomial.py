@@ -20,8 +20,6 @@ from pymc_gpep.likelihoods.observed_numbers import checked_counts, rows_text
 from pymc_gpep.likelihoods.standard_density import LOGISTIC_POWERS, StandardForm, standard_computations
 from pymc_gpep.likelihoods.standard_likelihood import StandardLikelihood, log_normal_moments, reading_of
 
-__all__ = ["NegativeBinomialLikelihood"]
-
 
 def _form(y: NDArray[Any], parameters: Array) -> StandardForm:
     offset, alpha = parameters

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from pytensor.graph.basic import Constant, Variable
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["as_epsilon", "with_label_noise", "with_random_labels"]
-
 
 def as_epsilon(epsilon: Any, name: str) -> float | TensorVariable:
     """ε as a number, or as a variable of a model that is a number.

@@ -15,8 +15,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
 
-__all__ = ["LabelNoise"]
-
 
 @dataclass(frozen=True)
 class LabelNoise(OneFunctionPerClass, ABC):

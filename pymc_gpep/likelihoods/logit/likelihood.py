@@ -19,8 +19,6 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.likelihoods.one_function import TwoClasses
 
-__all__ = ["LogitLikelihood"]
-
 
 @dataclass(frozen=True)
 class LogitLikelihood(TwoClasses):

@@ -18,8 +18,6 @@ from pymc_gpep.likelihoods.multinomial_probit.log_probability import multinomial
 from pymc_gpep.likelihoods.multinomial_probit.noisy_distribution import NoisyMultinomialProbit, largest_label
 from pymc_gpep.likelihoods.observed_classes import known_shape, observed_classes, shape_text
 
-__all__ = ["MultinomialProbit", "MultinomialProbitRV", "as_labels", "as_latent", "multinomial_probit"]
-
 
 class MultinomialProbitRV(RandomVariable):
     """y = argmax_k (f_k + ε_k), ε_k ~ N(0, 1) independent."""

@@ -49,9 +49,6 @@ from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilit
 from pymc_gpep.likelihoods.multinomial_probit.unequal_noise import UnequalNoiseProbit
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
 
-__all__ = ["INNER_SWEEPS", "INNER_TOLERANCE", "MultinomialProbitLikelihood"]
-
-
 INNER_SWEEPS, INNER_TOLERANCE = 200, 1e-10
 
 

@@ -17,14 +17,6 @@ from pytensor.tensor.blockwise import Blockwise
 from pymc_gpep.kernels.compile import kernel, source_key
 from pymc_gpep.kernels.likelihoods.multinomial_probit import log_probability_and_gradient, log_probability_hessian
 
-__all__ = [
-    "LogProbability",
-    "LogProbabilityHessian",
-    "log_probabilities_and_gradients",
-    "log_probability_hessians",
-    "multinomial_probit_log_probability",
-]
-
 
 @kernel
 def _over_points(y: np.ndarray, f: np.ndarray, values: np.ndarray, gradients: np.ndarray) -> None:

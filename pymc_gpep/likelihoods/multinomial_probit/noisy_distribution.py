@@ -17,8 +17,6 @@ from pymc_gpep.likelihoods.keywords import refuse_others
 from pymc_gpep.likelihoods.label_noise.epsilon import with_label_noise, with_random_labels
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import multinomial_probit_log_probability
 
-__all__ = ["NoisyMultinomialProbit", "NoisyMultinomialProbitRV", "largest_label", "noisy_multinomial_probit"]
-
 
 class NoisyMultinomialProbitRV(RandomVariable):
     """y = argmax_k (f_k + e_k), e_k ~ N(0, 1) independent, with probability 1 − ε, else any class."""

@@ -30,8 +30,6 @@ from pymc_gpep.likelihoods.multinomial_probit.log_probability import log_probabi
 from pymc_gpep.likelihoods.multinomial_probit.noisy_distribution import NoisyMultinomialProbitRV
 from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
 
-__all__ = ["NoisyMultinomialProbitLikelihood"]
-
 
 @dataclass(frozen=True)
 class NoisyMultinomialProbitLikelihood(LabelNoise):

@@ -22,8 +22,6 @@ from pymc_gpep.kernels.special.orthant import (
 from pymc_gpep.likelihoods.gaussian_moments import gaussian_moments, independent_classes
 from pymc_gpep.likelihoods.over_factors import UtilityNoise, over_factors
 
-__all__ = ["class_probabilities"]
-
 _SEED = 20_130_107  # the same input has the same answer
 _NOISE = UtilityNoise(common=1.0, weights=np.ones(1), means=np.zeros(1), variances=np.zeros(1), error=4e-6)
 _WIDEST = 1e100  # variance whose square is a number

@@ -19,8 +19,6 @@ from pymc_gpep.kernels.compile import kernel, source_key
 from pymc_gpep.kernels.methods.factor_derivatives import point_derivatives
 from pymc_gpep.likelihoods.multinomial_probit.noisy_distribution import largest_label
 
-__all__ = ["UnequalNoiseProbit", "log_averages_and_gradients"]
-
 
 @kernel
 def _with_slopes(

@@ -20,8 +20,6 @@ from pymc_gpep.likelihoods.observed_numbers import checked_numbers
 from pymc_gpep.likelihoods.standard_density import ASYMMETRIC_LAPLACE, StandardForm, standard_computations
 from pymc_gpep.likelihoods.standard_likelihood import StandardLikelihood, reading_of
 
-__all__ = ["AsymmetricLaplaceLikelihood"]
-
 
 def _form(y: NDArray[Any], parameters: Array) -> StandardForm:
     rate, kappa = parameters

@@ -34,8 +34,6 @@ from pymc_gpep.likelihoods.standard_likelihood import (
     reading_of,
 )
 
-__all__ = ["LogNormalLikelihood", "LogisticLikelihood", "NormalLikelihood"]
-
 
 def _normal_shapes(side: Array) -> Array:
     """The side of Φ for g = (y − f)/σ: Φ(−g) above a bound, Φ(g) below one, and 0 for the density."""

@@ -17,8 +17,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Reading
 
-__all__ = ["has_cutpoints", "read_cutpoints"]
-
 _GRID = np.linspace(-4.0, 4.0, 9)
 _SAME = 1e-6  # PyMC has functions that take √2 in single precision
 _PLAIN = Mode(linker="py", optimizer=None)  # nothing is worth compiling

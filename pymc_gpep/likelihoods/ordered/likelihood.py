@@ -28,8 +28,6 @@ from pymc_gpep.likelihoods.observed_numbers import rows_text
 from pymc_gpep.likelihoods.one_function import OneFunction
 from pymc_gpep.likelihoods.ordered.cutpoints import read_cutpoints
 
-__all__ = ["OrderedLogitLikelihood", "OrderedProbitLikelihood"]
-
 _PROBIT = ScalarDensity(ordinal.probit_derivatives)
 
 

@@ -25,8 +25,6 @@ from pymc_gpep.likelihoods.log_rate import read_log_rate
 from pymc_gpep.likelihoods.observed_numbers import checked_counts, rows_text
 from pymc_gpep.likelihoods.one_function import OneFunction
 
-__all__ = ["PoissonLikelihood"]
-
 
 @dataclass(frozen=True)
 class PoissonLikelihood(OneFunction):

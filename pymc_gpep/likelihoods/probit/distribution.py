@@ -17,8 +17,6 @@ from pymc_gpep.likelihoods.keywords import refuse_others
 from pymc_gpep.likelihoods.normal_tails import log_ndtr
 from pymc_gpep.likelihoods.observed_classes import known_shape, observed_classes
 
-__all__ = ["Probit", "ProbitRV", "probit"]
-
 
 class ProbitRV(RandomVariable):
     """y = 1 if f + ε > 0, else 0, with ε ~ N(0, 1)."""

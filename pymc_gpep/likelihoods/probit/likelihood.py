@@ -27,8 +27,6 @@ from pymc_gpep.likelihoods.local_computations import (
 from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.likelihoods.probit.distribution import Probit, ProbitRV
 
-__all__ = ["ProbitLikelihood"]
-
 
 @dataclass(frozen=True)
 class ProbitLikelihood(TwoClasses):

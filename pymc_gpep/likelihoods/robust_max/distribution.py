@@ -17,8 +17,6 @@ from pymc_gpep.likelihoods.label_noise.epsilon import as_epsilon, with_random_la
 from pymc_gpep.likelihoods.multinomial_probit.distribution import as_labels, as_latent
 from pymc_gpep.likelihoods.multinomial_probit.noisy_distribution import largest_label
 
-__all__ = ["RobustMax", "RobustMaxRV", "robust_max"]
-
 
 class RobustMaxRV(RandomVariable):
     """y = argmax_k f_k with probability 1 − ε, else any class."""

@@ -25,8 +25,6 @@ from pymc_gpep.likelihoods.multinomial_probit.likelihood import INNER_SWEEPS, IN
 from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
 from pymc_gpep.likelihoods.robust_max.distribution import RobustMaxRV
 
-__all__ = ["RobustMaxLikelihood"]
-
 _NARROW = 1e-5
 """Noise that makes a step a probit, in units of the largest standard deviation of a point's latent values ..."""
 _CLOSE = 1e-8  # ... or of the largest difference of their means, where they have none,

@@ -10,8 +10,6 @@ from pytensor.tensor.math import Sum
 from pytensor.tensor.special import Softmax
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["softmax_argument"]
-
 
 def softmax_argument(p: Variable) -> TensorVariable | None:
     """Return what probabilities are the softmax of over classes, class axis last; None if they are something else."""

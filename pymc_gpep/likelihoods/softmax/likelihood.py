@@ -29,8 +29,6 @@ from pymc_gpep.likelihoods.softmax.argument import softmax_argument
 from pymc_gpep.likelihoods.softmax.predictive import log_tail, softmax_probabilities
 from pymc_gpep.likelihoods.softmax.quadrature import independent_update, rough_information, rough_sites
 
-__all__ = ["SoftmaxLikelihood"]
-
 
 @dataclass(frozen=True)
 class SoftmaxLikelihood(OneFunctionPerClass):

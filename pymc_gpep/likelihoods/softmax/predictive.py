@@ -13,8 +13,6 @@ from pymc_gpep.kernels.special.softmax_sobol import BLOCK, SEQUENCES
 from pymc_gpep.likelihoods.gaussian_moments import gaussian_moments
 from pymc_gpep.likelihoods.over_factors import DEAR, FEWEST, UtilityNoise, over_factors
 
-__all__ = ["gumbel_noise", "log_tail", "softmax_probabilities"]
-
 _SEED = 19_980_112  # the same input has the same answer
 _LAST_LEVEL = 14  # log2 of the most points of a sequence
 _BITS = 30  # of a Sobol point

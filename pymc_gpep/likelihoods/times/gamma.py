@@ -19,8 +19,6 @@ from pymc_gpep.likelihoods.observed_numbers import checked_numbers
 from pymc_gpep.likelihoods.standard_density import LOG_RATE, StandardForm, standard_computations
 from pymc_gpep.likelihoods.standard_likelihood import StandardLikelihood, log_normal_moments, reading_of
 
-__all__ = ["GammaLikelihood"]
-
 
 def _form(y: NDArray[Any], parameters: Array) -> StandardForm:
     offset, alpha = parameters

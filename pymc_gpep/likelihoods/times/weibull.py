@@ -28,8 +28,6 @@ from pymc_gpep.likelihoods.standard_likelihood import (
     reading_of,
 )
 
-__all__ = ["WeibullLikelihood"]
-
 
 def _form(y: NDArray[Any], parameters: Array) -> StandardForm:
     offset, alpha, lower, upper = parameters

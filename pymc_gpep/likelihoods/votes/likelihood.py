@@ -25,8 +25,6 @@ from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
 from pymc_gpep.likelihoods.softmax.argument import softmax_argument
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 
-__all__ = ["VotesLikelihood"]
-
 _NODES = 2000  # for a predictive density
 
 

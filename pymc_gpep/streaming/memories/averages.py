@@ -13,8 +13,6 @@ from pymc_gpep.streaming.memories.memory import AveragingSchedule, BatchGraph, E
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.state import State
 
-__all__ = ["AveragesMemory", "BatchSites"]
-
 
 class BatchSites(NamedTuple):
     """Sites that a batch gets, and its part of the objective."""

@@ -19,18 +19,6 @@ from pymc_gpep.streaming.features import BatchFeatures
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.state import State
 
-__all__ = [
-    "AveragingSchedule",
-    "BatchGraph",
-    "Effect",
-    "Marginals",
-    "Memory",
-    "ReplacingSchedule",
-    "Schedule",
-    "log_site_normalisers",
-    "site_of",
-]
-
 _LARGEST = 0.5  # a whole step of all sites at once overshoots
 
 

@@ -14,8 +14,6 @@ from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites
 from pymc_gpep.streaming.memories.memory import Marginals, log_site_normalisers, site_of
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
-__all__ = ["Stateless"]
-
 _LEAST = 0.05  # of the precision of a marginal that a cavity keeps
 
 

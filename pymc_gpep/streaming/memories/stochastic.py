@@ -12,8 +12,6 @@ from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites
 from pymc_gpep.streaming.memories.memory import Marginals, site_of
 from pymc_gpep.streaming.rules.rule import Rule
 
-__all__ = ["Stochastic"]
-
 
 @dataclass(frozen=True)
 class Stochastic(AveragesMemory):

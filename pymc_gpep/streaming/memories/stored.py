@@ -19,8 +19,6 @@ from pymc_gpep.streaming.memories.memory import (
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.state import State
 
-__all__ = ["StoredMemory"]
-
 
 @dataclass(frozen=True)
 class StoredMemory(Memory):

@@ -12,8 +12,6 @@ from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites
 from pymc_gpep.streaming.memories.memory import BatchGraph, Marginals
 from pymc_gpep.streaming.rules.rule import Rule
 
-__all__ = ["Variational"]
-
 _MOST = 0.5  # of what a step keeps of a precision, that sites may take away
 _TINY = 1e-300
 

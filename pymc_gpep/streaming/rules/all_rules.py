@@ -12,8 +12,6 @@ from pymc_gpep.streaming.rules.pairs import ExpectedLogPairs, PairNormalisers
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.rules.whole_point import ExpectedLogLabelNoise, WholePointNormaliser
 
-__all__ = ["RULES", "rule_for"]
-
 RULES: tuple[type[Rule], ...] = (
     WholePointNormaliser,
     PairNormalisers,

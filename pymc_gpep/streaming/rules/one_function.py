@@ -22,8 +22,6 @@ from pymc_gpep.solvers.batch_sites import (
 from pymc_gpep.streaming.graph_functions import hazard, window
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
-__all__ = ["ExpectedLogLogit", "ExpectedLogProbit", "LogitNormaliser", "ProbitNormaliser"]
-
 _NODES, _EXPECTED_NODES = 100, 64
 
 

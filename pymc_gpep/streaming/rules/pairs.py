@@ -17,8 +17,6 @@ from pymc_gpep.solvers.batch_sites import PointKernel, expected_pair_kernel, pai
 from pymc_gpep.streaming.graph_functions import hazard
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
-__all__ = ["ExpectedLogPairs", "PairNormalisers"]
-
 
 @dataclass(frozen=True)
 class _OfPairs(Rule):

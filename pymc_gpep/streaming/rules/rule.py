@@ -11,8 +11,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.batch_sites import PointKernel
 
-__all__ = ["PointTerms", "Rule"]
-
 
 class PointTerms(NamedTuple):
     """Terms of B points whose factors see d normal latent values each."""

@@ -22,8 +22,6 @@ from pymc_gpep.solvers.batch_sites import PointKernel, expected_labels_kernel, w
 from pymc_gpep.streaming.graph_functions import hazard, window
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
-__all__ = ["ExpectedLogLabelNoise", "WholePointNormaliser"]
-
 _NODES = 64
 _LEAST = 1e-12  # variance of utilities that have none
 

@@ -20,8 +20,6 @@ from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.recipes.recipe import Field, Recipe, Shape, as_double, as_matrix, is_random, parameters, reads
 from pymc_gpep.structure.recipes.roots import inverse_root, times
 
-__all__ = ["is_connected", "neighbours", "read_car", "read_icar"]
-
 
 @reads(CARRV)
 def read_car(variable: TensorVariable, shape: Shape) -> Recipe:

@@ -16,8 +16,6 @@ from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.recipes.recipe import Field, Recipe, Shape, as_double, parameters, reads, unbroadcast
 from pymc_gpep.structure.recipes.roots import Root, inverse_root, pattern_of, read_root, times
 
-__all__ = ["read_kronecker", "read_matrix_normal"]
-
 _SHORT = 30  # rows, up to which a factor may be by its covariance
 _ENTRIES = 2_000_000  # of a product, at most
 

@@ -20,8 +20,6 @@ from pymc_gpep.structure.recipes.recipe import Field, Recipe, Shape, as_double, 
 from pymc_gpep.structure.recipes.roots import Root, inverse_root, pattern_of, read_root, times
 from pymc_gpep.structure.sparse_normal import SparseNormalRV
 
-__all__ = ["read_mv_normal", "read_normal", "read_sparse_normal", "read_zero_sum", "unprojected"]
-
 type Indices = NDArray[np.int64]
 type Entries = Callable[[Sequence[TensorVariable]], TensorVariable]
 

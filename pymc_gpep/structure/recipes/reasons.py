@@ -13,8 +13,6 @@ from pymc_gpep.structure.errors import StructureError, describe, distribution
 from pymc_gpep.structure.recipes.areas import is_connected, neighbours
 from pymc_gpep.structure.recipes.recipe import is_random, is_read, keeps_gaussian, parameters, recipe, shape_of
 
-__all__ = ["refuse_false_densities", "why_no_recipe", "why_no_recipes"]
-
 _MIXTURES = {
     StudentTRV: "pm.Normal(..., sigma=sigma * pt.sqrt(w)) with w = pm.InverseGamma('w', nu / 2, nu / 2{shape})",
     CauchyRV: "pm.Normal(..., sigma=beta * pt.sqrt(w)) with w = pm.InverseGamma('w', 0.5, 0.5{shape})",
@@ -82,10 +80,6 @@ def refuse_false_densities(model: pm.Model) -> None:
     """Refuse variables whose density in PyMC is not that of their distribution.
 
     Beside other Gaussian variables such a one would stay a hyperparameter, with this density.
-
-    Parameters
-    ----------
-    model : pm.Model
 
     Raises
     ------

@@ -24,24 +24,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.interpreted import evaluate
 
-__all__ = [
-    "Field",
-    "Make",
-    "Recipe",
-    "Shape",
-    "as_double",
-    "as_matrix",
-    "is_random",
-    "is_read",
-    "keeps_gaussian",
-    "parameters",
-    "reads",
-    "recipe",
-    "recipe_of",
-    "shape_of",
-    "unbroadcast",
-]
-
 Shape = tuple[int, ...]
 Make = Callable[[TensorVariable, Sequence[TensorVariable], Sequence[TensorVariable]], TensorVariable]
 
@@ -143,11 +125,6 @@ def is_read(variable: Variable) -> bool:
 
 def recipe(variable: TensorVariable, model: pm.Model) -> Recipe | None:
     """Return how a random variable of a model is made of independent standard normals.
-
-    Parameters
-    ----------
-    variable : TensorVariable
-    model : pm.Model
 
     Returns
     -------

@@ -24,8 +24,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.structure.interpreted import evaluate
 from pymc_gpep.structure.recipes.recipe import as_double, as_matrix
 
-__all__ = ["Root", "inverse_root", "lower_root", "pattern_of", "read_root", "solved", "times"]
-
 _SEED = 1
 
 
@@ -40,10 +38,6 @@ def read_root(cov: TensorVariable) -> Root:
     """Return how to make a root of a covariance.
 
     A factor that the graph shows, L of L Lᵀ, is taken as it is, and a precision that it shows is not inverted.
-
-    Parameters
-    ----------
-    cov : TensorVariable, shape (..., n, n)
     """
     cov = as_matrix(cov)
     node = cov.owner

@@ -24,8 +24,6 @@ from pymc_gpep.structure.recipes.recipe import (
 )
 from pymc_gpep.structure.recipes.roots import solved, times
 
-__all__ = ["read_autoregressive", "read_random_walk"]
-
 
 @reads(RandomWalkRV)
 def read_random_walk(variable: TensorVariable, shape: Shape) -> Recipe | None:

@@ -13,8 +13,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.likelihoods.observed_classes import known_shape
 from pymc_gpep.structure.affine import Affinity, NotAffineError
 
-__all__ = ["Argument", "argument_of_variable"]
-
 _FEW = 5  # numbers of Gaussian variables that stay hyperparameters, as those of a scale
 
 

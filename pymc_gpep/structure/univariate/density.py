@@ -26,8 +26,6 @@ from pymc_gpep.structure.univariate.known_moments import mean_and_square
 from pymc_gpep.structure.univariate.row_cut import RowCut, RowsMixedError
 from pymc_gpep.structure.univariate.row_derivatives import compiled_rows, row_derivatives, row_slopes
 
-__all__ = ["RowDensity", "RowGraph", "row_graph"]
-
 
 @dataclass(frozen=True)
 class RowGraph:

@@ -47,8 +47,6 @@ from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_gpep.likelihoods.log_probabilities import distribution_parts, log_above
 
-__all__ = ["mean_and_square"]
-
 type _Pair = tuple[TensorVariable, TensorVariable]
 
 

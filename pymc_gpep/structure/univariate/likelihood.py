@@ -41,8 +41,6 @@ from pymc_gpep.structure.univariate.density import RowDensity, row_graph
 from pymc_gpep.structure.univariate.outcomes import average_moments, count_moments, number_moments
 from pymc_gpep.structure.univariate.row_cut import RowsMixedError
 
-__all__ = ["ANY_UNIVARIATE", "UnivariateLikelihood"]
-
 _MOST_KEPT = 2  # variables that a message lets stay hyperparameters
 _TOGETHER = 4096  # Rows whose moments are averaged at a time where there are formulas.
 _PLACES = np.array([0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0])  # latent values at which an observation is looked at
@@ -229,7 +227,6 @@ class _Computations:
         self._density = density
 
     def derivatives(self, f: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """See `ScalarDensity`."""
         columns = self._density.columns(y, parameters)
         out[:3] = self._density.two_derivatives(f, columns)
         out[3] = self._density.third_derivative(f, columns)
@@ -243,19 +240,15 @@ class _Computations:
         out[:] = log_average_terms(self._density, mean, variance, self._density.columns(y, parameters))
 
     def average_log(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """See `AverageLogDensity`."""
         out[:] = average_log_terms(self._density, mean, variance, self._density.columns(y, parameters))
 
     def slopes(self, f: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """See `ParameterSlopes`."""
         out[:] = self._density.slopes(f, y, parameters, 3)
 
     def average_slopes(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """See `ParameterSlopes`."""
         self._averaged(average_slopes, mean, variance, y, parameters, out)
 
     def average_log_slopes(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """See `ParameterSlopes`."""
         self._averaged(normal_slopes, mean, variance, y, parameters, out)
 
     def _averaged(self, kind: Any, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:

@@ -9,8 +9,6 @@ from scipy.special import expit
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["average_moments", "count_moments", "number_moments"]
-
 type _LogDensity = Callable[[NDArray[Any]], Array]
 """log p (k, n) of observations (k, n)."""
 

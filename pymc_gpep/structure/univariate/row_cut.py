@@ -25,8 +25,6 @@ from pytensor.tensor.special import LogSumExp
 from pytensor.tensor.subtensor import Subtensor, get_idx_list
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
-__all__ = ["RowCut", "RowsMixedError"]
-
 _MOST = 64  # numbers of a row in one part that is cut off, such as weights of a mixture
 
 

@@ -27,8 +27,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.structure.interpreted import interpreted
 from pymc_gpep.structure.ufunc_nodes import Ufunc
 
-__all__ = ["compiled_rows", "row_derivatives", "row_slopes"]
-
 type _Step = tuple[Callable[..., Any], list[int], int]
 
 

@@ -23,8 +23,6 @@ from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb
 from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan
 
-__all__ = ["ACTIVE_METHODS", "ActiveRows"]
-
 ACTIVE_METHODS = {IVM.name: IVM}
 """Names for `pm.fit(method=...)`, and what they stand for."""
 
@@ -48,17 +46,14 @@ class ActiveRows(Plan):
         check_whole("rounds, the limit on rounds of choosing rows,", self.rounds)
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
-        """See `Plan`."""
         made = with_options(ACTIVE_METHODS[method], options, self.besides(), others)
         check_fits(method, made.approximates, classifier.likelihood_model, classifier.singular)
         return made.named(classifier.likelihood_model)
 
     def check(self, given: FitTask) -> None:
-        """See `Plan`."""
         functions_of(given.classifier, given.gps)
 
     def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Climb:
-        """See `Plan`."""
         run.stage("making the graphs of the covariances")
         blocks = InducingBlocks(given.classifier, given.gps, given.space.data, kwargs, given.rows)
         log_posterior = ActiveLogPosterior(given.space, given.approximator, blocks, given.seed, given.rows)
@@ -86,7 +81,6 @@ class _Rounds(Climb):
         return optimum
 
     def so_far(self, reached: Optimum) -> LogPosterior:
-        """See `Climb`."""
         assert self._held is not None
         return self._ending(reached.best, self._held.solution_at(reached.best))
 
@@ -97,7 +91,6 @@ class _Rounds(Climb):
         return looked_at(found, self._given.space)
 
     def alarming(self, fit: Fit, n: int) -> bool:
-        """See `Search`."""
         return bool(self._limit and n) and super().alarming(fit, n)
 
     def _ending(self, best: Evaluation, solution: ActiveSolution) -> ActiveLogPosterior:

@@ -18,8 +18,6 @@ from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb
 from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan
 
-__all__ = ["AllRows"]
-
 
 @dataclass(frozen=True)
 class AllRows(Plan):
@@ -29,11 +27,9 @@ class AllRows(Plan):
     sums: ClassVar[bool] = True
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
-        """See `Plan`."""
         return approximator(method, classifier.likelihood_model, options, self.besides(), others, classifier.singular)
 
     def check(self, given: FitTask) -> None:
-        """See `Plan`."""
         if given.classifier.singular and given.approximator.inverts_prior:
             raise StructureError(
                 f"method={given.method!r} needs the inverse of the prior covariance, and a sum of fewer effects than "
@@ -47,7 +43,6 @@ class AllRows(Plan):
         check_memory(classifier, f"method={given.method!r}", learned=True, prior_type=prior_type)
 
     def doubt(self, fit: Fit) -> str:
-        """See `Plan`."""
         if why := other_mode(fit.log_posterior.approximator, fit.solution, fit.classifier.groups):
             return why
         if fit.classifier.effects:  # covariances of sums have no length scales to speak of
@@ -55,7 +50,6 @@ class AllRows(Plan):
         return nothing_learned(fit.log_posterior, fit.theta, fit.solution)  # type: ignore[arg-type]  # its own
 
     def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Climb:
-        """See `Plan`."""
         for each in given.classifier.each:
             warn_of_single_class(each, *evaluate([each.labels]))
         run.stage("making the graph of the log posterior")

@@ -58,8 +58,6 @@ from pymc_gpep.variational.model_warnings import (
 from pymc_gpep.variational.plans.climb import Climb
 from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan, Search
 
-__all__ = ["ByBatches"]
-
 _AVERAGES = 100  # that progress computes in an epoch: each costs as much as the epoch has steps
 _RATE = 0.03  # of Adam, which falls to 0
 _LEARNED = 10  # one in so many steps, at most, is of the warm-up
@@ -176,7 +174,6 @@ class ByBatches(Plan):
         return by_inducing(classifier)
 
     def check(self, given: FitTask) -> None:
-        """See `Plan`."""
         self.check_numbers(given)
         self._rule(given)
         functions_of(given.classifier, given.gps)
@@ -187,7 +184,6 @@ class ByBatches(Plan):
         return rule_for(given.approximator.functional, self.sites, at_a_row)
 
     def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Search:
-        """See `Plan`."""
         run.stage("reading the data")
         blocks = InducingBlocks(given.classifier, given.gps, given.space.data, rows=given.rows)
         first = given.first if given.left_off is not None else off_symmetry(given.space, blocks, given.first)
@@ -259,13 +255,11 @@ class _Stepping(Search):
 
     @property
     def log_posterior(self) -> BatchLogPosterior:  # type: ignore[override]  # known at the end
-        """See `Search`."""
         assert self._found is not None
         return self._found
 
     @property
     def trace(self) -> StepTrace:
-        """See `Search`."""
         return self.log_posterior.steps
 
     def alarming(self, fit: Fit, n: int) -> bool:
@@ -273,7 +267,6 @@ class _Stepping(Search):
         return self._alarming
 
     def run(self, n: int, run: FitRun, fit_of: Callable[[LogPosterior, Trace], Fit], begin: Fit | None) -> None:
-        """See `Search`."""
         problem, state, batches = self._prepare()
         settings = self._settings(batches)
         before = begin.trace.left_off if begin is not None else self._given.left_off  # type: ignore[attr-defined]

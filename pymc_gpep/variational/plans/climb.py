@@ -5,17 +5,16 @@ from typing import Any
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
+from pymc_gpep.hyper.ascent import FLAT
 from pymc_gpep.hyper.ends import looked_at
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior
-from pymc_gpep.hyper.optimum import FLAT, Optimum
+from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.several_starts import Follow, maximise_from, one_after_another
 from pymc_gpep.hyper.starts import starting_points
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.plans.plan import FitTask, Search
-
-__all__ = ["Climb"]
 
 
 class Climb(Search):
@@ -48,12 +47,10 @@ class Climb(Search):
 
     @property
     def trace(self) -> Optimum:
-        """See `Search`."""
         assert self._found is not None
         return self._found
 
     def run(self, n: int, run: FitRun, fit_of: Callable[[LogPosterior, Trace], Fit], begin: Fit | None) -> None:
-        """See `Search`."""
         log_posterior, given = self.log_posterior, self._given
         run.stage("first solve")
         if begin is None:

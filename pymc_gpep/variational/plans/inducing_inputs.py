@@ -9,9 +9,10 @@ from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS, check_fits, 
 from pymc_gpep.approximations.sparse import Number
 from pymc_gpep.argument_types import check_name, check_switches
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.ascent import FLAT
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.inner_updates import Direction, OptimiserSteps, SignedSteps, climb
-from pymc_gpep.hyper.optimum import FLAT, Optimum
+from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.several_starts import Follow
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.streaming.methods import STREAMING_METHODS
@@ -24,8 +25,6 @@ from pymc_gpep.variational.model_warnings import warn_of_free_magnitude, warn_of
 from pymc_gpep.variational.plans.batches import ByBatches
 from pymc_gpep.variational.plans.climb import Climb
 from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan
-
-__all__ = ["SPARSE_METHODS", "InducingInputs"]
 
 SPARSE_METHODS = {kind.name: kind for kind in SPARSE_APPROXIMATIONS}
 """Names for `pm.fit(method=...)`, and what they stand for."""
@@ -75,7 +74,6 @@ class InducingInputs(Plan):
             raise NotImplementedError('update="inner" is not there with client=... yet. Leave one of them out.')
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
-        """See `Plan`."""
         kind = SPARSE_METHODS[method]
         if "batch_size" in options:  # of a method that has them this is another plan
             raise TypeError(f'{method} has no batches. Leave batch_size out, or take method="sparse_ep".')
@@ -96,7 +94,6 @@ class InducingInputs(Plan):
         return by_inducing(classifier)
 
     def check(self, given: FitTask) -> None:
-        """See `Plan`."""
         functions_of(given.classifier, given.gps)
         self.check_numbers(given)
         likelihood = given.classifier.likelihood_model
@@ -107,7 +104,6 @@ class InducingInputs(Plan):
             )
 
     def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Climb:
-        """See `Plan`."""
         if optimiser is not None and self.update == "outer":
             raise ValueError('obj_optimizer is for update="inner"; update="outer" takes L-BFGS.')
         run.stage("making the graphs of the covariances")

@@ -15,8 +15,6 @@ from pymc_gpep.streaming.left_off import LeftOff
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.variational.fit_run import FitRun
 
-__all__ = ["FitTask", "Optimiser", "Plan", "Search"]
-
 type Optimiser = Callable[..., Any] | float
 """One of PyMC's, or the rate of Adam for steps over batches."""
 

@@ -11,8 +11,6 @@ from pymc_gpep.variational.plans.batches import ByBatches
 from pymc_gpep.variational.plans.inducing_inputs import SPARSE_METHODS, InducingInputs
 from pymc_gpep.variational.plans.plan import Plan
 
-__all__ = ["ALL_METHODS", "PLANS", "plan_for"]
-
 PLANS: tuple[type[Plan], ...] = (AllRows, InducingInputs, ActiveRows, ByBatches)
 """All there are."""
 

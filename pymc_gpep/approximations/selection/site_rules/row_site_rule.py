@@ -11,8 +11,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 
-__all__ = ["SEPARATE", "Matched", "RowSiteRule", "SeenRows", "Told"]
-
 SEPARATE = "separate"
 """The name of rules by which each function chooses rows of its own."""
 

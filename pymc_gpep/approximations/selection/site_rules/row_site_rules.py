@@ -26,19 +26,6 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.solvers.sparse_ep import site_of
 
-__all__ = [
-    "RULES",
-    "RULE_NAMES",
-    "InnerEP",
-    "OneFunctionMoments",
-    "PointMoments",
-    "Projection",
-    "QuadratureMoments",
-    "UtilitySites",
-    "rows_can_be_chosen",
-    "selection_rule",
-]
-
 _SWEEPS, _TOLERANCE = 200, 1e-10  # of inner EP
 
 
