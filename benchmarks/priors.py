@@ -25,7 +25,7 @@ from pymc_gpep.hyper import hyper_method
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.hyper.starts import starting_points
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 
 LENGTH_SCALES: dict[str, Callable[[int], Callable[..., Any]]] = {
     "LogNormal(½ log d, 1.5)": lambda d: lambda shape: pm.LogNormal("ls", math.log(d) / 2, 1.5, shape=shape),

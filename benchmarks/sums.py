@@ -24,7 +24,7 @@ import pymc as pm
 import xarray as xr
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 
 
 def binary() -> None:

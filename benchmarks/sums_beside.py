@@ -24,7 +24,7 @@ import numpy as np
 import pymc as pm
 
 from benchmarks.sums import MODELS, methods
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 
 _DRAWS = 4000
 

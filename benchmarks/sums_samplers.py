@@ -22,7 +22,7 @@ import xarray as xr
 
 import pymc_gpep as gpep
 from benchmarks.sums import MODELS, Moments
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 
 
 def _by_step(make: Callable[[], Any]) -> Callable[[int, int], xr.DataTree]:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from pymc_gpep.likelihoods.probit.distribution import Probit
     from pymc_gpep.likelihoods.robust_max.distribution import RobustMax
     from pymc_gpep.priors import default_priors
+    from pymc_gpep.reading import StructureError
+    from pymc_gpep.recipes.sparse_normal import SparseNormal
     from pymc_gpep.rows.errors import RowError
     from pymc_gpep.rows.open_rows import open_rows
     from pymc_gpep.samplers.inducing_model import inducing_model
-    from pymc_gpep.structure import StructureError
-    from pymc_gpep.structure.sparse_normal import SparseNormal
     from pymc_gpep.tables.columns import columns
     from pymc_gpep.tables.spline import spline
     from pymc_gpep.variational.class_centres import class_centres
@@ -42,8 +42,8 @@ _HOME = {
     "Probit": "likelihoods.probit.distribution",
     "RobustMax": "likelihoods.robust_max.distribution",
     "RowError": "rows.errors",
-    "SparseNormal": "structure.sparse_normal",
-    "StructureError": "structure",
+    "SparseNormal": "recipes.sparse_normal",
+    "StructureError": "reading",
     "class_centres": "variational.class_centres",
     "columns": "tables.columns",
     "compare_methods": "comparison.table",

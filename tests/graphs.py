@@ -9,8 +9,7 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery, SequenceDB
 from pytensor.graph.utils import Scratchpad
 
-from pymc_gpep.structure.interpreted import INTERPRETED
-from pymc_gpep.structure.numpy_rewrites import NUMPY_REWRITES
+from pymc_gpep.graphs.interpreted import INTERPRETED, NUMPY_REWRITES
 
 __all__ = ["HARDLY_REWRITTEN", "hardly_rewritten", "make_functions_quickly", "rewritten"]
 

@@ -13,7 +13,7 @@ import pymc as pm
 import pytensor
 import pytest
 
-from pymc_gpep.structure.interpreted import INTERPRETED
+from pymc_gpep.graphs.interpreted import INTERPRETED
 from pymc_gpep.variational import inference
 from tests import graphs, models
 from tests.compile_once import compile_once

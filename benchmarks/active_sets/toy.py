@@ -22,7 +22,7 @@ from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.mean_field_steps import mean_field_steps
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.hyper.weights import importance_estimate
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 
 Array = np.ndarray
 

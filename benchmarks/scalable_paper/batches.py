@@ -23,9 +23,9 @@ from benchmarks.scalable_paper.drawn import Truth
 from benchmarks.scalable_paper.large_data import SOURCES
 from benchmarks.scalable_paper.models import typical_distance
 from benchmarks.scalable_paper.scoring import EPSILON, scores, with_label_noise
+from pymc_gpep.graphs.interpreted import INTERPRETED
 from pymc_gpep.plots.style import LINE_STYLES, colours
 from pymc_gpep.streaming.falling import FallingAdam
-from pymc_gpep.structure.interpreted import INTERPRETED
 
 Array = np.ndarray
 

@@ -15,7 +15,7 @@ from benchmarks.paper.data import Split
 from benchmarks.scalable_paper.joint_bound import joint_fit
 from benchmarks.scalable_paper.models import WEAK, probit_model, step_model
 from benchmarks.scalable_paper.signed_steps import signed_steps
-from pymc_gpep.structure.interpreted import INTERPRETED
+from pymc_gpep.graphs.interpreted import INTERPRETED
 
 Array = np.ndarray
 

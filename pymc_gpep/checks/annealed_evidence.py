@@ -27,14 +27,13 @@ from pymc_gpep.checks.annealing import (
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.graph.latent_model import LatentModel
+from pymc_gpep.graphs.interpreted import evaluate, initial_point
 from pymc_gpep.hyper.weights import importance_estimate
+from pymc_gpep.latent.latent_prior import LatentPrior
+from pymc_gpep.prior_moments.prior_functions import observed
+from pymc_gpep.processes.processes import processes_or
+from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
-from pymc_gpep.structure.initial_point import initial_point
-from pymc_gpep.structure.interpreted import evaluate
-from pymc_gpep.structure.latent_prior import LatentPrior
-from pymc_gpep.structure.prior_functions import observed
-from pymc_gpep.structure.processes import processes_or
 from pymc_gpep.user_warnings import warn
 
 _FEW = 5.0  # effective runs below which neither the estimate nor its error means anything

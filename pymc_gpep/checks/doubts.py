@@ -13,7 +13,7 @@ from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.starts import PriorView, pairs_by_kind, roles, view
-from pymc_gpep.structure.row_groups import RowGroups
+from pymc_gpep.sums.row_groups import RowGroups
 
 _LESS = 3.0  # of log evidence: a mode of a twentieth
 _APART = 2.0  # standard deviations of a difference of means

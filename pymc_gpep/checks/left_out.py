@@ -11,7 +11,7 @@ from arviz import ELPDDataLOO
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.left_out_groups import Groups
 from pymc_gpep.hyper.weights import USABLE
-from pymc_gpep.structure import GPClassifier
+from pymc_gpep.reading import GPClassifier
 
 
 @dataclass(kw_only=True, repr=False)

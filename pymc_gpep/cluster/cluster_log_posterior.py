@@ -21,6 +21,7 @@ from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.parts import RowRange, rows_between
 from pymc_gpep.rows.rows import Rows
@@ -28,7 +29,6 @@ from pymc_gpep.solvers.accelerated_ep import SCHEMES, climb
 from pymc_gpep.solvers.inducing import RowFeatures, whitening
 from pymc_gpep.solvers.problem import History
 from pymc_gpep.solvers.team import ALONE
-from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 
 if TYPE_CHECKING:
     from distributed import Client

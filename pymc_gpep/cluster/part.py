@@ -16,13 +16,13 @@ from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.solvers.accelerated_ep import SiteVector
 from pymc_gpep.solvers.common_shift import CommonShift
 from pymc_gpep.solvers.inducing import Block, InducingWhitening, RowFeatures
 from pymc_gpep.solvers.sparse_contract import SiteSweeps
 from pymc_gpep.solvers.team import ALONE, one_blas_thread
 from pymc_gpep.solvers.whitened_posterior import Whitened
-from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 
 _GRAPHS = threading.Lock()  # a graph's function works in storage of its own
 _KEPT = 4  # solves whose sites are kept to start from

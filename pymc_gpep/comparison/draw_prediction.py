@@ -21,14 +21,14 @@ from pymc_gpep.fits.prediction import (
 )
 from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.graph.memory import check_memory
+from pymc_gpep.prior_moments.drawn_sums import DrawnSum, drawn_sum
+from pymc_gpep.prior_moments.prior_functions import prior_moments
+from pymc_gpep.processes.cross_covariance import CrossCovariance, as_gps
 from pymc_gpep.progress import RowProgress
-from pymc_gpep.structure import GPClassifier, read_classifier
-from pymc_gpep.structure.cross_covariance import CrossCovariance, as_gps
-from pymc_gpep.structure.drawn_sums import DrawnSum, drawn_sum
-from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
-from pymc_gpep.structure.natural_scale import unconstrain
-from pymc_gpep.structure.new_data import repeated
-from pymc_gpep.structure.prior_functions import prior_moments
+from pymc_gpep.reading import GPClassifier, read_classifier
+from pymc_gpep.reading.hierarchy import unconstrain
+from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
+from pymc_gpep.sums.levels import repeated
 
 
 def predict_draws(

@@ -12,12 +12,11 @@ from pymc_gpep.approximations import approximator
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.comparison.held_out_scores import scores_at
+from pymc_gpep.graphs.interpreted import initial_point
+from pymc_gpep.prior_moments.prior_functions import by_groups, prior_moments
 from pymc_gpep.progress import progress_bar
-from pymc_gpep.structure import GPClassifier, read_classifier
-from pymc_gpep.structure.by_groups import by_groups
-from pymc_gpep.structure.initial_point import initial_point
-from pymc_gpep.structure.natural_scale import unconstrain
-from pymc_gpep.structure.prior_functions import prior_moments
+from pymc_gpep.reading import GPClassifier, read_classifier
+from pymc_gpep.reading.hierarchy import unconstrain
 
 
 def evidence_grid(

@@ -11,8 +11,8 @@ from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import natural
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.structure import GPClassifier, read_classifier
-from pymc_gpep.structure.drawn_sums import drawn_sum
+from pymc_gpep.prior_moments.drawn_sums import drawn_sum
+from pymc_gpep.reading import GPClassifier, read_classifier
 
 Result = Fit | xr.DataTree
 

@@ -11,12 +11,12 @@ from pymc.blocking import PointType
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.prediction import held_out, predict_at
+from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper.dense_functions import DenseFunctions
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.cross_covariance import as_gps
-from pymc_gpep.structure.interpreted import evaluate
-from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
-from pymc_gpep.structure.new_data import repeated
+from pymc_gpep.processes.cross_covariance import as_gps
+from pymc_gpep.reading import GPClassifier
+from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
+from pymc_gpep.sums.levels import repeated
 
 
 def information(density: ArrayLike, labels: NDArray[np.int64], trained: NDArray[np.int64], n_classes: int) -> float:

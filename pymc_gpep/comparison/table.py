@@ -18,8 +18,8 @@ from pymc_gpep.comparison.draw_prediction import predict_draws
 from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, hyperparameter_draws, latent_moments
 from pymc_gpep.comparison.held_out_scores import information
 from pymc_gpep.fits.prediction import held_out, probabilities_and_moments
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.interpreted import evaluate
+from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.reading import GPClassifier
 
 
 class _Predicted(NamedTuple):

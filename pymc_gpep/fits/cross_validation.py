@@ -18,9 +18,9 @@ from pymc_gpep.checks.left_out_groups import Groups, LeftOutGroup, harmonic, lef
 from pymc_gpep.fits.fitted import Fitted, Gp
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.progress import RowProgress
+from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.structure import GPClassifier
 
 if TYPE_CHECKING:
     from pymc_gpep.checks.left_out import LeaveOneOut

@@ -14,7 +14,7 @@ from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.latent_functions import without_common
 from pymc_gpep.hyper.trace import Trace
-from pymc_gpep.structure import GPClassifier
+from pymc_gpep.reading import GPClassifier
 
 
 def hyperparameters(space: Hyperparameters, theta: Array) -> xr.Dataset:

@@ -18,14 +18,13 @@ from pymc_gpep.fits.draws import conditionals
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.labels import axes_that_fit, dims_that_fit
 from pymc_gpep.fits.mixture import total_covariance, total_variance
+from pymc_gpep.graphs.affine import Affinity, NotAffineError
+from pymc_gpep.graphs.interpreted import graph_function, initial_point
 from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.latent.latent_prior import Joint
+from pymc_gpep.reading import GPClassifier
+from pymc_gpep.reading.improper import columns_by_row
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.affine import Affinity, NotAffineError
-from pymc_gpep.structure.improper import columns_by_row
-from pymc_gpep.structure.initial_point import initial_point
-from pymc_gpep.structure.integrated_variables import Joint
-from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.user_warnings import warn
 
 _ALIKE = 0.999  # correlation above which data tell nothing apart

@@ -18,11 +18,11 @@ from pymc_gpep.hyper import HyperPosterior, Maximum
 from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.processes.cross_covariance import as_gps
+from pymc_gpep.reading import GPClassifier
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.cross_covariance import as_gps
 
 type Gp = pm.gp.Latent | Sequence[pm.gp.Latent] | None
 

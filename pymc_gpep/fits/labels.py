@@ -5,7 +5,7 @@ from typing import Any
 
 import pymc as pm
 
-from pymc_gpep.structure import GPClassifier, StructureError
+from pymc_gpep.reading import GPClassifier, StructureError
 
 _OF_ROWS = (
     *("mean", "sd", "variance", "cov", "p", "p_interval", "ci_bound", "error"),

@@ -27,11 +27,11 @@ from pymc_gpep.fits.probability_intervals import (
 from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.progress import RowProgress
+from pymc_gpep.reading import GPClassifier
+from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
-from pymc_gpep.structure.new_data import repeated
+from pymc_gpep.sums.levels import repeated
 from pymc_gpep.user_warnings import warn
 
 _NOTHING = 1e-3  # of a correlation, below which a posterior is the prior to three digits

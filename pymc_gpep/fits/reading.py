@@ -15,6 +15,7 @@ from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.saving import FORMAT, named_classes
+from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
@@ -25,18 +26,17 @@ from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.hyper.weights import Estimate, Weighing
+from pymc_gpep.prior_moments.effects_beside import by_inducing
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.processes.cross_covariance import as_gps
+from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
+from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
+from pymc_gpep.reading.rewritten_models import with_bambi_intercept
 from pymc_gpep.rows.fingerprint import FormerRows
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace
 from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.streaming.rules.all_rules import rule_for
-from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
-from pymc_gpep.structure.bambi_intercept import with_bambi_intercept
-from pymc_gpep.structure.cross_covariance import as_gps
-from pymc_gpep.structure.effects_beside import by_inducing
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.interpreted import evaluate
-from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 
 _SAME = 1e-6  # relative difference of a density or a covariance that rounding on another machine may make
 _OTHER = "The model is not the one that was fitted"

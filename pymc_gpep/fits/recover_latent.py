@@ -15,12 +15,12 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits.labels import plain_dims
 from pymc_gpep.gaussians.normals import draw_normals
 from pymc_gpep.graph.marginal_model import MarginalModel
+from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.prior_moments.prior_functions import frozen_data, prior_roots, prior_type_of
 from pymc_gpep.progress import progress_bar
+from pymc_gpep.reading import GPClassifier
+from pymc_gpep.reading.hierarchy import unconstrain
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.interpreted import graph_function
-from pymc_gpep.structure.natural_scale import unconstrain
-from pymc_gpep.structure.prior_functions import frozen_data, prior_roots, prior_type_of
 
 
 @one_blas_thread()

@@ -26,14 +26,14 @@ from pymc_gpep.fits.exactness import checked
 from pymc_gpep.fits.fitted import Fitted, Gp
 from pymc_gpep.fits.labels import plain_dims
 from pymc_gpep.graph.memory import available_memory
+from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.block_log_posterior import BlockFunctions
 from pymc_gpep.hyper.log_posterior import Gps
+from pymc_gpep.prior_moments.prior_functions import as_it_was
+from pymc_gpep.processes.cross_covariance import as_gps
+from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.cross_covariance import as_gps
-from pymc_gpep.structure.interpreted import graph_function
-from pymc_gpep.structure.prior_functions import as_it_was
 from pymc_gpep.user_warnings import warn
 
 

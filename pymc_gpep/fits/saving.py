@@ -17,8 +17,8 @@ from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.evaluation import evaluation_table
 from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.reading import GPClassifier
 from pymc_gpep.rows.fingerprint import FormerRows
-from pymc_gpep.structure import GPClassifier
 
 FORMAT = 2
 """Of the files: a reader refuses those of another."""

@@ -14,9 +14,9 @@ from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.summary import checked_prob, summaries, summarised
+from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.user_warnings import warn
 
 FITTED = "as fitted"

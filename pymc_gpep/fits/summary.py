@@ -28,9 +28,9 @@ from pymc_gpep.fits.effects import names_of_effects
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.labels import axes_that_fit
 from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.latent.latent_prior import Joint
+from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.integrated_variables import Joint
 
 _MOST_SKEWED = 0.99  # of the size of skewness; skew normal distributions have less than 0.9953
 _HALVINGS = 60  # of the range in which a quantile is

@@ -15,7 +15,7 @@ from pytensor.graph.basic import Apply
 from pytensor.link.jax.dispatch.basic import jax_funcify
 
 from pymc_gpep.graph.evidence import Evidence
-from pymc_gpep.graph.repeated import Repeated
+from pymc_gpep.graphs.repeated import Repeated
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import (
     LogProbability,
     LogProbabilityHessian,

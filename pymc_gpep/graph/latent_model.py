@@ -23,18 +23,16 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.graph.memory import check_memory
+from pymc_gpep.graphs.interpreted import GraphFunction, check_installed, graph_function
+from pymc_gpep.latent.latent_prior import LatentPrior, SampledValues
+from pymc_gpep.latent.missing_responses import MissingResponses, missing_responses
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.log_density_slopes import LogDensity, log_density_with_slope
 from pymc_gpep.likelihoods.log_probabilities import log_probability
-from pymc_gpep.structure import StructureError
-from pymc_gpep.structure.backends import check_installed
-from pymc_gpep.structure.classifier import GPClassifier
-from pymc_gpep.structure.interpreted import GraphFunction, graph_function
-from pymc_gpep.structure.latent_prior import LatentPrior
-from pymc_gpep.structure.missing_responses import MissingResponses, missing_responses
-from pymc_gpep.structure.prior_functions import frozen_data, observed
-from pymc_gpep.structure.sampled_values import SampledValues
+from pymc_gpep.prior_moments.prior_functions import frozen_data, observed
+from pymc_gpep.reading import StructureError
+from pymc_gpep.reading.classifier import GPClassifier
 
 
 class AtPoint:

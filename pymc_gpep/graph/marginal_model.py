@@ -12,10 +12,9 @@ from pytensor.graph.traversal import ancestors
 from pymc_gpep.approximations import Approximator, approximator
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.graph.memory import check_memory
-from pymc_gpep.structure import GPClassifier, read_classifier
-from pymc_gpep.structure.by_groups import by_groups
-from pymc_gpep.structure.initial_point import initial_point
-from pymc_gpep.structure.prior_functions import check_moments, prior_moments, prior_type_of
+from pymc_gpep.graphs.interpreted import initial_point
+from pymc_gpep.prior_moments.prior_functions import by_groups, check_moments, prior_moments, prior_type_of
+from pymc_gpep.reading import GPClassifier, read_classifier
 
 
 def add_others(made: pm.Model, model: pm.Model, left_out: Container[Variable]) -> None:

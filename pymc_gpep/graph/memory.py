@@ -8,8 +8,8 @@ import numpy as np
 from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.structure.classifier import GPClassifier
-from pymc_gpep.structure.latent_prior import LatentPrior
+from pymc_gpep.latent.latent_prior import LatentPrior
+from pymc_gpep.reading.classifier import GPClassifier
 
 try:
     import resource

@@ -25,12 +25,12 @@ from pymc_gpep.hyper.log_posterior import Gps
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.prior_moments.model_rows import ModelRows, RowInputs
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.sparse_contract import LeftOut
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.model_rows import ModelRows, RowInputs
 
 _NO_START = np.empty(0)
 _STEP = 0.01  # of a hyperparameter, unconstrained, for differences of the bound

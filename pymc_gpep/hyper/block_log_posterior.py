@@ -22,13 +22,13 @@ from pymc_gpep.hyper.latent_functions import LatentFunctions, NewRows, Reach
 from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
 from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
+from pymc_gpep.prior_moments.prior_functions import prior_moments
+from pymc_gpep.processes.cross_covariance import inputs_by_name
+from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.sparse_contract import LeftOut
-from pymc_gpep.structure.cross_covariance import inputs_by_name
-from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
-from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
-from pymc_gpep.structure.prior_functions import prior_moments
 
 OVER_FITTED = (
     "Inducing inputs were fitted to the labels: the number comes out too high, and is not to be compared with that of "

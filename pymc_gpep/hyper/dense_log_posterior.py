@@ -22,6 +22,8 @@ from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.graphs.alike_graphs import arrays_as_shared
+from pymc_gpep.graphs.interpreted import GraphFunction, graph_function
 from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.grouped_functions import GroupedFunctions
@@ -30,18 +32,13 @@ from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
 from pymc_gpep.hyper.quasi_newton import Curvature
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.latent.latent_prior import Elsewhere
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import ParameterSlopes, ScalarDensity
-from pymc_gpep.solvers.problem import from_start_or_cold
-from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
-from pymc_gpep.structure.by_groups import by_groups
-from pymc_gpep.structure.interpreted import GraphFunction, graph_function
-from pymc_gpep.structure.latent_prior import Elsewhere
-from pymc_gpep.structure.precision_sum import suited
-from pymc_gpep.structure.prior_functions import (
+from pymc_gpep.prior_moments.precision_sum import suited
+from pymc_gpep.prior_moments.prior_functions import (
     Moments,
+    by_groups,
     check_densities,
     check_moments,
     observed,
@@ -49,6 +46,9 @@ from pymc_gpep.structure.prior_functions import (
     prior_moments,
     prior_roots,
 )
+from pymc_gpep.reading import GPClassifier
+from pymc_gpep.solvers.problem import from_start_or_cold
+from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
 
 _FEW, _ROUGHER = 200, 20.0  # rows below which a wider tolerance saves little; times the tolerance of a search
 _SOME = 2000  # rows whose prior says what hyperparameters do to that of all

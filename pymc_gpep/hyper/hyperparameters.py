@@ -19,12 +19,11 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.initial_point import initial_point
-from pymc_gpep.structure.integrated_variables import IntegratedVariables
-from pymc_gpep.structure.interpreted import graph_function
-from pymc_gpep.structure.natural_scale import draw_hyperparameters
-from pymc_gpep.structure.prior_functions import frozen_data
+from pymc_gpep.graphs.interpreted import graph_function, initial_point
+from pymc_gpep.latent.latent_prior import IntegratedVariables
+from pymc_gpep.prior_moments.prior_functions import frozen_data
+from pymc_gpep.reading import GPClassifier
+from pymc_gpep.reading.hierarchy import draw_hyperparameters
 
 
 def log_prior(classifier: GPClassifier) -> TensorVariable:

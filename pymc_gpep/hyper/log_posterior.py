@@ -19,8 +19,8 @@ from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.hyper.quasi_newton import Curvature
 from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.reading import GPClassifier
 from pymc_gpep.rows.rows import Rows
-from pymc_gpep.structure import GPClassifier
 
 type Gps = tuple[pm.gp.Latent, ...] | None
 """What made the latent values; None where the graph of the model says what their prior is."""

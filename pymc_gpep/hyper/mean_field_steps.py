@@ -34,9 +34,8 @@ from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.mean_field_weights import WEIGHTS, LatentValues, Weights
 from pymc_gpep.hyper.weights import importance_estimate
-from pymc_gpep.structure.hierarchy import Hierarchy
-from pymc_gpep.structure.natural_scale import unconstrain
-from pymc_gpep.structure.prior_functions import Moments
+from pymc_gpep.prior_moments.prior_functions import Moments
+from pymc_gpep.reading.hierarchy import Hierarchy, unconstrain
 
 _STEP = 1e-4  # of the differences that second derivatives are taken from
 _POLISH = 6  # Newton steps; the error of each is a part in 10⁷ of that before it

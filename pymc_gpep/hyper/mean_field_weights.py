@@ -29,7 +29,7 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.structure.prior_functions import Moments
+from pymc_gpep.prior_moments.prior_functions import Moments
 
 
 class LatentValues(NamedTuple):

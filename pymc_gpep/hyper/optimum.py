@@ -24,7 +24,7 @@ from pymc_gpep.kernels.status import (
     OUT_OF_DIGITS,
     OUT_OF_ITERATIONS,
 )
-from pymc_gpep.structure.improper import why_improper
+from pymc_gpep.reading.improper import why_improper
 
 AGREE = 0.1
 """Largest difference of the log posterior at which two ends are one."""

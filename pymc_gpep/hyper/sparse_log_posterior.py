@@ -13,6 +13,7 @@ from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.approximations.sparse import Number, SparseApproximation, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
+from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper.block_log_posterior import FEW, OVER_FITTED, BlockLogPosterior
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -20,6 +21,7 @@ from pymc_gpep.hyper.log_posterior import Gps
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
@@ -27,8 +29,6 @@ from pymc_gpep.solvers.inducing import Block, InducingWhitening
 from pymc_gpep.solvers.problem import from_start_or_cold
 from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
-from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
-from pymc_gpep.structure.interpreted import evaluate
 
 
 class SparseLogPosterior(BlockLogPosterior):

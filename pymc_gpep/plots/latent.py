@@ -26,7 +26,7 @@ from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
 from pymc_gpep.plots.frames import diagonal, same_frame
 from pymc_gpep.plots.points import point_labels, point_position
 from pymc_gpep.plots.style import LINE_STYLES, colours, label_of
-from pymc_gpep.structure import GPClassifier
+from pymc_gpep.reading import GPClassifier
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,7 +4,7 @@ from typing import Any
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.plots.style import label_of
-from pymc_gpep.structure import GPClassifier
+from pymc_gpep.reading import GPClassifier
 
 
 def point_position(classifier: GPClassifier, point: Any) -> int:

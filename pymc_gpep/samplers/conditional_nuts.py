@@ -25,7 +25,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graph.latent_model import LatentModel
-from pymc_gpep.structure.initial_point import initial_point
+from pymc_gpep.graphs.interpreted import initial_point
 
 _GIVEN = "<held fixed>"  # no name of a variable that a user would choose
 

@@ -29,12 +29,12 @@ from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.gaussians.whitening import PriorWhitening, Sampled, Whitening
 from pymc_gpep.graph.memory import check_memory
+from pymc_gpep.graphs.interpreted import initial_point
+from pymc_gpep.latent.latent_prior import LatentPrior
+from pymc_gpep.processes.processes import processes_or
+from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
 from pymc_gpep.samplers.guiding_sites import SiteModel, fit_sites
 from pymc_gpep.samplers.step import LatentStep, sampled_model
-from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
-from pymc_gpep.structure.initial_point import initial_point
-from pymc_gpep.structure.latent_prior import LatentPrior
-from pymc_gpep.structure.processes import processes_or
 
 _TARGET = 0.3  # acceptance; 0.44 is best in one dimension and 0.23 in many
 _GAIN = 3.0  # a draw is forgotten as the cube of how far back it is

@@ -20,7 +20,7 @@ from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import maximise
-from pymc_gpep.structure import GPClassifier
+from pymc_gpep.reading import GPClassifier
 
 _WIDEST = 2.0  # largest standard deviation of an unconstrained hyperparameter that is believed
 _DIFFERENCE = 0.05  # for the curvature of the log posterior

@@ -13,13 +13,13 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graph.marginal_model import add_others
+from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
+from pymc_gpep.latent.gp_latent import LatentGP
+from pymc_gpep.processes.cross_covariance import as_gps, functions_of
+from pymc_gpep.processes.process_functions import ProcessFunctions
+from pymc_gpep.reading import GPClassifier, read_classifier
 from pymc_gpep.rows.in_memory import InMemory
-from pymc_gpep.structure import GPClassifier, read_classifier
-from pymc_gpep.structure.cross_covariance import as_gps, functions_of
-from pymc_gpep.structure.interpreted import evaluate
-from pymc_gpep.structure.latent import LatentGP
-from pymc_gpep.structure.process_functions import ProcessFunctions
 
 _DIM = "inducing"
 

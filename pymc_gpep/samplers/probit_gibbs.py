@@ -20,6 +20,7 @@ from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import Utilities
+from pymc_gpep.reading import read_classifier
 from pymc_gpep.samplers.conditional_nuts import (
     centred,
     collapsed,
@@ -28,7 +29,6 @@ from pymc_gpep.samplers.conditional_nuts import (
     whitened,
 )
 from pymc_gpep.samplers.step import LatentStep, sampled_model
-from pymc_gpep.structure import read_classifier
 
 _DENSITIES = {"centred": centred, "collapsed": collapsed, "whitened": whitened}
 _OF_THE_MODEL = {"model_logp", "energy"}  # statistics that would be taken for those of the joint density

@@ -32,12 +32,12 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.gaussians.whitening import Sampled, Whitening
 from pymc_gpep.graph.marginal_model import MarginalModel
+from pymc_gpep.graphs.interpreted import initial_point
+from pymc_gpep.prior_moments.prior_functions import observed
+from pymc_gpep.reading import GPClassifier
 from pymc_gpep.samplers.elliptical_slice import EllipticalSlice
 from pymc_gpep.samplers.guided import GuidedStepState
 from pymc_gpep.samplers.guiding_sites import SiteModel, solution_sites
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.initial_point import initial_point
-from pymc_gpep.structure.prior_functions import observed
 
 
 class EvidenceEstimate(NamedTuple):

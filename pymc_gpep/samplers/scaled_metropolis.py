@@ -11,9 +11,9 @@ from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import check_whole
+from pymc_gpep.reading import read_classifier
 from pymc_gpep.samplers.guided import guided
 from pymc_gpep.samplers.step import LatentStep, sampled_model
-from pymc_gpep.structure import read_classifier
 
 _FORGETTING = 0.6  # exponent of the gain of adaptation: the k-th draw of tuning moves log ε by at most k^-0.6
 

@@ -19,10 +19,10 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.graph.latent_model import LatentModel
+from pymc_gpep.graphs.errors import StructureError
+from pymc_gpep.latent.latent_prior import LatentPrior
+from pymc_gpep.latent.lowered_dims import lower_dims
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.structure.errors import StructureError
-from pymc_gpep.structure.latent_prior import LatentPrior
-from pymc_gpep.structure.lowered_dims import lower_dims
 
 
 def sampled_model(model: pm.Model | None) -> pm.Model:

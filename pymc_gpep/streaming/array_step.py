@@ -21,6 +21,7 @@ from scipy.linalg import LinAlgError
 
 from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
 from pymc_gpep.array_types import Array
+from pymc_gpep.graphs.interpreted import INTERPRETED, without_c_compiler
 from pymc_gpep.solvers.batch_sites import ArrayMarginals, ArrayMemory, PointKernel, at_sites, summed_by_function
 from pymc_gpep.solvers.step_algebra import StepPosterior, StepWhitening, adam_step, average_sites, log_normalisers
 from pymc_gpep.solvers.step_blocks import Group, StepBlocks, grouped
@@ -29,7 +30,6 @@ from pymc_gpep.streaming.falling import FallingAdam
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken
 from pymc_gpep.streaming.uninterrupted import uninterrupted
-from pymc_gpep.structure.interpreted import INTERPRETED, without_c_compiler
 
 _DEFAULTS = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}  # of PyMC
 

@@ -23,6 +23,7 @@ from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import InducingWhitening, whitening
 from pymc_gpep.solvers.sparse_contract import LeftOut
@@ -32,7 +33,6 @@ from pymc_gpep.streaming.left_off import LeftOff
 from pymc_gpep.streaming.memories.memory import Memory
 from pymc_gpep.streaming.recovered_sites import Recovered, recovered, recovered_by_bound
 from pymc_gpep.streaming.rules.rule import Rule
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
 
 
 def average_loss(losses: Array) -> float:

@@ -13,12 +13,12 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.structure.classifier import GPClassifier
-from pymc_gpep.structure.cross_covariance import functions_of
-from pymc_gpep.structure.latent_prior import RowsBeside
-from pymc_gpep.structure.moment_functions import moment_graphs
-from pymc_gpep.structure.scales_outside import scales_outside
-from pymc_gpep.structure.stacked_graphs import stacked
+from pymc_gpep.graphs.alike_graphs import stacked
+from pymc_gpep.latent.latent_prior import RowsBeside
+from pymc_gpep.prior_moments.moment_functions import moment_graphs
+from pymc_gpep.processes.cross_covariance import functions_of
+from pymc_gpep.processes.stationary import scales_outside
+from pymc_gpep.reading.classifier import GPClassifier
 
 
 class PriorBlocks(NamedTuple):

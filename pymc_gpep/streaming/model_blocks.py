@@ -8,7 +8,11 @@ import pytensor
 import pytensor.tensor as pt
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.graphs.alike_graphs import stacked
+from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.processes.stationary import Stationary
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.step_blocks import (
     InducingMoments,
@@ -18,10 +22,6 @@ from pymc_gpep.solvers.step_blocks import (
     StepBlocks,
     grouped,
 )
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.interpreted import graph_function
-from pymc_gpep.structure.stacked_graphs import stacked
-from pymc_gpep.structure.stationary import Stationary
 
 _APART = 0.3  # between places of the hyperparameters at which a covariance is looked at
 

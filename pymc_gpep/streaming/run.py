@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.graphs.interpreted import INTERPRETED, runs_in_jax
 from pymc_gpep.streaming.array_step import array_step, beats_graph
 from pymc_gpep.streaming.batches import Batch, Batches
 from pymc_gpep.streaming.memories.memory import Schedule
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, make_step
-from pymc_gpep.structure.backends import runs_in_jax
-from pymc_gpep.structure.interpreted import INTERPRETED
 
 _ESCALATION, _ATTEMPTS = 100.0, 3
 _FAILURES = 20  # one after the other

@@ -18,14 +18,14 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.graphs.interpreted import refuse_draws
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.latent.latent_prior import RowsBeside
 from pymc_gpep.solvers.step_blocks import StepBlocks
 from pymc_gpep.streaming.features import batch_features, prior_blocks
 from pymc_gpep.streaming.memories.memory import BatchGraph, Effect, Memory
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.state import State
-from pymc_gpep.structure.interpreted import refuse_draws
-from pymc_gpep.structure.latent_prior import RowsBeside
 
 type Optimiser = Callable[[list[TensorVariable], list[SharedVariable]], dict[SharedVariable, TensorVariable]]
 

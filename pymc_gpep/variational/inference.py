@@ -20,6 +20,7 @@ from pymc_gpep.fits.callback import check_callbacks
 from pymc_gpep.fits.checkpoint import read_checkpoint
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.labels import check_dims
+from pymc_gpep.graphs.interpreted import compile_options
 from pymc_gpep.hyper import HyperPosterior, Maximum, hyper_method
 from pymc_gpep.hyper.adaptive import Adaptive
 from pymc_gpep.hyper.evaluation import Evaluation
@@ -27,13 +28,12 @@ from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.processes.cross_covariance import as_gps
+from pymc_gpep.reading import read_classifier
+from pymc_gpep.reading.rewritten_models import with_bambi_intercept
 from pymc_gpep.rows.open_rows import open_rows
 from pymc_gpep.streaming.batch_log_posterior import StepTrace
 from pymc_gpep.streaming.left_off import LeftOff
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.backends import compile_options
-from pymc_gpep.structure.bambi_intercept import with_bambi_intercept
-from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.joint_maximum import warn_of_joint_maximum

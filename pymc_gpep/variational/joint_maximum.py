@@ -23,13 +23,13 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
+from pymc_gpep.graphs.errors import describe, listing
+from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.alternatives import as_it_is
-from pymc_gpep.structure.errors import describe, listing
-from pymc_gpep.structure.interpreted import graph_function
-from pymc_gpep.structure.recipes import why_no_recipe
-from pymc_gpep.structure.recipes.recipe import shape_of
+from pymc_gpep.latent.gp_latent import as_it_is
+from pymc_gpep.reading import GPClassifier
+from pymc_gpep.recipes import why_no_recipe
+from pymc_gpep.recipes.recipe import shape_of
 from pymc_gpep.user_warnings import warn
 
 _FEW = 15  # Number of hyperparameters, up to which a central composite design is an advice.

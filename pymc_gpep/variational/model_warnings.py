@@ -9,13 +9,13 @@ from pymc.gp.util import JITTER_DEFAULT
 from pymc.pytensorf import get_symbolic_rv_shapes
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.latent.gp_latent import jitter_of
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.reading import GPClassifier
+from pymc_gpep.reading.improper import LOST, large_offset
 from pymc_gpep.solvers.inducing import Block
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.improper import LOST, large_offset
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.interpreted import evaluate
-from pymc_gpep.structure.latent import jitter_of
 from pymc_gpep.user_warnings import warn
 
 

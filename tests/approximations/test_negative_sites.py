@@ -13,11 +13,11 @@ from pymc_gpep.gaussians.posteriors import posterior_of, whitening_of
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import IndependentSites
+from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper.dense_functions import DenseFunctions
+from pymc_gpep.reading import read_classifier
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.row_form import RowForm
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.interpreted import evaluate
 
 X = np.array([-1.0, 0.0, 0.4, 1.0])
 K = 1.5 * np.exp(-0.5 * (X[:, None] - X) ** 2) + 0.1 * np.eye(4)

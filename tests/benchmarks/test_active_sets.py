@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.active_sets.toy import DATA_SETS, VARIANTS, Toy, covariance, draw_data, model_of
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.prior_functions import prior_moments
+from pymc_gpep.prior_moments.prior_functions import prior_moments
+from pymc_gpep.reading import read_classifier
 
 
 def run(accuracy: float) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from benchmarks.binary_paper.summary import SWEPT, below
 from benchmarks.binary_paper.sweep import gathered, grid, log_density, nested, sweep_split
 from benchmarks.paper.data import Split
 from pymc_gpep.comparison.held_out_scores import information
-from pymc_gpep.structure.interpreted import evaluate
+from pymc_gpep.graphs.interpreted import evaluate
 
 OF_PYMC = {
     "linear": lambda ls: pm.gp.cov.Linear(3, c=np.zeros(3)) * ls**-2,

@@ -11,7 +11,7 @@ from numpy.testing import assert_array_less
 
 from benchmarks.sums import MODELS, methods
 from benchmarks.sums_samplers import run
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 
 CHAINS = json.loads((Path(__file__).parent / "long_chains_of_sums.json").read_text())
 SAMPLED = ("binary", "crossed", "slopes", "walk", "ordered")

@@ -10,8 +10,8 @@ from scipy.special import logsumexp
 
 from pymc_gpep.approximations import EP
 from pymc_gpep.checks.doubts import other_mode
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.interpreted import evaluate
+from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.reading import read_classifier
 
 TWO_AND_TWO = np.array([1.0, 1.1, 3.0, 3.1])
 NU, SIGMA, LEVEL = 4.0, 0.2, 2.0

@@ -24,14 +24,14 @@ from pymc_gpep.cluster.sites import SitesOnCluster
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
+from pymc_gpep.prior_moments.effects_beside import by_inducing
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.processes.cross_covariance import as_gps
+from pymc_gpep.reading import read_classifier
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.open_rows import open_rows
 from pymc_gpep.solvers.problem import watching
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.cross_covariance import as_gps
-from pymc_gpep.structure.effects_beside import by_inducing
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from tests import models
 
 # What Dask and Tornado leave open when a worker goes away in the middle of something.

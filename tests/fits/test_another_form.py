@@ -11,8 +11,8 @@ from pymc_gpep.approximations import EP, KL, NaiveTAP, ScalarLaplace
 from pymc_gpep.gaussians import posteriors
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.processes import GPModel
+from pymc_gpep.processes.processes import GPModel
+from pymc_gpep.reading import read_classifier
 from tests import models
 from tests.reference.rank_one import RankOnePosterior, RankOnePrior
 

@@ -8,7 +8,7 @@ import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import GPModel, read_classifier
+from pymc_gpep.reading import GPModel, read_classifier
 from tests.sums import BINARY, KINDS, XY, made
 
 NEW = np.array([[0.3, -0.2], [1.1, 0.4], [-0.7, 2.0]])

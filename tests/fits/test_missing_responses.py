@@ -12,8 +12,8 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import StructureError, read_classifier
-from pymc_gpep.structure.interpreted import evaluate
+from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.reading import StructureError, read_classifier
 from tests.graphs import rewritten
 from tests.sums import BINARY, COUNTS, GROUP, HOURS, KINDS, XY, J, N, X
 

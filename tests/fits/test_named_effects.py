@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.fits.effects import names_of_effects
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 from tests.sums import BINARY, GROUP, PLACES, J, N, X, made
 
 

@@ -7,7 +7,7 @@ from numpy.testing import assert_array_equal
 
 import pymc_gpep as gpep
 from pymc_gpep.fits.labels import check_dims
-from pymc_gpep.structure import StructureError, read_classifier
+from pymc_gpep.reading import StructureError, read_classifier
 
 N = 8
 GROUP = np.arange(N) % 2

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.solvers.coefficients import Entries
-from pymc_gpep.structure.levels import levels_of, of_each_level, owners_of
+from pymc_gpep.sums.levels import levels_of, of_each_level, owners_of
 
 J, N, SD = 4, 12, 0.7
 GROUP = np.arange(N) % J

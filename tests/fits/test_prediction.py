@@ -7,7 +7,7 @@ import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep.fits.prediction
-from pymc_gpep.structure.cross_covariance import new_inputs
+from pymc_gpep.processes.cross_covariance import new_inputs
 from tests import models
 from tests.reference.dense_nested_ep import nested_ep as dense_nested_ep
 from tests.reference.dense_nested_ep import predict as dense_predict

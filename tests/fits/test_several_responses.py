@@ -10,7 +10,7 @@ import pymc_gpep as gpep
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.graph.latent_model import LatentModel
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.structure import StructureError, read_classifier
+from pymc_gpep.reading import StructureError, read_classifier
 from tests.models import interpreted_sampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")

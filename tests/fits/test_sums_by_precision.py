@@ -10,7 +10,8 @@ import pymc_gpep as gpep
 from pymc_gpep.approximations import EP, NaiveTAP
 from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.structure import precision_sum, read_classifier
+from pymc_gpep.prior_moments import precision_sum
+from pymc_gpep.reading import read_classifier
 
 N, J, T = 40, 6, 9
 RNG = np.random.default_rng(5)

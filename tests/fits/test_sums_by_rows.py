@@ -10,7 +10,8 @@ import pymc_gpep as gpep
 from pymc_gpep.approximations import EP, NestedEP
 from pymc_gpep.gaussians.row_posterior import RowPosterior
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.structure import latent_sum, read_classifier
+from pymc_gpep.reading import read_classifier
+from pymc_gpep.sums import latent_sum
 
 N, J = 45, 6
 RNG = np.random.default_rng(5)

@@ -7,7 +7,7 @@ import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.structure.errors import StructureError
+from pymc_gpep.graphs.errors import StructureError
 
 rng = np.random.default_rng(4)
 N = 40

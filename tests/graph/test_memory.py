@@ -10,7 +10,7 @@ import pytest
 import pymc_gpep as gpep
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.graph import memory
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 
 ROWS = 20_000
 

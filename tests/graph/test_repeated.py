@@ -6,8 +6,8 @@ import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.graph.repeated import repeat
-from pymc_gpep.structure.interpreted import INTERPRETED
+from pymc_gpep.graphs.interpreted import INTERPRETED
+from pymc_gpep.graphs.repeated import repeat
 
 
 @pytest.mark.parametrize("times", [1, 3])

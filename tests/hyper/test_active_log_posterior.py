@@ -8,8 +8,8 @@ from pymc_gpep.approximations import IVM
 from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.rounds import climb_in_rounds
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.reading import read_classifier
 from tests import models
 
 

@@ -7,7 +7,7 @@ import pytest
 from pymc_gpep.approximations import EP
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.ends import collapsed
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 
 J, M = 20, 4
 RNG = np.random.default_rng(2)

@@ -6,7 +6,7 @@ import pytest
 
 from pymc_gpep.approximations import EP, KL, ScalarLaplace
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 
 RNG = np.random.default_rng(3)
 N, GROUPS = 60, 6

@@ -14,7 +14,7 @@ from pymc_gpep.hyper import dense_log_posterior
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import maximise
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 from tests import models
 from tests.reference.data import squared_exponential
 from tests.reference.dense_nested_ep import nested_ep as dense_nested_ep

@@ -16,9 +16,9 @@ from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.several_starts import maximise_from
 from pymc_gpep.hyper.starts import starting_points
+from pymc_gpep.reading import read_classifier
 from pymc_gpep.solvers.problem import History
 from pymc_gpep.solvers.team import gather_for_solves, one_blas_thread
-from pymc_gpep.structure import read_classifier
 from tests import models
 
 

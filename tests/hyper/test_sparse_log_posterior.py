@@ -10,9 +10,9 @@ from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.kernels.status import NOT_POSITIVE_DEFINITE
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.cross_covariance import as_gps
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.processes.cross_covariance import as_gps
+from pymc_gpep.reading import read_classifier
 from tests import models
 
 

@@ -10,7 +10,7 @@ import pymc_gpep as gpep
 from pymc_gpep.approximations import NestedEP
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.starts import pairs_by_kind, starting_points, view
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 from tests import models
 
 

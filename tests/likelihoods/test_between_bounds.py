@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 
 RNG = np.random.default_rng(4)
 N = 12

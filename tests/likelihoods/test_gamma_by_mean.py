@@ -6,8 +6,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.interpreted import evaluate
+from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.reading import read_classifier
 
 N = 8
 X = np.linspace(-1.0, 1.0, N)[:, None]

@@ -19,7 +19,7 @@ from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
 from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 
 EPSILON, C, N = 0.1, 3, 5
 RNG = np.random.default_rng(1)

@@ -9,7 +9,7 @@ import pytest
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import approximator
-from pymc_gpep.structure import StructureError, read_classifier
+from pymc_gpep.reading import StructureError, read_classifier
 
 X = np.linspace(0.0, 3.0, 7)[:, None]
 Y = np.array([0, 1, 1, 0, 1, 0, 1])

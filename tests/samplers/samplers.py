@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pymc as pm
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 
 
 class Sampler(NamedTuple):

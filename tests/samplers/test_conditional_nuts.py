@@ -12,8 +12,8 @@ from scipy.stats import multivariate_normal
 import pymc_gpep as gpep
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.graph.latent_model import LatentModel
+from pymc_gpep.reading import read_classifier, read_processes
 from pymc_gpep.samplers.conditional_nuts import centred, collapsed, conditional_nuts, move_hyperparameters, whitened
-from pymc_gpep.structure import read_classifier, read_processes
 from tests import models
 
 DENSITIES = {"centred": centred, "collapsed": collapsed, "whitened": whitened}

@@ -8,8 +8,8 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
+from pymc_gpep.reading import read_classifier
 from pymc_gpep.samplers.guided import guided
-from pymc_gpep.structure import read_classifier
 from tests import models
 from tests.samplers import small
 from tests.samplers.exactness import PROBLEMS, build

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.graph.latent_model import LatentModel
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 from tests.sums import MODELS
 
 FEW = {"centred_slopes", "persons_and_items", "random_walk", "two_processes", "plain_classes"}

@@ -7,6 +7,11 @@ import pymc as pm
 import pytensor
 
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.prior_moments.effects_beside import by_inducing
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.processes.cross_covariance import as_gps
+from pymc_gpep.reading import read_classifier
+from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.streaming.batches import Batch, Batches
 from pymc_gpep.streaming.memories.memory import Memory
@@ -14,11 +19,6 @@ from pymc_gpep.streaming.model_blocks import model_blocks
 from pymc_gpep.streaming.rules.all_rules import rule_for
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, make_step, step_graph
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.cross_covariance import as_gps
-from pymc_gpep.structure.effects_beside import by_inducing
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from tests.graphs import HARDLY_REWRITTEN
 
 __all__ = ["Small", "small"]

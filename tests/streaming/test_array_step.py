@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.graphs.interpreted import INTERPRETED
 from pymc_gpep.solvers.step_algebra import average_sites
 from pymc_gpep.streaming.array_step import array_step
 from pymc_gpep.streaming.memories.stateless import Stateless
@@ -18,7 +19,6 @@ from pymc_gpep.streaming.memories.stochastic import Stochastic
 from pymc_gpep.streaming.memories.stored import StoredMemory
 from pymc_gpep.streaming.memories.variational import Variational
 from pymc_gpep.streaming.run import step_of
-from pymc_gpep.structure.interpreted import INTERPRETED
 from tests import models
 from tests.streaming.problems import small
 

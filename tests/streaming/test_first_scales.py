@@ -7,11 +7,11 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.reading import read_classifier
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.streaming.first_scales import first_scales
 from pymc_gpep.streaming.model_blocks import model_blocks
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(200, 3)) * [1.0, 10.0, 0.1]

@@ -8,13 +8,13 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import special
 
+from pymc_gpep.graphs.interpreted import INTERPRETED
 from pymc_gpep.likelihoods.normal_tails import log_ndtr
 from pymc_gpep.streaming.graph_functions import hazard
 from pymc_gpep.streaming.memories.stateless import Stateless
 from pymc_gpep.streaming.memories.stochastic import Stochastic
 from pymc_gpep.streaming.memories.stored import StoredMemory
 from pymc_gpep.streaming.memories.variational import Variational
-from pymc_gpep.structure.interpreted import INTERPRETED
 from tests import models
 from tests.streaming.problems import small
 

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from scipy import integrate, stats
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 from tests import graphs
 from tests.advice import Advice, checked, fitted, follow
 

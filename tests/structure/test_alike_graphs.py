@@ -16,10 +16,11 @@ from scipy.sparse import csr_matrix
 import pymc_gpep as gpep
 from pymc_gpep.approximations import approximator
 from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.graphs import alike_graphs
+from pymc_gpep.graphs.alike_graphs import arrays_as_shared
+from pymc_gpep.graphs.interpreted import evaluate, interpreted
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
-from pymc_gpep.structure import StructureError, alike_graphs
-from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
-from pymc_gpep.structure.interpreted import evaluate, interpreted
+from pymc_gpep.reading import StructureError
 from tests.graphs import rewritten
 
 

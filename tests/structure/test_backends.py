@@ -6,7 +6,7 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import backends
+from pymc_gpep.graphs import interpreted as backends
 from tests import models
 
 

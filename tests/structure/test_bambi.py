@@ -13,9 +13,9 @@ from numpy.testing import assert_allclose
 from pytensor.graph.replace import graph_replace
 from scipy.special import expit, log_softmax, ndtr
 
-from pymc_gpep.structure import StructureError, read_classifier
-from pymc_gpep.structure.interpreted import graph_function
-from pymc_gpep.structure.prior_functions import frozen_data
+from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.prior_moments.prior_functions import frozen_data
+from pymc_gpep.reading import StructureError, read_classifier
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its dependencies, at import

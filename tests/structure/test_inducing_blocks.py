@@ -8,11 +8,11 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.prior_moments.prior_functions import prior_moments
+from pymc_gpep.processes.cross_covariance import as_gps
+from pymc_gpep.reading import read_classifier
 from pymc_gpep.solvers.inducing import Block
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.cross_covariance import as_gps
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.prior_functions import prior_moments
 from tests import models
 
 

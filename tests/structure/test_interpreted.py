@@ -9,7 +9,7 @@ import pytest
 from pytensor.link.c.basic import CLinker
 
 import pymc_gpep as gpep
-from pymc_gpep.structure.interpreted import evaluate, graph_function, interpreted
+from pymc_gpep.graphs.interpreted import evaluate, graph_function, interpreted
 
 
 @pytest.mark.usefixtures("c_compiler")

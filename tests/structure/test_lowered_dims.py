@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 from pymc.dims.distributions import transforms
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.prior_functions import prior_moments
+from pymc_gpep.prior_moments.prior_functions import prior_moments
+from pymc_gpep.reading import read_classifier
 from tests import sums
 
 COORDS = {"group": range(sums.J), "row": range(sums.N), "term": ["level", "slope"], "kind": list("abc")}

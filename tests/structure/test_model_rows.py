@@ -8,10 +8,10 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.structure import StructureError, read_classifier
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.model_rows import ModelRows, RowInputs
-from pymc_gpep.structure.prior_functions import prior_moments
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.prior_moments.model_rows import ModelRows, RowInputs
+from pymc_gpep.prior_moments.prior_functions import prior_moments
+from pymc_gpep.reading import StructureError, read_classifier
 from tests import models
 
 X, Y = models.data()

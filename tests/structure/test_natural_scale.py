@@ -6,8 +6,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.natural_scale import unconstrain
+from pymc_gpep.reading import read_classifier
+from pymc_gpep.reading.hierarchy import unconstrain
 from tests import models
 
 

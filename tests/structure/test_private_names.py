@@ -7,7 +7,7 @@ import pytensor.tensor as pt
 import pytest
 from pymc.variational.opvi import Group
 
-from pymc_gpep.structure import private_names
+from pymc_gpep.graphs import private_names
 
 
 def test_models_keep_coordinates_and_lengths_in_dictionaries_that_can_be_shared():

@@ -7,10 +7,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import StructureError, read_classifier, read_processes
-from pymc_gpep.structure.cross_covariance import CrossCovariance
-from pymc_gpep.structure.interpreted import evaluate, graph_function
-from pymc_gpep.structure.process_functions import process_functions
+from pymc_gpep.graphs.interpreted import evaluate, graph_function
+from pymc_gpep.processes.cross_covariance import CrossCovariance
+from pymc_gpep.processes.process_functions import process_functions
+from pymc_gpep.reading import StructureError, read_classifier, read_processes
 from tests.graphs import rewritten
 
 cov = pm.gp.cov

@@ -12,10 +12,10 @@ from pymc.model.fgraph import clone_model
 from pymc.model.transform.optimization import freeze_dims_and_data
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import read_classifier, read_processes
-from pymc_gpep.structure.interpreted import evaluate
-from pymc_gpep.structure.prior_functions import prior_moments
-from pymc_gpep.structure.process_functions import process_functions
+from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.prior_moments.prior_functions import prior_moments
+from pymc_gpep.processes.process_functions import process_functions
+from pymc_gpep.reading import read_classifier, read_processes
 from tests import models
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected variables likely created by GP objects:UserWarning")

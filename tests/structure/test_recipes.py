@@ -32,8 +32,8 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from scipy.sparse import csc_matrix, csr_matrix
 
 import pymc_gpep as gpep
-from pymc_gpep.structure.interpreted import INTERPRETED
-from pymc_gpep.structure.recipes import recipe, why_no_recipe
+from pymc_gpep.graphs.interpreted import INTERPRETED
+from pymc_gpep.recipes import recipe, why_no_recipe
 from tests.graphs import HARDLY_REWRITTEN
 
 RNG = np.random.default_rng(41)

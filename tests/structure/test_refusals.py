@@ -14,7 +14,7 @@ from pytensor.graph.replace import graph_replace
 import pymc_gpep as gpep
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.graph.latent_model import LatentModel
-from pymc_gpep.structure import StructureError, read_classifier, read_processes
+from pymc_gpep.reading import StructureError, read_classifier, read_processes
 
 N, C = 6, 3
 X = np.linspace(0.0, 1.0, N)[:, None]

@@ -9,7 +9,7 @@ import pytest
 
 import pymc_gpep as gpep
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.structure import StructureError, read_classifier
+from pymc_gpep.reading import StructureError, read_classifier
 
 N = 6
 X = np.linspace(0.0, 1.0, N)[:, None]

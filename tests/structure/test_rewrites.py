@@ -14,9 +14,8 @@ from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
 
-from pymc_gpep.structure.interpreted import INTERPRETED
-from pymc_gpep.structure.scales_outside import scales_outside
-from pymc_gpep.structure.ufunc_nodes import Ufunc
+from pymc_gpep.graphs.interpreted import INTERPRETED, Ufunc
+from pymc_gpep.processes.stationary import scales_outside
 
 PLAIN = Mode("py", None)
 Z, X = (pt.tensor(name, dtype="float64", shape=(rows, 3)) for name, rows in (("z", 4), ("x", 5)))

@@ -8,10 +8,9 @@ import pytest
 import scipy.sparse as sp
 
 from pymc_gpep.approximations import EP, KL, ScalarLaplace
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.by_groups import by_groups
-from pymc_gpep.structure.initial_point import initial_point
-from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.graphs.interpreted import graph_function, initial_point
+from pymc_gpep.prior_moments.prior_functions import by_groups
+from pymc_gpep.reading import read_classifier
 
 N = 12
 GROUP = np.repeat([0, 1, 2], 4)

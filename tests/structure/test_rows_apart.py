@@ -7,9 +7,9 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pymc_gpep.structure import rows_apart
-from pymc_gpep.structure.interpreted import interpreted
-from pymc_gpep.structure.rows_apart import check_rows_apart
+from pymc_gpep.graphs import rows_apart
+from pymc_gpep.graphs.interpreted import interpreted
+from pymc_gpep.graphs.rows_apart import check_rows_apart
 
 N = 20
 RNG = np.random.default_rng(3)

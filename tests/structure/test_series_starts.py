@@ -6,10 +6,10 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.interpreted import evaluate
-from pymc_gpep.structure.recipes.recipe import shape_of
-from pymc_gpep.structure.series_starts import with_starts
+from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.reading import read_classifier
+from pymc_gpep.reading.rewritten_models import with_starts
+from pymc_gpep.recipes.recipe import shape_of
 
 T, NOISE, STEP = 5, 0.4, 0.7
 Y = np.array([0.3, -0.2, 0.9, 1.4, 0.8])

@@ -11,7 +11,8 @@ from numpy.testing import assert_allclose
 import pymc_gpep as gpep
 from pymc_gpep.approximations import EP
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.structure import precision_sum, read_classifier
+from pymc_gpep.prior_moments import precision_sum
+from pymc_gpep.reading import read_classifier
 
 N = 12
 STEPS = sp.csc_matrix(sp.diags([2.0, -1.0, -1.0], [0, 1, -1], shape=(N, N)))

@@ -6,8 +6,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import precision_sum
-from pymc_gpep.structure.sparse_slopes import entries_of, rows_of
+from pymc_gpep.prior_moments import precision_sum
+from pymc_gpep.sums.sparse_slopes import entries_of, rows_of
 
 Q, N = 60, 300
 

@@ -10,9 +10,9 @@ from pymc.distributions.transforms import ordered
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorConstant
 
+from pymc_gpep.graphs.alike_graphs import arrays_as_shared
 from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbit
-from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
-from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
+from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
 
 N, C = 7, 3
 JITTER = 1e-6

@@ -14,8 +14,8 @@ import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.structure import StructureError, read_classifier
-from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.reading import StructureError, read_classifier
 from tests import sums
 from tests.graphs import rewritten
 from tests.sums import BINARY, COUNTS, GROUP, KINDS, MODELS, XY, J, N, X, made

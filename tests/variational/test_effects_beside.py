@@ -15,11 +15,11 @@ from pymc_gpep.approximations.sparse import InducedArrays
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
+from pymc_gpep.prior_moments.effects_beside import by_inducing
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.reading import StructureError, read_classifier
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.in_memory import InMemory
-from pymc_gpep.structure import StructureError, read_classifier
-from pymc_gpep.structure.effects_beside import by_inducing
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
 
 N, J = 40, 5
 RNG = np.random.default_rng(4)

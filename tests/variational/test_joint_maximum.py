@@ -11,7 +11,7 @@ from pymc.distributions.transforms import ordered
 from scipy import stats
 
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.reading import read_classifier
 from pymc_gpep.variational.joint_maximum import poor_maxima
 
 G, N = 5, 20

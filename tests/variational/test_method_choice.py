@@ -10,8 +10,8 @@ import pytest
 import pymc_gpep as gpep
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.ordered.likelihood import OrderedLogitLikelihood
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.effects_beside import by_inducing
+from pymc_gpep.prior_moments.effects_beside import by_inducing
+from pymc_gpep.reading import read_classifier
 from pymc_gpep.variational import method_choice
 from pymc_gpep.variational.method_choice import MethodChoice, choose_method
 from tests import models

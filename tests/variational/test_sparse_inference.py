@@ -14,9 +14,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 import pymc_gpep as gpep
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.cross_covariance import as_gps
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.processes.cross_covariance import as_gps
+from pymc_gpep.reading import read_classifier
 from pymc_gpep.variational.model_warnings import off_symmetry, warn_of_free_magnitude
 from tests import models
 

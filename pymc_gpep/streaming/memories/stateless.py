@@ -7,7 +7,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations.limits import at_least
-from pymc_gpep.graph.repeated import repeat
+from pymc_gpep.graphs.repeated import repeat
 from pymc_gpep.solvers.batch_sites import StatelessSites
 from pymc_gpep.streaming.gaussian import Gaussian
 from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites

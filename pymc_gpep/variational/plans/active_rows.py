@@ -15,9 +15,9 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.rounds import climb_in_rounds
 from pymc_gpep.hyper.several_starts import Follow
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.cross_covariance import functions_of
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.processes.cross_covariance import functions_of
+from pymc_gpep.reading import GPClassifier
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb

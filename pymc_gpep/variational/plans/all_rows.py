@@ -7,12 +7,11 @@ from pymc_gpep.approximations import approximator
 from pymc_gpep.checks.doubts import nothing_learned, other_mode
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graph.memory import check_memory
+from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.structure import GPClassifier, StructureError
-from pymc_gpep.structure.by_groups import by_groups
-from pymc_gpep.structure.interpreted import evaluate
-from pymc_gpep.structure.precision_sum import suited
-from pymc_gpep.structure.prior_functions import prior_type_of
+from pymc_gpep.prior_moments.precision_sum import suited
+from pymc_gpep.prior_moments.prior_functions import by_groups, prior_type_of
+from pymc_gpep.reading import GPClassifier, StructureError
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb

@@ -14,6 +14,7 @@ from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.argument_types import check_name, check_number, check_switches, check_whole, did_you_mean, plain
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
+from pymc_gpep.graphs.interpreted import INTERPRETED, runs_in_jax
 from pymc_gpep.hyper.ends import ran_away
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.log_posterior import LogPosterior
@@ -21,6 +22,11 @@ from pymc_gpep.hyper.optimum import why_stopped
 from pymc_gpep.hyper.row_labels import checked_chunks
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.prior_moments.effects_beside import by_inducing
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.processes.cross_covariance import functions_of
+from pymc_gpep.reading import GPClassifier
+from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.fingerprint import fingerprint
@@ -40,13 +46,6 @@ from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.run import Run, lost_steps, step_of
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.backends import runs_in_jax
-from pymc_gpep.structure.cross_covariance import functions_of
-from pymc_gpep.structure.effects_beside import by_inducing
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.interpreted import INTERPRETED
-from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import (
     off_symmetry,

@@ -15,11 +15,11 @@ from pymc_gpep.hyper.inner_updates import Direction, OptimiserSteps, SignedSteps
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.several_starts import Follow
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
+from pymc_gpep.prior_moments.effects_beside import by_inducing
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.processes.cross_covariance import functions_of
+from pymc_gpep.reading import GPClassifier
 from pymc_gpep.streaming.methods import STREAMING_METHODS
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.cross_covariance import functions_of
-from pymc_gpep.structure.effects_beside import by_inducing
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_free_magnitude, warn_of_jitter, warn_of_single_class
 from pymc_gpep.variational.plans.batches import ByBatches

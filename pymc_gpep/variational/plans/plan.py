@@ -10,9 +10,9 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
 from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.reading import GPClassifier
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.streaming.left_off import LeftOff
-from pymc_gpep.structure import GPClassifier
 from pymc_gpep.variational.fit_run import FitRun
 
 type Optimiser = Callable[..., Any] | float

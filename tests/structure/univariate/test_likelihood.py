@@ -13,6 +13,7 @@ import pymc_gpep as gpep
 from pymc_gpep.approximations.ep import EP
 from pymc_gpep.approximations.kl import KL
 from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
+from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.kernels.status import MESSAGES, NOT_CONCAVE
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.local_computations import (
@@ -22,9 +23,8 @@ from pymc_gpep.likelihoods.local_computations import (
     PlainDensity,
     ScalarDensity,
 )
-from pymc_gpep.structure import StructureError, read_classifier
-from pymc_gpep.structure.interpreted import evaluate
-from pymc_gpep.structure.univariate.likelihood import ANY_UNIVARIATE
+from pymc_gpep.reading import StructureError, read_classifier
+from pymc_gpep.univariate.likelihood import ANY_UNIVARIATE
 from tests.graphs import rewritten
 from tests.likelihoods.with_parameters import EVERY, NUMBERS, model_of
 

@@ -9,9 +9,9 @@ from scipy import stats
 from scipy.special import expit
 
 from pymc_gpep.fits.mixture import Prediction, average_predictions, warn_of_moments
-from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.interpreted import evaluate
-from pymc_gpep.structure.univariate.outcomes import count_moments
+from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.reading import read_classifier
+from pymc_gpep.univariate.outcomes import count_moments
 
 MEAN, SD = np.array([-1.0, 0.3, 1.2]), np.array([0.0, 1.5, 3.0])
 RATE = lambda f: np.exp(np.minimum(f, 300.0))  # noqa: E731

@@ -1,0 +1,1 @@
+"""Tools for PyTensor graphs, without any model."""

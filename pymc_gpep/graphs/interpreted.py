@@ -1,0 +1,538 @@
+"""PyTensor graphs evaluated in plain Python, one operation after the other, or compiled by a backend.
+
+A graph of a model has hundreds of operations on a few numbers, where PyTensor's own care takes ten times as long as
+NumPy. Shapes that are known need not be compared here. No operation writes into an array that is there.
+
+Each operation is a pass over an array, or several; products of matrices are not passed over twice for one sum.
+
+Machine code for a graph takes ten seconds or more to make, once for each model and shape. For a step of a fit batch by
+batch it takes minutes. A fit evaluates a few arrays of n × n numbers some dozens of times, or products of large
+matrices thousands of times. Machine code would save some milliseconds a time there. Functions that a sampler of PyMC
+calls thousands of times are compiled, as PyMC does it.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial, reduce
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+from pymc.initial_point import convert_str_to_rv_dict, make_initial_point_expression, make_initial_point_fn
+from pymc.pytensorf import reseed_rngs, resolve_backend_compile_kwargs
+from pytensor.compile.mode import Mode, get_mode, predefined_modes
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import GraphRewriter, dfs_rewriter, node_rewriter
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.graph.traversal import ancestors
+from pytensor.link.jax import JAXLinker
+from pytensor.link.vm import VMLinker
+from pytensor.scalar.basic import AND, GE, LE, Add, Cast, Clip, Mul, Sub
+from pytensor.scalar.math import Log1mexp, PolyGamma, Softplus, TriGamma
+from pytensor.tensor.blas import BatchedDot
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.math import Dot
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.utils import import_func_from_string
+from pytensor.tensor.variable import TensorVariable
+from scipy.special import polygamma
+
+from pymc_gpep.argument_types import did_you_mean
+from pymc_gpep.graphs.affine import is_elementwise
+from pymc_gpep.graphs.alike_graphs import rewritten_once
+from pymc_gpep.graphs.errors import StructureError
+from pymc_gpep.graphs.private_names import check_broadcast
+
+
+class Ufunc(Op):
+    """An elementwise operation that is one function of NumPy, or a sum or product of several operands.
+
+    Parameters
+    ----------
+    elemwise : Elemwise
+        With such a function, and not in place.
+    """
+
+    __props__ = ("elemwise",)
+
+    def __init__(self, elemwise: Elemwise) -> None:
+        self.elemwise = elemwise
+
+    def __str__(self) -> str:
+        return str(self.elemwise)
+
+    def make_node(self, *inputs: Variable) -> Apply:
+        """As of the elementwise operation."""
+        made = self.elemwise.make_node(*inputs)
+        return Apply(self, made.inputs, [made.outputs[0].type()])
+
+    def function(self, operands: int, dtype: str) -> Callable[..., Any]:
+        """Functions that compute arrays of a type from so many others."""
+        called = _called(self.elemwise, operands)
+        if isinstance(called, np.ufunc) and dtype in ("float64", "bool"):
+            return called
+        return lambda *values: np.asarray(called(*values), dtype)
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        """Once."""
+        with np.errstate(all="ignore"):
+            found = _called(self.elemwise, len(inputs))(*inputs)
+        output_storage[0][0] = np.asarray(found, node.outputs[0].dtype)
+
+    def make_py_thunk(
+        self, node: Apply, storage_map: Any, compute_map: Any, no_recycling: Any, debug: bool = False
+    ) -> Any:
+        """A function without arguments, as PyTensor's virtual machine calls it."""
+        function, dtype = _called(self.elemwise, len(node.inputs)), np.dtype(node.outputs[0].dtype)
+        cells, out = [storage_map[each] for each in node.inputs], storage_map[node.outputs[0]]
+        done = [False] if compute_map is None else compute_map[node.outputs[0]]
+        # PyTensor broadcasts no axis that has length 1 without saying so, and only an unknown length can be 1.
+        unknown = [cell for cell, each in zip(cells, node.inputs, strict=True) if None in each.type.shape]
+        unknown = unknown if len(cells) > 1 else []
+
+        def thunk() -> None:
+            values = [cell[0] for cell in cells]
+            for cell in unknown:
+                if 1 in cell[0].shape:
+                    check_broadcast(node, values)
+                    break
+            with np.errstate(all="ignore"):
+                out[0] = np.asarray(function(*values), dtype)
+            done[0] = True
+
+        thunk.inputs, thunk.outputs, thunk.lazy = cells, [out], False  # type: ignore[attr-defined]
+        return thunk
+
+
+@node_rewriter([Elemwise])
+def by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """An elementwise operation as a function of NumPy, where it is one and the types of numbers are those of NumPy."""
+    op = node.op
+    if op.inplace_pattern or len(node.outputs) != 1 or not _has_function(op, len(node.inputs)):
+        return None
+    # Where one operand has double precision NumPy takes all to it, as PyTensor does.
+    types = {each.dtype for each in node.inputs}
+    truths = types == {"bool"} and not isinstance(op.scalar_op, Add | Sub)
+    cast = isinstance(op.scalar_op, Cast)
+    if not (truths or cast or "float64" in types) or any(each.startswith("complex") for each in types):
+        return None
+    return [Ufunc(op)(*node.inputs)]
+
+
+def _has_function(op: Elemwise, operands: int) -> bool:
+    """Whether there is a function of NumPy's kind, which returns an array of its own."""
+    if isinstance(op.scalar_op, Cast) or type(op.scalar_op) in _SPECIAL:
+        return True
+    name, most, results = op.nfunc_spec or ("", 0, 0)
+    if results != 1 or not (operands == most or (isinstance(op.scalar_op, Add | Mul) and operands > most)):
+        return False
+    function = import_func_from_string(name)
+    return isinstance(function, np.ufunc) or function is np.where
+
+
+def _log_one_minus_exp(x: Any) -> Any:
+    return np.where(x < -math.log(2.0), np.log1p(-np.exp(x)), np.log(-np.expm1(x)))
+
+
+_SHIFT = 10
+_BERNOULLI = (1.0 / 6.0, -1.0 / 30.0, 1.0 / 42.0, -1.0 / 30.0, 5.0 / 66.0, -691.0 / 2730.0)
+
+
+def _trigamma(x: Any) -> Any:
+    """ψ′, for positive numbers by the recurrence and the asymptotic series at x + 10, error 1e-15 of itself."""
+    if not np.all(x > 0.0):
+        return polygamma(1, x)
+    ahead = sum((1.0 / np.square(x + k) for k in range(_SHIFT)), start=np.zeros(np.shape(x)))
+    z = 1.0 / (x + _SHIFT)
+    square = z * z
+    series = reduce(lambda total, b: total * square + b, reversed(_BERNOULLI), 0.0 * z)
+    return ahead + z + 0.5 * square + z * square * series
+
+
+_SPECIAL: dict[type, Callable[..., Any]] = {
+    Log1mexp: _log_one_minus_exp,
+    PolyGamma: polygamma,
+    Softplus: lambda x: np.logaddexp(0.0, x),
+    TriGamma: _trigamma,
+}
+"""Operations for which PyTensor would call Python for each number."""
+
+
+def _called(op: Elemwise, operands: int) -> Callable[..., Any]:
+    if isinstance(op.scalar_op, Cast):
+        return partial(np.asarray, dtype=op.scalar_op.o_type.dtype)
+    if (special := _SPECIAL.get(type(op.scalar_op))) is not None:
+        return special
+    function = import_func_from_string(op.nfunc_spec[0])
+    return function if operands == op.nfunc_spec[1] else lambda *values: reduce(function, values)
+
+
+_MOST_OPERANDS = 31  # of a function of NumPy, besides the result
+
+
+@node_rewriter([Elemwise])
+def _clip_by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """Clip by minimum and maximum: NumPy has a function for arrays for these, and a Python call a number for `Clip`.
+
+    An infinite bound, as distances have it, bounds nothing and takes no pass over the array.
+    """
+    if not isinstance(node.op.scalar_op, Clip):
+        return None
+    x, low, high = node.inputs
+    if not _is_constant(low, -np.inf):
+        x = pt.maximum(x, low)
+    if not _is_constant(high, np.inf):
+        x = pt.minimum(x, high)
+    return [x.astype(node.outputs[0].dtype)]
+
+
+@node_rewriter([Elemwise])
+def _in_bounds_without_infinity(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """Rewrite x ≥ a and x ≤ ∞, which the derivative of `Clip` asks, as x ≥ a. It is false where x is NaN as well."""
+    if not isinstance(node.op.scalar_op, AND):
+        return None
+    for this, other in (node.inputs, node.inputs[::-1]):
+        if _compares(this, LE, np.inf) and _compares(other, GE) and this.owner.inputs[0] is other.owner.inputs[0]:
+            return [other]
+    return None
+
+
+@node_rewriter([Elemwise])
+def _products_in_one(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """A C + B C as (A + B) C."""
+    if not isinstance(node.op.scalar_op, Add):
+        return None
+    products: dict[tuple[Any, Variable], list[Variable]] = defaultdict(list)
+    rest = []
+    for term in node.inputs:
+        own = term.owner
+        if own is not None and isinstance(own.op, Dot | BatchedDot) and len(fgraph.clients[term]) == 1:
+            products[own.op, own.inputs[1]].append(own.inputs[0])
+        else:
+            rest.append(term)
+    if all(len(left) == 1 for left in products.values()):
+        return None
+    return [pt.add(*(op(pt.add(*left), right) for (op, right), left in products.items()), *rest)]
+
+
+@node_rewriter([Elemwise])
+def _rows_in_one(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """a C + b C as (a + b) C, a and b numbers for whole rows of C."""
+    if not isinstance(node.op.scalar_op, Add) or node.outputs[0].type.ndim < 2:
+        return None
+    multiples: dict[tuple[Variable, ...], list[Variable]] = defaultdict(list)
+    rest = []
+    for term in node.inputs:
+        if is_elementwise(term, Mul) and len(fgraph.clients[term]) == 1:
+            operands = term.owner.inputs
+            narrow = [each for each in operands if each.type.broadcastable[-1]]
+            wide = tuple(each for each in operands if not each.type.broadcastable[-1])
+            if narrow and wide:
+                multiples[wide].append(_of_all(pt.mul, narrow))
+                continue
+        rest.append(term)
+    if all(len(factors) == 1 for factors in multiples.values()):
+        return None
+    return [pt.add(*(pt.mul(_of_all(pt.add, own), *wide) for wide, own in multiples.items()), *rest)]
+
+
+@node_rewriter([Elemwise])
+def _small_operands_first(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """Sums and products of several arrays: first of those that are alike in shape, and smaller than the result.
+
+    Never of more than NumPy's functions take.
+    """
+    if not isinstance(node.op.scalar_op, Add | Mul) or len(node.inputs) < 3:
+        return None
+    alike: dict[tuple[bool, ...], list[Variable]] = defaultdict(list)
+    for operand in node.inputs:
+        alike[operand.type.broadcastable].append(operand)
+    whole = alike.pop(node.outputs[0].type.broadcastable, [])
+    parts = [_of_all(node.op, own) for _, own in sorted(alike.items(), reverse=True)]
+    if len(parts) + len(whole) == len(node.inputs) <= _MOST_OPERANDS:
+        return None
+    return [_of_all(node.op, parts + whole)]
+
+
+def _of_all(op: Any, operands: Sequence[Variable]) -> Variable:
+    """A sum or product of operands, of so many at a time as NumPy's functions take."""
+    while len(operands) > 1:
+        operands = [
+            op(*few) if len(few) > 1 else few[0]
+            for few in (operands[i : i + _MOST_OPERANDS] for i in range(0, len(operands), _MOST_OPERANDS))
+        ]
+    return operands[0]
+
+
+def _is_constant(variable: Variable, value: float) -> bool:
+    return isinstance(variable, Constant) and bool(np.all(np.asarray(variable.data) == value))
+
+
+def _compares(variable: Variable, how: type, bound: float | None = None) -> bool:
+    """Whether a variable is a comparison of this kind, with a constant bound if one is given."""
+    return is_elementwise(variable, how) and (bound is None or _is_constant(variable.owner.inputs[1], bound))
+
+
+# One by one: two in one rewriter cannot be pickled.
+NUMPY_REWRITES: list[tuple[GraphRewriter, float]] = [
+    (dfs_rewriter(each), 49.0 + 0.1 * place)
+    for place, each in enumerate(
+        (
+            _clip_by_ufuncs,
+            _in_bounds_without_infinity,
+            _products_in_one,
+            _rows_in_one,
+            _small_operands_first,
+            by_ufuncs,
+        )
+    )
+]
+
+
+_OF_OTHER_CODE = "fusion", "BlasOpt", "inplace", "local_pow_to_nested_squaring"
+_MULTIPLIED_OUT = ("local_greedy_distributor",)
+_OF_ASSUMPTIONS = (
+    "dot_diag_to_elemwise",
+    "orthogonal_dot_transpose_to_eye",
+    "selection_dot_to_indexing",
+    "useless_symmetric_transpose",
+    "drain_specify_assumptions",
+)
+
+INTERPRETED = Mode(
+    VMLinker(use_cloop=False, c_thunks=False),
+    # All that makes graphs stable and small, so that values are those of compiled ones up to rounding. Fused operations
+    # would gain nothing here, and an operation in place is one that makes an array and copies it. Rewrites by
+    # assumptions take long, and models have few products of matrices that are known to be diagonal or orthogonal. The
+    # search for sums that are simpler when multiplied out takes half of the rewriting of derivatives, and finds few.
+    RewriteDatabaseQuery(
+        include=["fast_run", "py_only"], exclude=[*_OF_OTHER_CODE, *_OF_ASSUMPTIONS, *_MULTIPLIED_OUT]
+    ),
+).register(*NUMPY_REWRITES)
+
+
+# The C library returns the memory of freed arrays to the system, above a threshold that follows the largest of them.
+# The system then clears the pages again at each evaluation, for a tenth to a fifth of the time of a fit of some hundred
+# rows. So the largest array that counts, one of 32 MB, is made and freed. Nobody writes to it: it takes no memory.
+np.empty(2**25 - 2**13, dtype=np.uint8)
+
+
+def without_c_compiler() -> Any:
+    """Keep PyTensor from C while an interpreted graph is made.
+
+    PyTensor would link graphs within the graph, which distributions have, by C, and the compiler takes a second for
+    each operation.
+    """
+    return pytensor.config.change_flags(cxx="")
+
+
+def without_traces() -> Any:
+    """Make variables without a note of the code that made them, which takes as long as a third of all else.
+
+    Messages of PyTensor do not name a line then: this is for graphs that no user has written.
+    """
+    return pytensor.config.change_flags(traceback__limit=0)
+
+
+class GraphFunction:
+    """A function of a model's graph; a class, so that it can be pickled.
+
+    NumPy would warn of what overflows at hyperparameters far out; compiled code says nothing, and neither does this.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def copy(self) -> "GraphFunction":
+        """The same function for another thread: one keeps the values of an evaluation."""
+        return GraphFunction(self._function.copy())
+
+    def seed(self, seed: int) -> None:
+        """Seed the random variables that are drawn."""
+        reseed_rngs([v for v in self._function.get_shared() if isinstance(v.type, RandomType)], seed)
+
+    def __call__(self, *values: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return self._function(*values)
+
+
+def graph_function(
+    model: pm.Model,
+    inputs: Sequence[Variable],
+    outputs: Any,
+    *,
+    trust_input: bool = False,
+    draws: bool = False,
+    further: Callable[[], Sequence[Variable]] | None = None,
+    **kwargs: Any,
+) -> GraphFunction:
+    """Make a function of variables of a model's graph.
+
+    Parameters
+    ----------
+    model : pm.Model
+    inputs : sequence of Variable
+        Its arguments; some may be of no use.
+    outputs : sequence of Variable or Variable
+    trust_input : bool
+        Whether arguments have the right types, and need not be looked at.
+    draws : bool
+        Whether random variables that are not given may be drawn, at each call.
+    further : function, optional
+        Function that makes further outputs, such as derivatives, of `outputs`, which are a sequence then. It is not
+        called where a graph like that of `outputs` has been rewritten with its results.
+    **kwargs
+        For `pytensor.function`. Without a `mode` the graph is interpreted.
+
+    Raises
+    ------
+    StructureError
+        If a random variable would be drawn, and may not be.
+    """
+    settings = {"mode": INTERPRETED, "on_unused_input": "ignore"} | kwargs
+
+    def make() -> Any:
+        whole = outputs if further is None else [*outputs, *further()]
+        return model.compile_fn(whole, inputs=inputs, point_fn=False, **settings)
+
+    made_by = None if further is None else further.__qualname__
+    with without_c_compiler() if settings["mode"] is INTERPRETED else nullcontext():
+        if draws or settings["mode"] is not INTERPRETED or not set(kwargs) <= {"mode"}:
+            function = make()
+        else:
+            function = rewritten_once(make, inputs, outputs, INTERPRETED, model.check_bounds, made_by)
+    if not draws:
+        refuse_draws(function)
+    function.trust_input = trust_input
+    return GraphFunction(function)
+
+
+def interpreted(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
+    """Return the interpreted function of any graph, as PyTensor makes it; some inputs may be of no use."""
+    settings = {"mode": INTERPRETED, "on_unused_input": "ignore", "allow_input_downcast": True}
+    make = partial(pytensor.function, list(inputs), list(outputs), **settings)
+    with without_c_compiler():
+        return rewritten_once(make, inputs, outputs, INTERPRETED)
+
+
+def evaluate(outputs: Sequence[Variable], given: Mapping[Any, NDArray[Any]] | None = None) -> list[NDArray[Any]]:
+    """Compute variables from the values of others, which may stand anywhere in the graph.
+
+    A StructureError is raised if they depend on random variables that are not given.
+    """
+    if all(isinstance(each, Constant) for each in outputs):
+        return [np.asarray(each.data) for each in outputs]
+    given = given or {}
+    function = interpreted(list(given), outputs)
+    refuse_draws(function)
+    return [np.asarray(value) for value in GraphFunction(function)(*given.values())]
+
+
+def refuse_draws(function: Any) -> None:
+    """Raise a StructureError if a function of PyTensor draws random variables, so that no two calls agree."""
+    drawn = [
+        output
+        for node in function.maker.fgraph.toposort()
+        if any(isinstance(output.type, RandomType) for output in node.outputs)
+        for output in node.outputs
+        if not isinstance(output.type, RandomType)
+    ]
+    if drawn:
+        names = ", ".join(repr(each.name) for each in drawn if each.name) or "one without a name"
+        raise StructureError(
+            f"A random variable would be drawn anew at each evaluation: {names}. Inputs, labels and numbers in the "
+            "model must be data, constants or made of hyperparameters. Declare each distribution as a variable of the "
+            "model with a name, pm.Normal('name', ...), and inputs as pm.Data."
+        )
+
+
+def initial_point(
+    model: pm.Model,
+    overrides: Mapping[Any, Any] | None = None,
+    seed: int = 0,
+    rvs: Sequence[TensorVariable] | None = None,
+) -> PointType:
+    """Return the values of value variables where PyMC begins, by name.
+
+    Parameters
+    ----------
+    model : pm.Model
+    overrides : dict, optional
+        Initial values by name of the variable or of its value variable.
+    seed : int
+        Seed for variables that begin at a draw.
+    rvs : sequence of TensorVariable, optional
+        Free variables whose values are asked for, with all free variables that they depend on. Without it these are all
+        free variables of the model.
+
+    Returns
+    -------
+    dict
+    """
+    rvs = model.free_RVs if rvs is None else rvs
+    values: list[Variable] = make_initial_point_expression(
+        free_rvs=rvs,
+        rvs_to_transforms=model.rvs_to_transforms,
+        initval_strategies={**model.rvs_to_initial_values, **convert_str_to_rv_dict(model, overrides or {})},
+        return_transformed=True,
+    )
+    if any(isinstance(each.type, RandomType) for each in ancestors(values)):
+        with without_c_compiler():
+            point: PointType = make_initial_point_fn(model=model, overrides=overrides)(seed)
+        return point
+    names = [model.rvs_to_values[rv].name for rv in rvs]
+    return dict(zip(names, evaluate(values), strict=True))
+
+
+def compile_options(backend: str | None, compile_kwargs: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the keyword arguments of `pytensor.function` for a backend, those of `compile_kwargs` among them.
+
+    Raises
+    ------
+    ValueError
+        If there is no such backend, or if `compile_kwargs` have a `mode` besides.
+    ModuleNotFoundError
+        If the backend is JAX, and JAX is not installed.
+    """
+    known = ["c", *(name.lower() for name in predefined_modes)]
+    if backend is not None and str(backend).lower() not in known:
+        raise ValueError(
+            f'backend must be "numba", "jax", "c" or another mode of PyTensor, but is {backend!r}.'
+            f"{did_you_mean([backend], known)}"
+        )
+    options = resolve_backend_compile_kwargs(backend, compile_kwargs)
+    check_installed(options)
+    return options
+
+
+def check_installed(compile_kwargs: dict[str, Any]) -> None:
+    """Check that what a mode compiles with is there.
+
+    Parameters
+    ----------
+    compile_kwargs : dict
+        For `pytensor.function`.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If the mode is one of JAX, and JAX is not installed.
+    """
+    if runs_in_jax(compile_kwargs) and find_spec("jax") is None:
+        raise ModuleNotFoundError(
+            'The backend "jax" needs JAX, which is not installed: pip install jax. Or leave it out: then graphs are '
+            "interpreted."
+        )
+
+
+def runs_in_jax(compile_kwargs: Mapping[str, Any]) -> bool:
+    """Whether JAX runs what is compiled with these arguments of `pytensor.function`."""
+    return isinstance(get_mode(compile_kwargs.get("mode")).linker, JAXLinker)

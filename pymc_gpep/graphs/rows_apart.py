@@ -1,0 +1,289 @@
+"""Whether the value of a row depends on the data of that row alone: a proof by the graph, or comparisons of samples."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Second
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.graphs.affine import is_elementwise
+from pymc_gpep.graphs.errors import listing
+from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.graphs.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, MixedRowsError, Role, Walk, named
+
+# Number of rows that are compared alone and among others.
+_COMPARED = 6
+# Number of copies of a row, if the row alone cannot be computed.
+_COPIES = 5
+# Largest number of companion rows.
+_COMPANIONS = 200
+# Factors that make companion rows of extreme values.
+_EXTREMES = (3.0, 1e2, 1e4)
+# Largest relative difference between values that count as equal, in double and in single precision.
+_SAME, _SAME_SINGLE = 1e-8, 1e-4
+# Largest absolute difference between values that count as equal.
+_ROUNDING = 1e-13
+_SEED = 5
+
+_AS_THEY_ARE = (DimShuffle, Elemwise, Reshape, SpecifyShape)
+_OPERATIONS = {
+    "Sum": "a sum over rows",
+    "Prod": "a product over rows",
+    "Max": "a maximum over rows",
+    "Min": "a minimum over rows",
+    "Argmax": "the position of a maximum among rows",
+    "IncSubtensor": "values that are set at given positions",
+    "AdvancedIncSubtensor": "values that are summed or set at given positions",
+    "Subtensor": "values at given positions of rows",
+    "AdvancedSubtensor": "values at given positions of rows",
+    "CumOp": "a cumulative sum over rows",
+    "Join": "rows that are shifted",
+    "SortOp": "an order of rows",
+    "ArgSortOp": "an order of rows",
+    "Dot": "a matrix product over rows",
+}
+_OF_DATA = (
+    "Compute such numbers in NumPy before the model: a constant, such as {0}_train.mean() in place of {0}.mean(), or "
+    "a column of its own, such as pm.Data('{0}_lag', ...)."
+)
+_OF_PROCESSES = (
+    "Give the prior of {0!r} the inputs of all rows, the n fitted ones and the new ones, and select the values of rows "
+    "by an index: ({0} - {0}[:n].mean())[pm.Data('row', np.arange(n))]."
+)
+
+
+def check_rows_apart(
+    what: str,
+    output: TensorVariable,
+    axis: int | None,
+    rows: Mapping[TensorVariable, NDArray[Any]],
+    function: Callable[[Sequence[TensorVariable]], Callable[..., Any]],
+    *,
+    processes: Collection[str] = (),
+    stop: Sequence[Variable] = (),
+) -> None:
+    """Refuse values of rows that depend on the data of other rows.
+
+    Parameters
+    ----------
+    what : str
+        Name of the values in messages, in the plural.
+    output : TensorVariable
+        Values of rows.
+    axis : int or None
+        Its axis over rows; None if all rows have the same values.
+    rows : mapping
+        Data over rows in the graph, with their values at the fitted rows, (n, ...).
+    function : callable
+        Makes a function of the given variables of `rows` that returns values of the output.
+    processes : collection of str
+        Names of the variables of `rows` that are values of Gaussian processes.
+    stop : sequence of Variable
+        Random variables of the model.
+
+    Raises
+    ------
+    ValueError
+        If the graph computes a number of all rows together, or if samples show that other rows change a value.
+    """
+    behind = set(ancestors([output]))
+    own = {variable: values for variable, values in rows.items() if variable in behind}
+    why = _unproven(output, axis, own, stop) if own else None
+    if why is None:
+        return
+    found = why.source if isinstance(why, MixedRowsError) else None
+    if found is None and not _differs(function(list(own)), axis, list(own.values())):
+        return
+    of = [found] if found is not None else _by_values(output, own) or list(own)
+    raise dependent_rows(what, why, of, processes)
+
+
+def dependent_rows(
+    what: str, why: CannotSplitError, of: Sequence[Variable], processes: Collection[str] = ()
+) -> ValueError:
+    """Return the error for values of rows that depend on other rows of some variables.
+
+    Parameters
+    ----------
+    what : str
+        Name of the values, in the plural.
+    why : CannotSplitError
+        What is in the way of a proof.
+    of : sequence of Variable
+        The variables.
+    processes : collection of str
+        Names of those that are values of Gaussian processes.
+    """
+    name = next((str(v.name) for v in of if v.name in processes), str(of[0].name))
+    advice = _OF_PROCESSES if name in processes else _OF_DATA
+    return ValueError(
+        f"{what} at a row depend on other rows of {listing(of)}{_operation(why)}, so that they are not known at a new "
+        f"row alone. {advice.format(name)}"
+    )
+
+
+def at_point(
+    model: pm.Model,
+    point: PointType,
+    value_vars: Sequence[TensorVariable],
+    output: TensorVariable,
+    others: Mapping[TensorVariable, Any] | None = None,
+) -> Callable[[Sequence[TensorVariable]], Callable[..., Any]]:
+    """Return what makes a function of data over rows, given values of the value variables and of other data."""
+    given = [*value_vars, *(others or {})]
+    values = [*(point[str(v.name)] for v in value_vars), *(others or {}).values()]
+    return lambda rows: partial(graph_function(model, [*given, *rows], output), *values)
+
+
+class _RowData:
+    """Data over rows as points of a graph that is read and not made anew."""
+
+    def __init__(self, rows: Collection[Variable]) -> None:
+        self._rows = set(rows)
+
+    def __call__(self, data: Variable, role: Role) -> TensorVariable:
+        """Return data over rows; refuse an array of the fit with an entry for each row."""
+        if data not in self._rows:
+            raise CannotSplitError(f"depends on {named(data)} at each row")
+        assert isinstance(data, TensorVariable)
+        return data
+
+    def holds(self, variable: Variable) -> bool:
+        """Return whether a variable is data over rows."""
+        return variable in self._rows
+
+
+class _Proof(Walk):
+    """A walk that leaves open what is computed from the number of rows."""
+
+    def _unchanged(self, variable: TensorVariable) -> TensorVariable:
+        super()._unchanged(variable)
+        if any(self._points.holds(source) for source in ancestors([variable], blockers=self._stop)):
+            raise CannotSplitError("is computed from the number of rows")
+        return variable
+
+
+def _unproven(
+    output: TensorVariable, axis: int | None, rows: Collection[Variable], stop: Sequence[Variable]
+) -> CannotSplitError | None:
+    """Return why the graph does not prove that rows are apart; None if it does."""
+    count = pt.lscalar()
+    walk = _Proof(_RowData(rows), {ROWS: count, COLUMNS: count}, pt.zeros((1, 1)), stop)
+    one = output.type.broadcastable
+    try:
+        walk(output, [ROWS if place == axis and not one[place] else None for place in range(output.type.ndim)])
+    except CannotSplitError as why:
+        return why
+    except (TypeError, ValueError, IndexError, NotImplementedError, RecursionError):
+        return CannotSplitError("is not read")
+    return None
+
+
+def _by_values(output: TensorVariable, rows: Collection[TensorVariable]) -> list[TensorVariable]:
+    """Return data whose values count, and not their shapes alone."""
+    pending: list[Variable] = [output]
+    behind: set[Variable] = set()
+    while pending:
+        variable = pending.pop()
+        if variable in behind:
+            continue
+        behind.add(variable)
+        if variable.owner is not None and not isinstance(variable.owner.op, Shape | Shape_i):
+            pending += variable.owner.inputs[is_elementwise(variable, Second) :]
+    return [variable for variable in rows if variable in behind]
+
+
+def _operation(why: CannotSplitError) -> str:
+    """Return the operation that mixes rows, for a message; empty where it is not known."""
+    if not isinstance(why, MixedRowsError):
+        name = str(why).rpartition(" ")[2]
+        return f" ({_OPERATIONS[name]})" if name in _OPERATIONS else ""
+    pending = [why.number]
+    while pending:
+        variable = pending.pop(0)
+        if variable.owner is None or why.source not in ancestors([variable]):
+            continue
+        op = variable.owner.op
+        name = type(getattr(op, "core_op", op)).__name__
+        if not isinstance(op, _AS_THEY_ARE):
+            return f" ({_OPERATIONS.get(name, name)})"
+        pending += variable.owner.inputs
+    return ""
+
+
+def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDArray[Any]]) -> bool:
+    """Return whether companions change the values of some of the fitted rows."""
+    rng = np.random.default_rng(_SEED)
+    n = len(rows[0])
+    own = rng.permutation(n)[:_COMPARED]
+    same = _SAME_SINGLE if any(values.dtype in (np.float32, np.float16) for values in rows) else _SAME
+
+    def at(places: NDArray[np.int64], extremes: Sequence[Sequence[Any]] = ()) -> Array | None:
+        """Values (m, ...) at fitted rows and at rows of extreme values; None where they cannot be computed."""
+        arrays = [
+            np.concatenate([values[places], *(np.asarray(each[i], values.dtype)[None] for each in extremes)])
+            for i, values in enumerate(rows)
+        ]
+        try:
+            found = np.asarray(function(*arrays))
+        except (ValueError, AssertionError):
+            return None
+        m = len(arrays[0])
+        found = found[None] if axis is None or found.ndim <= axis else np.moveaxis(found, axis, 0)
+        return np.broadcast_to(found, (m, *found.shape[1:])) if len(found) in (1, m) else None
+
+    found = []
+    for place in own:
+        try:
+            alone = at(np.array([place]))
+            alone = at(np.repeat(place, _COPIES)) if alone is None else alone
+        except IndexError:
+            return True  # a row is taken by its position
+        if alone is None:
+            return False  # further data are missing, which the prediction finds out
+        found.append(alone[:1])
+    expected = np.concatenate(found)
+    size = np.abs(np.where(np.isfinite(expected), expected, 0.0)).max(axis=0)  # of each entry of a row
+
+    def changed(places: NDArray[np.int64], extremes: Sequence[Sequence[Any]] = ()) -> bool:
+        """Whether values at positions among the compared rows and other ones are not the expected."""
+        try:
+            found = at(places, extremes)
+        except IndexError:  # an extreme value is an index
+            return False
+        if found is None:
+            return False
+        where = {int(place): i for i, place in enumerate(own)}
+        pairs = [(i, where[int(place)]) for i, place in enumerate(places) if int(place) in where]
+        if extremes and not np.isfinite(found[len(places) :]).all():
+            return False  # zeros times infinities, as of a diagonal matrix, would reach other rows
+        here, there = (list(each) for each in zip(*pairs, strict=True))
+        return not np.allclose(found[here], expected[there], rtol=0.0, atol=same * size + _ROUNDING, equal_nan=True)
+
+    every = rng.permutation(n)[:_COMPANIONS]
+    companions = [own, own[::-1], rng.permutation(own), np.concatenate([every, own]), np.concatenate([own, every])]
+    companions += [np.repeat(own, rng.integers(1, 4, len(own))), np.repeat(own, 1 + np.arange(len(own)))[::-1]]
+    keys = [values.reshape(n, -1)[:, 0] for values in rows]
+    orders = [np.argsort(key[companions[3]], kind="stable") for key in keys]
+    companions += [companions[3][order] for order in orders] + [companions[3][order[::-1]] for order in orders]
+    far = [[_extreme(values, factor) for values in rows] for size_of in _EXTREMES for factor in (size_of, -size_of)]
+    return any(map(changed, companions)) or any(changed(own, [each]) for each in far) or changed(own, far)
+
+
+def _extreme(values: NDArray[Any], factor: float) -> NDArray[Any]:
+    """Return a row beyond all others; of integers, which may be an index, their largest or smallest values."""
+    highest, lowest = values.max(axis=0), values.min(axis=0)
+    if values.dtype.kind != "f":
+        return np.asarray(highest if factor > 0.0 else lowest)
+    return np.asarray(np.maximum(np.abs(highest), np.abs(lowest)) * factor + factor)

@@ -1,0 +1,527 @@
+"""The contracts of a prior of latent functions: the prior, its integrated variables, its sampled values."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike, NDArray
+from pymc.blocking import PointType
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.whitening import Sampled
+from pymc_gpep.latent.gp_latent import LatentGP
+from pymc_gpep.latent.missing_responses import unobserved_responses
+from pymc_gpep.recipes import Recipe, why_no_recipe
+from pymc_gpep.solvers.coefficients import Coefficients
+
+
+class PosteriorFunctions(Protocol):
+    """Latent functions at one point of the hyperparameters, as far as moments of variables need them."""
+
+    def whitened(self) -> tuple[Array, Array]:
+        """Return means and variances of the standard normals, (c, q)."""
+
+    def marginals(self) -> tuple[Array, Array]:
+        """Return means and variances (c, n) of the latent values."""
+
+    def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
+        """Return the covariance (c, ·, c, ·) of standard normals for functions that are `rotated`, else of values."""
+
+
+class Joint:
+    """A Gaussian of several variables: mean + Σ slopes · z, z with a covariance.
+
+    Parameters
+    ----------
+    means : dict of str to array
+        By name, in the shape of the variable.
+    slopes : mapping of str to array (q, ...)
+        By name.
+    cov : array (q, q), or what columns (q, s) can be multiplied by
+        Covariance of z.
+    noise : mapping of str to array, optional
+        Variances of what each entry has besides.
+    """
+
+    def __init__(
+        self,
+        means: dict[str, Array],
+        slopes: Mapping[str, Array],
+        cov: Any,
+        noise: Mapping[str, Array] | None = None,
+    ) -> None:
+        self.means, self._slopes, self._cov, self._noise = means, slopes, cov, noise
+
+    @property
+    def size(self) -> int:
+        """Number of entries of z, q."""
+        return len(self._cov)
+
+    def columns(self, name: str, some: slice = slice(None)) -> Array:
+        """Return the slopes of a variable, (q, size), or of some of its entries."""
+        return self._slopes[name].reshape(len(self._cov), -1)[:, some]
+
+    def combined(self, name: str, weights: Array) -> Array:
+        """Return the slopes (q,) of the sum of a variable times weights."""
+        return np.asarray(self.columns(name) @ weights.ravel())
+
+    def moved(self, columns: Array) -> Array:
+        """Return the covariance (q, s) of z with what has slopes (q, s)."""
+        return np.asarray(self._cov @ columns)
+
+    def covariance(self, columns: Array) -> Array:
+        """Return the covariance (s, s) of what has slopes (q, s)."""
+        return np.asarray(columns.T @ self.moved(columns))
+
+    def variances(self) -> dict[str, Array]:
+        """Return variances by name."""
+        found = {}
+        for name, slopes in self._slopes.items():
+            flat = self.columns(name)
+            variance = np.einsum("js,js->s", flat, self._cov @ flat)
+            found[name] = np.maximum(variance, 0.0).reshape(slopes.shape[1:])
+            if self._noise is not None:
+                found[name] += self._noise[name]
+        return found
+
+
+class IntegratedVariables(ABC):
+    """The free variables that were integrated, as functions of latent values f and of standard normals z."""
+
+    @abstractmethod
+    def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
+        """Return draws (s, ...) of value variables, and of what a prior holds, by name.
+
+        Parameters
+        ----------
+        point : dict
+            Values of the value variables of the hyperparameters.
+        f : array (s, c, n)
+            Latent values.
+        z : array (s, c, q)
+            The standard normals that they are made of.
+        """
+
+    @abstractmethod
+    def moments(self, point: PointType, functions: PosteriorFunctions) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return posterior means and variances by name of value variable."""
+
+    @abstractmethod
+    def covariance(
+        self, point: PointType, functions: PosteriorFunctions, places: Mapping[str, slice], size: int
+    ) -> Array:
+        """Return the covariance (size, size) of a flat vector in which each value variable has its place."""
+
+    @abstractmethod
+    def affine(self, names: Sequence[str]) -> Callable[[PointType, PosteriorFunctions], Joint]:
+        """Return the function that computes the joint posterior of some variables of the model.
+
+        Raises
+        ------
+        ValueError
+            If a variable is not affine in integrated variables, or not in the model.
+        """
+
+    @abstractmethod
+    def elsewhere(
+        self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
+    ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
+        """Return the function that computes the same at other inputs and data, and the axis over rows of each variable.
+
+        Entries have variances alone there, and no joint covariance.
+
+        Raises
+        ------
+        ValueError
+            As `affine`, or if a variable cannot be had there.
+        """
+
+    @abstractmethod
+    def latent_values(self, values: Mapping[str, Array]) -> Array:
+        """Return latent values (s, c, n) of draws (s, ...) of variables by name."""
+
+
+class SampledValues(ABC):
+    """The values that samplers move in place of integrated variables, at given hyperparameters.
+
+    They are an array x with a Gaussian prior: latent values where they have a density, and standard normals that make
+    them otherwise.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of x.
+    data : mapping
+        Data of the model → what takes their place in all expressions.
+    """
+
+    shape: tuple[int, int]
+    data: Mapping[Variable, Variable]
+
+    @property
+    @abstractmethod
+    def names(self) -> Mapping[TensorVariable, TensorVariable]:
+        """The variables that stand for an integrated one → the one that users know."""
+
+    @property
+    @abstractmethod
+    def moments(self) -> list[TensorVariable]:
+        """Expressions of the random variables of the model that make the prior."""
+
+    @abstractmethod
+    def prior(self, *moments: Array) -> Sampled:
+        """Return the prior, given values of `moments`."""
+
+    @abstractmethod
+    def parts(self) -> list[TensorVariable]:
+        """Return new symbols for x, as far as the likelihood is computed from it without factors of a covariance."""
+
+    @abstractmethod
+    def in_parts(self, outputs: Sequence[TensorVariable], parts: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Return expressions in terms of such symbols, in place of integrated variables.
+
+        Raises
+        ------
+        StructureError
+            If an expression depends on a variable in another way than by way of latent values.
+        """
+
+    @abstractmethod
+    def parts_of(self, x: Array, prior: Sampled) -> list[Array]:
+        """Return values of the parts."""
+
+    @abstractmethod
+    def slope_of(self, slopes: Sequence[Array], prior: Sampled) -> Array:
+        """Return the derivative with respect to x of what has these derivatives with respect to parts."""
+
+    @abstractmethod
+    def by_white(self, outputs: Sequence[TensorVariable], z: TensorVariable) -> list[TensorVariable]:
+        """Return expressions in terms of standard normals z, in the shape of x, and of hyperparameters."""
+
+    @abstractmethod
+    def from_point(self, point: PointType, prior: Sampled, rng: np.random.Generator) -> Array:
+        """Return the x that a point of the model stands for; what is needed besides the point to know it is drawn."""
+
+    @abstractmethod
+    def to_point(self, point: PointType, x: Array, prior: Sampled) -> PointType:
+        """Return values of the integrated variables by the names of their value variables.
+
+        Parameters
+        ----------
+        point : dict
+            Values of the value variables of the hyperparameters, at which the prior was computed.
+        x : array
+        prior : DensePrior or NormalsPrior
+        """
+
+
+class RowsOfNormals(NamedTuple):
+    """Latent functions at m rows, f = m + J z + e, with the standard normals z of a model."""
+
+    rows: Coefficients
+    """J, (cm, q)."""
+    beside: Array
+    """Variance (c, m) of e, which no row of the model knows."""
+    mean: Array
+    """m, (c, m)."""
+
+
+class RowsBeside(Protocol):
+    """Effects at rows of a table, whose first columns are the inputs of the processes."""
+
+    n_effects: int
+    """Number of standard normals, p."""
+
+    @property
+    def takes(self) -> list[str]:
+        """Names of data of the model that say what new rows are."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Name of each column of the table."""
+
+    def moments(self, x: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
+        """Return mean (1, B) and coefficients J (p, B) at rows of a table, in terms of the model's random variables."""
+
+    def table(self) -> Array:
+        """Return the table (n, columns) of the model's own rows."""
+
+    def new_rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike]) -> Array:
+        """Return the table (m, columns) of new rows, from inputs of the processes and data of the model by name."""
+
+    def check(self, x: Array, first: int = 0) -> None:
+        """Refuse rows of a table that the model does not know, counted from a `first` row."""
+
+    def check_names(self, given: Sequence[str]) -> None:
+        """Refuse names of the columns of a table of which one stands where the model has other data."""
+
+
+class Elsewhere(ABC):
+    """Prior moments of latent functions at new rows, as a function of the hyperparameters.
+
+    Attributes
+    ----------
+    takes : collection of str
+        Names of data of the model that say what new rows are.
+    """
+
+    takes: Collection[str] = ()
+
+    @abstractmethod
+    def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Any:
+        """Return new rows, which have a length and slices, from what a user gives: inputs, or data by name.
+
+        With `new_levels`, data may name levels of groups that the model does not have.
+
+        Raises
+        ------
+        ValueError
+            If what is given does not fit the model.
+        TypeError
+            If nothing is given.
+        """
+
+    def missing_rows(self) -> Any:
+        """Return the rows of the model whose responses are missing, as `rows` returns others.
+
+        Raises
+        ------
+        ValueError
+            If all rows have a response.
+        """
+        raise ValueError("All rows of the model have a response, so that there are no missing ones to predict.")
+
+    @abstractmethod
+    def __call__(self, point: PointType, x: Any) -> tuple[Array, Array, Array]:
+        """Return moments at m new rows, given values of the value variables.
+
+        Covariance with the rows of the model (1 or c, m, n), variance (1 or c, m) and mean (c, m).
+        """
+
+    @property
+    @abstractmethod
+    def inputs(self) -> Array:
+        """Inputs of the model, (n, d)."""
+
+    def by_normals(self, point: PointType, x: Any) -> RowsOfNormals:
+        """Return latent functions at m new rows by the standard normals of the model, given value variables.
+
+        Raises
+        ------
+        TypeError
+            If latent functions are not made of few standard normals.
+        """
+        raise TypeError(f"{type(self).__name__} knows no coefficients of standard normals.")
+
+
+class There(NamedTuple):
+    """New rows at given hyperparameters, as posteriors ask for them."""
+
+    elsewhere: Elsewhere
+    point: PointType
+    """Values of the value variables."""
+    x: Any
+    """The rows, as `Elsewhere.rows` returns them."""
+
+    def moments(self) -> tuple[Array, Array, Array]:
+        """Return prior moments, see `Elsewhere`."""
+        return self.elsewhere(self.point, self.x)
+
+    def by_normals(self) -> RowsOfNormals:
+        """Return coefficients of standard normals, see `Elsewhere`."""
+        return self.elsewhere.by_normals(self.point, self.x)
+
+
+class LatentPrior(ABC):
+    """The prior of c latent functions at n points, as a function of hyperparameters.
+
+    Expressions are in terms of the random variables of the model; `model.replace_rvs_by_values` makes them expressions
+    of its value variables. They follow the data of the model (`pm.set_data`); the counts, being numbers, do not.
+
+    Attributes
+    ----------
+    model : pm.Model
+    n_points : int
+        n.
+    n_functions : int
+        c.
+    latents : tuple of LatentGP
+        The Gaussian processes that the latent functions are. A StructureError says so where they are something else.
+    processes : tuple of LatentGP
+        The Gaussian processes among what is integrated.
+    recipes : mapping of TensorVariable to Recipe
+        Integrated variables outside of Gaussian processes, and what they are made of.
+    kept : mapping of TensorVariable to str
+        Gaussian variables that stay hyperparameters, and why.
+    """
+
+    model: pm.Model
+    n_points: int
+    n_functions: int
+    latents: tuple[LatentGP, ...]
+    processes: tuple[LatentGP, ...]
+    recipes: Mapping[TensorVariable, Recipe]
+    kept: Mapping[TensorVariable, str]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Itself: it never changes, and its expressions belong to the model."""
+        return self
+
+    @property
+    @abstractmethod
+    def integrated(self) -> tuple[TensorVariable, ...]:
+        """Free random variables that are integrated out."""
+
+    @property
+    @abstractmethod
+    def held(self) -> tuple[TensorVariable, ...]:
+        """Deterministics that hold values of Gaussian processes, which draws give so that no graph computes them."""
+
+    @cached_property
+    def hyperparameters(self) -> tuple[TensorVariable, ...]:
+        """All free random variables that the model had when it was read, and that are not integrated.
+
+        Responses that are missing do not count.
+        """
+        others = {*self.integrated, *unobserved_responses(self.model)}
+        return tuple(rv for rv in self.model.free_RVs if rv not in others)
+
+    @property
+    @abstractmethod
+    def predictor(self) -> tuple[TensorVariable, ...]:
+        """The argument of the likelihood, and means of integrated variables, as far as these are not such variables."""
+
+    @property
+    @abstractmethod
+    def sources(self) -> frozenset[Variable]:
+        """Integrated variables as the argument of the likelihood has them: latent values of processes, and others."""
+
+    @cached_property
+    def reasons(self) -> dict[str, str]:
+        """Sentences that say why variables stay hyperparameters, by name, in the order of the model."""
+        behind = set(ancestors(list(self.predictor), blockers=self.sources))
+        found = {}
+        for rv in self.hyperparameters:
+            if rv in self.kept:
+                found[str(rv.name)] = f"{rv.name!r} stays a hyperparameter: {self.kept[rv]}."
+            elif rv in behind and (why := why_no_recipe(rv, self.model)):
+                found[str(rv.name)] = why
+        return found
+
+    @property
+    @abstractmethod
+    def inputs(self) -> list[str]:
+        """Names of the data (`pm.Data`) that the covariances are computed from."""
+
+    @abstractmethod
+    def covariance(self) -> TensorVariable:
+        """Return the prior covariance, (n, n) if all functions share it, else (c, n, n) in their order."""
+
+    def covariances(self) -> TensorVariable:
+        """Return `covariance` as matrices of functions, (1, n, n) if all share one, else (c, n, n)."""
+        return pt.atleast_3d(self.covariance(), left=True)
+
+    @abstractmethod
+    def mean(self) -> TensorVariable:
+        """Return the prior mean, (c, n) in the order of the functions."""
+
+    @abstractmethod
+    def latent_values(self) -> TensorVariable:
+        """Return the latent values, (c, n) in the order of the functions."""
+
+    @property
+    def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
+        """Types of priors and what makes their arrays, the one that suits the size of the problem first.
+
+        An array has three axes. Each approximation that sees this prior has to find a type whose form it takes. All of
+        them take that of `DensePrior`.
+        """
+        return {DensePrior: self.covariances}
+
+    def bound(
+        self, prior_type: type[DensePrior], data: Mapping[Variable, Variable]
+    ) -> tuple[Any, TensorVariable] | None:
+        """Return what makes priors of one of `arrays`' types, with what data fix of it, and the array that this takes.
+
+        None where data fix nothing of it.
+        """
+        return None
+
+    @property
+    def n_normals(self) -> int:
+        """How many standard normals the latent functions are made of, q."""
+        return self.n_functions * self.n_points
+
+    def roots(self) -> TensorVariable | None:
+        """Return J (c, n, q) of f = m + J z with independent standard normals z.
+
+        None where J is the Cholesky factor of the covariance, which those compute that need it.
+        """
+        return None
+
+    def supported(self) -> TensorVariable | None:
+        """Return whether the model's density of integrated variables is positive, True or False.
+
+        None where it is for all hyperparameters for which there is a covariance.
+        """
+        return None
+
+    @abstractmethod
+    def variables(self, data: Mapping[Variable, Variable]) -> IntegratedVariables:
+        """Return how integrated variables are made of latent functions, with data of the model as given."""
+
+    @property
+    def sampled_type(self) -> type[Sampled]:
+        """The type of the prior of what samplers move."""
+        return DensePrior
+
+    @abstractmethod
+    def sampled(self, data: Mapping[Variable, Variable]) -> SampledValues:
+        """Return what samplers move of the integrated variables, with data of the model as given."""
+
+    @abstractmethod
+    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
+        """Return the prior at new rows, with data of the model as given; `gps` made the Gaussian processes, if known.
+
+        Raises
+        ------
+        ValueError
+            If `gps` did not make the latent values.
+        StructureError
+            If `gps` are missing, and the graph of the model does not say what the prior is at other inputs.
+        """
+
+    def beside(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> "RowsBeside | None":
+        """Return effects beside the processes at any rows, with inputs (n, d) of these and data of the model as given.
+
+        None where latent functions are the processes alone.
+        """
+        return None
+
+    @property
+    def effects(self) -> tuple[TensorVariable, ...]:
+        """Integrated variables outside of Gaussian processes."""
+        return tuple(self.recipes)
+
+    @property
+    def implicit(self) -> tuple[TensorVariable, ...]:
+        """Integrated variables whose values a posterior does not hold one by one, so that fits name no moments."""
+        return ()
+
+    @property
+    def singular(self) -> bool:
+        """Whether covariances of latent values may be singular, as those of few effects are."""
+        return False
+
+    @property
+    def described(self) -> str:
+        """Sentences that name what was integrated, and what not; empty where it is all latent values."""
+        return " ".join(self.reasons.values())

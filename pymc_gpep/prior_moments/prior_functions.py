@@ -1,0 +1,185 @@
+"""Prior moments at the rows of the data, or at the first rows of groups, as functions of the hyperparameters."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.blocking import PointType
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.graphs.alike_graphs import arrays_as_shared
+from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.observed_numbers import rows_text
+from pymc_gpep.reading.classifier import GPClassifier
+from pymc_gpep.solvers.prior_form import TakesForms
+from pymc_gpep.sums.latent_sum import LatentSum
+from pymc_gpep.sums.row_groups import row_groups
+
+
+def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
+    """Data and lengths of dims of a model → constants with their present values."""
+    shared = [v for v in (*model.data_vars, *model.dim_lengths.values()) if isinstance(v, SharedVariable)]
+    return {v: pt.constant(v.get_value(), name=v.name) for v in shared}
+
+
+@contextmanager
+def as_it_was(
+    model: pm.Model, data: Mapping[Variable, Variable], coords: Mapping[str, tuple[Any, ...] | None]
+) -> Iterator[None]:
+    """Inside of this context a model has the data that `frozen_data` returned, and the coordinates given."""
+    now = {v: v.get_value() for v in data}, dict(model.coords)
+    try:
+        _set(model, {v: constant.data for v, constant in data.items()}, coords)
+        yield
+    finally:
+        _set(model, *now)
+
+
+def _set(model: pm.Model, values: Mapping[Variable, Any], coords: Mapping[str, tuple[Any, ...] | None]) -> None:
+    for variable, value in values.items():
+        variable.set_value(value)
+    model.coords.clear()
+    model.coords.update(coords)
+
+
+class Moments(NamedTuple):
+    """Prior, observations and likelihood that are approximated, at a point of a model."""
+
+    k: Array
+    """Prior covariance (1 or c, n, n), or another array that a prior is made of."""
+    mean: Array
+    """Prior mean, (c, n)."""
+    labels: Observed
+    """Observations, (n,)."""
+    likelihood: Likelihood
+    """The likelihood with its parameters at the point."""
+
+
+def prior_type_of(classifier: GPClassifier, approximator: TakesForms) -> type[DensePrior]:
+    """Return the type of prior that suits the size of a problem best, of those that an approximation takes."""
+    found = next((kind for kind in classifier.arrays if approximator.takes(kind.form)), None)
+    if found is None:
+        offered = ", ".join(kind.__name__ for kind in classifier.arrays)
+        raise ValueError(f"{approximator!r} takes none of the forms that the prior of the model has: {offered}.")
+    return found
+
+
+def prior_array_of(
+    classifier: GPClassifier, approximator: TakesForms, data: Mapping[Variable, Variable], interpreted: bool
+) -> tuple[Any, TensorVariable]:
+    """Return what makes the prior of an approximation, with data of the model as given, and the array that it takes.
+
+    Rows stand apart only where a graph is `interpreted`: compiled code would know them by nothing but a name.
+    """
+    prior_type = prior_type_of(classifier, approximator)
+    bound = classifier.bound(prior_type, data) if interpreted else None
+    return (prior_type, classifier.arrays[prior_type]()) if bound is None else bound
+
+
+def prior_moments(
+    classifier: GPClassifier,
+    data: Mapping[Variable, Variable] | None = None,
+    array: TensorVariable | None = None,
+) -> Callable[[PointType], Moments]:
+    """Return the moments of the model that are approximated, as a function of a point of the model.
+
+    The function takes the data given, as `frozen_data` returns them, or else the data that the model has when it is
+    called.
+    """
+    model = classifier.model
+    labels, parameters, likelihood = classifier.at_points
+    moments = [classifier.covariances() if array is None else array, classifier.mean(), parameters]
+    outputs = [*model.replace_rvs_by_values(moments), labels]
+    value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+    known = arrays_as_shared(graph_replace(outputs, data or {}, strict=False))
+    function = graph_function(model, value_vars, known)
+
+    def at(point: PointType) -> Moments:
+        k, mean, parameters, labels = function(*(point[v.name] for v in value_vars))
+        return Moments(k, mean, labels, likelihood.given(parameters))
+
+    return at
+
+
+def observed(
+    classifier: GPClassifier, data: Mapping[Variable, Variable]
+) -> Callable[[PointType], tuple[Observed, Likelihood]]:
+    """Observations, and the likelihood with its parameters, as a function of a point of the model."""
+    model = classifier.model
+    outputs = [*model.replace_rvs_by_values([classifier.parameters]), classifier.labels]
+    value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+    function = graph_function(model, value_vars, graph_replace(outputs, dict(data), strict=False))
+
+    def at(point: PointType) -> tuple[Observed, Likelihood]:
+        parameters, labels = function(*(point[v.name] for v in value_vars))
+        return labels, classifier.likelihood_model.given(parameters)
+
+    return at
+
+
+def prior_roots(
+    classifier: GPClassifier, data: Mapping[Variable, Variable], prior_type: Any
+) -> Callable[[PointType], Array] | None:
+    """Factors J (c, n, q) of the prior covariance as a function of a point of the model.
+
+    None for Cholesky factors, and where a prior of the type is made of such factors.
+    """
+    model, roots = classifier.model, None if prior_type.by_normals else classifier.roots()
+    if roots is None:
+        return None
+    value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+    outputs = graph_replace(model.replace_rvs_by_values([roots]), data, strict=False)
+    function = graph_function(model, value_vars, outputs)
+    return lambda point: np.asarray(function(*(point[v.name] for v in value_vars))[0])
+
+
+def check_moments(moments: Moments, prior_type: Any = DensePrior) -> None:
+    """Raise a ValueError if prior moments cannot be those of a Gaussian process, or if the likelihood cannot be one."""
+    k, mean, labels, likelihood = moments
+    for name, values in (("covariance", k), ("mean", mean)):
+        if bad := np.count_nonzero(~np.isfinite(values)):
+            raise ValueError(
+                f"The prior {name} must be finite, but has {bad} values that are not. Look for missing values in the "
+                "inputs of the model, and at the hyperparameters it starts from. A precision, tau=, must be positive "
+                "definite: add to the diagonal of one that has no inverse."
+            )
+    likelihood.check(labels, *prior_type.checked(k, mean).shape)
+    likelihood.check_parameters(labels, "the labels")
+
+
+def check_densities(moments: Moments) -> None:
+    """Raise a ValueError if observations have no finite log density at the prior mean."""
+    with np.errstate(all="ignore"):
+        bad = ~np.isfinite(moments.likelihood.log_densities(moments.mean, moments.labels))
+    if bad.any():
+        raise ValueError(
+            f"The log density is not finite at the prior mean in {rows_text(bad)}. A parameter may leave its support "
+            "there: write a mean above 0 as pm.math.exp(f), and a probability as pm.math.invlogit(f)."
+        )
+
+
+def by_groups(classifier: GPClassifier, approximator: Any) -> GPClassifier:
+    """Return a classifier whose prior is that of groups of rows; itself where all rows have latent values of their own.
+
+    Groups are for approximations of which a point may have a factor that depends on hyperparameters.
+    """
+    prior = classifier.prior
+    if not isinstance(prior, LatentSum) or classifier.groups is not None:
+        return classifier
+    if "groups" not in prior.made:
+        given = classifier.likelihood_model, classifier.labels, classifier.parameters
+        prior.made["groups"] = row_groups(prior, *given, frozen_data(prior.model))
+    found = prior.made["groups"]
+    if found is None or not approximator.approximates(found[1].points.likelihood):
+        return classifier
+    return replace(classifier, prior=found[0], groups=found[1])

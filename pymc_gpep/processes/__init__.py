@@ -1,0 +1,1 @@
+"""Gaussian processes of a model: prior moments at any inputs."""

@@ -1,0 +1,258 @@
+"""Stationary covariances in graphs: their length scales outside of products, and their profile of scaled distances.
+
+Covariance functions of PyMC divide inputs by length scales and then take distances. Where a length scale is one number,
+the distances of the inputs themselves can be divided instead. Arrays of points × columns are then not made anew for
+each function, and the derivative in a length scale needs no such array.
+
+Squared distances are clipped at 0, where rounding has them below. The derivative of a clipped number is 0 there. Terms
+of a squared distance must agree on that, or they no longer cancel between a point and itself. XLA computes the distance
+anew for each term, and may round it to either side of 0. So the derivative leaves the clip out, which is right for any
+distance.
+
+Such a covariance is v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ one of the `PROFILES`. Each row may have noise beside
+it. The variance v, the scales s (d,) and the variance of the noise are graphs of the hyperparameters. All that a step
+by batches needs of it can be written down.
+
+Scales are read from the product of inputs that distances are made of. Numbers show whether the covariance is made of
+them and a profile. The pairs of points have distances of all sizes, at several places of the hyperparameters.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.gradient import disconnected_grad
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.rewriting.basic import EquilibriumGraphRewriter, node_rewriter
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.scalar.basic import Add, Cast, Clip, Mul, Sqr
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.graphs.affine import is_elementwise
+from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.solvers.profiles import PROFILES, Profile
+
+
+def scales_outside(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Return graphs of the same values, with numbers that multiply inputs taken out of sums over columns.
+
+    Their derivatives are the same as well, and leave the clip of squared distances out.
+
+    Parameters
+    ----------
+    graphs : sequence of TensorVariable
+        Graphs of covariances and means, in which the number of columns of inputs is known.
+
+    Returns
+    -------
+    list of TensorVariable
+        Graphs in terms of the same variables.
+    """
+    inputs = [leaf for leaf in graph_inputs(graphs) if not isinstance(leaf, Constant)]
+    fgraph = FunctionGraph(inputs, list(graphs), clone=True, copy_inputs=False)
+    rewrites = [_all_columns, _outside_of_products, _outside_of_squares, _slope_without_clip]
+    EquilibriumGraphRewriter(rewrites, max_use_ratio=100).rewrite(fgraph)
+    return list(fgraph.outputs)
+
+
+@node_rewriter([AdvancedSubtensor])
+def _all_columns(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """`x[:, [0, 1, ..., d - 1]]`, which is how a covariance function takes its columns, as x."""
+    x, *indices = node.inputs
+    if x.type.ndim != 2 or node.op.idx_list != (slice(None), 0) or not isinstance(indices[0], Constant):
+        return None
+    columns = x.type.shape[1]
+    return [x] if columns is not None and np.array_equal(indices[0].data, np.arange(columns)) else None
+
+
+@node_rewriter([Dot])
+def _outside_of_products(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """(s A)(t B) as (s t)(A B)."""
+    parts = [_scaled(operand) for operand in node.inputs]
+    scales = [scale for _, own in parts for scale in own]
+    if not scales or node.outputs[0].type.ndim != 2:
+        return None
+    return [pt.mul(node.op(*(base for base, _ in parts)), *scales)]
+
+
+@node_rewriter([Sum])
+def _outside_of_squares(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """Σ (s A)² as s² Σ A²."""
+    (squares,) = node.inputs
+    if not is_elementwise(squares, Sqr) or node.op.axis != (1,):
+        return None
+    base, scales = _scaled(squares.owner.inputs[0])
+    if not scales:
+        return None
+    return [pt.mul(node.op(pt.sqr(base)), *(pt.sqr(scale[:, 0]) for scale in scales))]
+
+
+@node_rewriter([Elemwise])
+def _slope_without_clip(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """A squared distance r² + r'² − 2 x·x' that is clipped at 0, with the derivative of one that is not."""
+    if not isinstance(node.op.scalar_op, Clip):
+        return None
+    square, least, most = node.inputs
+    if not (_is_number(least, 0.0) and _is_number(most, np.inf) and is_elementwise(square, Add)):
+        return None
+    if not any(_is_cross_term(term) for term in square.owner.inputs):
+        return None
+    return [square + disconnected_grad(pt.maximum(square, 0.0) - square)]
+
+
+def _is_cross_term(term: Variable) -> bool:
+    """Whether a term is −2 x·x', times other numbers."""
+    factors, left = [], [term]
+    while left:
+        each = left.pop()
+        if is_elementwise(each, Mul):
+            left.extend(each.owner.inputs)
+        else:
+            factors.append(each)
+    products = [each for each in factors if each.owner is not None and isinstance(each.owner.op, Dot)]
+    return bool(products) and any(_is_number(each, -2.0) for each in factors)
+
+
+def _is_number(variable: Variable, value: float) -> bool:
+    """Whether a variable is one number everywhere, this one."""
+    found = get_underlying_scalar_constant_value(variable, raise_not_constant=False)
+    return not isinstance(found, Variable) and bool(found == value)
+
+
+def _scaled(matrix: Variable) -> tuple[Variable, list[Variable]]:
+    """A matrix as another one times numbers, each (1, 1)."""
+    node = matrix.owner
+    if node is not None and isinstance(node.op, DimShuffle) and node.op.new_order == (1, 0):
+        base, scales = _scaled(node.inputs[0])
+        return (base.T, scales) if scales else (matrix, [])
+    if node is None or not is_elementwise(matrix, Mul) or matrix.type.ndim != 2:
+        return matrix, []
+    scales = [each for each in node.inputs if each.type.shape == (1, 1)]
+    others = [each for each in node.inputs if each.type.shape != (1, 1)]
+    return (pt.mul(*others) if len(others) > 1 else others[0], scales) if scales and others else (matrix, [])
+
+
+_SPREADS = 0.01, 0.3, 1.0, 3.0  # of points, in length scales over root 2 d
+_POINTS = 8  # for each of these
+_ALIKE = 3e-6  # PyMC adds 1e-12 to squared distances, and their root is to be had of that
+
+
+class Stationary(NamedTuple):
+    """A covariance v φ(r²), and variance, scales and noise as graphs of the hyperparameters."""
+
+    profile: Profile
+    scales: TensorVariable
+    """s, (d,)."""
+    variance: TensorVariable
+    """v φ(0), a number."""
+    noise: TensorVariable
+    """Variance of the noise of a row, a number."""
+
+
+def stationary(
+    model: pm.Model,
+    values: Sequence[Variable],
+    graphs: Sequence[TensorVariable],
+    z: TensorVariable,
+    x: TensorVariable,
+    points: Sequence[Sequence[Array]],
+) -> Stationary | None:
+    """The form of a covariance with a prior mean of 0; None where it is another one, or is not seen to be this one.
+
+    Parameters
+    ----------
+    model : pm.Model
+    values : sequence of Variable
+        The hyperparameters.
+    graphs : sequence of TensorVariable
+        Results of `moment_graphs` for inputs z (M, d) and x (B, d), whose number of columns is known.
+    z, x : TensorVariable
+    points : sequence of sequence of array
+        Places of the hyperparameters to look at, values of `values`.
+    """
+    inducing, cross, own, mean = graphs
+    columns = z.type.shape[1]
+    scales = _scales(cross, z, x)
+    if scales is None or columns is None:
+        return None
+    middle = pt.zeros((1, columns))
+    variance, of_row = graph_replace([inducing[0, 0], own[0]], {z: middle, x: middle}, strict=False)
+    found = graph_function(model, [*values, z, x], [cross, own, mean, scales, variance, of_row])
+    rng = np.random.default_rng(0)
+    possible, noisy = list(PROFILES), False
+    for point in points:
+        numbers = found(*point, np.zeros((1, columns)), np.zeros((1, columns)))
+        own_scales, v, kappa = np.asarray(numbers[3]), float(numbers[4]), float(numbers[5])
+        used = own_scales > 0.0
+        if not (np.isfinite(own_scales).all() and used.any() and np.isfinite(v) and v > 0.0):
+            return None
+        spread = np.repeat(_SPREADS, _POINTS)[:, None] / np.sqrt(2.0 * used.sum())
+        z_at, x_at = (
+            np.where(used, spread * rng.normal(size=(len(spread), columns)) / np.where(used, own_scales, 1.0), 0.3)
+            for _ in range(2)
+        )
+        cross_at, own_at, mean_at, *_ = found(*point, z_at, x_at)
+        if np.any(mean_at != 0.0) or not np.allclose(own_at, kappa, rtol=_ALIKE, atol=0.0):
+            return None
+        noisy = noisy or not np.isclose(kappa, v, rtol=_ALIKE, atol=0.0)
+        squares = (((z_at[:, None] - x_at) * own_scales) ** 2).sum(axis=2)
+        possible = [
+            each for each in possible if np.allclose(cross_at, each.at(squares, v)[0], rtol=0.0, atol=_ALIKE * v)
+        ]
+    if not possible:
+        return None
+    if noisy:
+        return Stationary(possible[0], scales, variance, of_row - variance)
+    # The variance is that of a row: inducing values have PyMC's 1e-12 in its distances.
+    return Stationary(possible[0], scales, of_row, pt.zeros(()))
+
+
+def _scales(cross: TensorVariable, z: TensorVariable, x: TensorVariable) -> TensorVariable | None:
+    """The s (d,) by which the inputs z are multiplied in the one product of inputs that a covariance has."""
+    products = [each for each in ancestors([cross]) if each.owner is not None and isinstance(each.owner.op, Dot)]
+    of_inputs = [each for each in products if z in ancestors([each]) and x in ancestors([each])]
+    if len(of_inputs) != 1:
+        return None
+    sides = of_inputs[0].owner.inputs
+    of_z = [side for side in sides if z in ancestors([side]) and x not in ancestors([side])]
+    if len(of_z) != 1:
+        return None
+    columns = z.type.shape[1]
+    taken = _columns_taken(of_z[0], z)
+    if taken is None:
+        return None
+    (row,) = graph_replace([of_z[0]], {z: pt.ones((1, columns))}, strict=False)
+    return pt.set_subtensor(pt.zeros(columns)[taken], row.ravel())
+
+
+def _columns_taken(scaled: Variable, z: Variable) -> Array | None:
+    """Which columns of z a matrix has that is z, or some of its columns, times what does not depend on it."""
+    if scaled is z:
+        return np.arange(z.type.shape[1])
+    node: Any = scaled.owner
+    if node is None:
+        return None
+    if isinstance(node.op, AdvancedSubtensor):
+        inner = _columns_taken(node.inputs[0], z)
+        whole = len(node.inputs) == 2 and isinstance(node.inputs[1], Constant)
+        if inner is None or not whole or node.op.idx_list != (slice(None), 0):
+            return None
+        return inner[np.asarray(node.inputs[1].data)]
+    if isinstance(node.op, SpecifyShape) or is_elementwise(scaled, Cast):
+        return _columns_taken(node.inputs[0], z)
+    if isinstance(node.op, DimShuffle) and node.op.new_order == (1, 0):
+        return _columns_taken(node.inputs[0], z)
+    if not is_elementwise(scaled, Mul):
+        return None
+    own = [each for each in node.inputs if z in ancestors([each])]
+    return _columns_taken(own[0], z) if len(own) == 1 else None

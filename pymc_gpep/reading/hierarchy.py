@@ -1,0 +1,178 @@
+"""Hyperparameters of a model by what they are of, and on their natural scale."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pymc.blocking import PointType
+from pymc.logprob.basic import transformed_conditional_logp
+from pymc.pytensorf import compile as compile_random
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.graphs.errors import StructureError, listing
+from pymc_gpep.graphs.interpreted import INTERPRETED, graph_function
+from pymc_gpep.latent.latent_prior import LatentPrior
+from pymc_gpep.reading.classifier import GPClassifier
+
+
+class Hierarchy:
+    """Children, on which the prior of the latent values depends, and their parents: all other hyperparameters.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    data : mapping
+        Data of the model → constants that take their place.
+
+    Attributes
+    ----------
+    children, parents : list of str
+        Names of the hyperparameters.
+
+    Raises
+    ------
+    StructureError
+        If there are no children. It is raised as well if the model has terms besides the priors of the hyperparameters
+        and the likelihood. Draws from the priors know nothing of such terms.
+    """
+
+    def __init__(self, classifier: GPClassifier, data: Mapping[Variable, Variable]) -> None:
+        model = classifier.model
+        others = [*model.potentials, *(rv for rv in model.observed_RVs if rv not in classifier.observed)]
+        if others:
+            raise StructureError(
+                f"The model has terms besides the likelihood and the priors of the hyperparameters, {listing(others)}, "
+                "and draws from these priors know nothing of them. Take another hyper."
+            )
+        rvs = classifier.hyperparameters
+        direct = set(ancestors([classifier.covariances(), classifier.mean(), classifier.parameters], blockers=rvs))
+        self._children = [rv for rv in rvs if rv in direct]
+        self._parents = [rv for rv in rvs if rv not in direct]
+        self.children, self.parents = ([rv.name for rv in of] for of in (self._children, self._parents))
+        if not self._children:
+            raise StructureError(
+                f"The prior of the latent values depends on no hyperparameter, of {', '.join(self.parents) or 'none'}."
+            )
+        self._model, self._data = model, data
+        self._conditional = self._compile_conditional()
+
+    def sampler(self, random_seed: int) -> "ChildSampler":
+        """Draws of the children given their parents."""
+        given = {rv: rv.type(rv.name) for rv in self._parents}
+        outputs = graph_replace(self._children, {**given, **self._data}, strict=False)
+        function = compile_random(
+            list(given.values()), outputs, random_seed=random_seed, mode=INTERPRETED, on_unused_input="ignore"
+        )
+        return ChildSampler(function, self.parents, self.children)
+
+    def _compile_conditional(self) -> Any:
+        model = self._model
+        natural = {rv: rv.type(rv.name) for rv in self._children}
+        unconstrained = {rv: model.rvs_to_values[rv] for rv in self._parents}
+        terms = transformed_conditional_logp(
+            [*natural, *unconstrained],
+            rvs_to_values={**natural, **unconstrained},
+            rvs_to_transforms=dict.fromkeys(natural) | {rv: model.rvs_to_transforms[rv] for rv in unconstrained},
+        )
+        value = pt.add(pt.constant(0.0), *(term.sum() for term in terms))
+        inputs = list(unconstrained.values())
+        slopes = pytensor.grad(value, inputs, disconnected_inputs="ignore") if inputs else []
+        flat = pt.concatenate([slope.ravel() for slope in slopes]) if slopes else pt.zeros(0)
+        outputs = graph_replace([value, flat], dict(self._data), strict=False)
+        return graph_function(model, [*inputs, *natural.values()], outputs)
+
+    @property
+    def joint(self) -> list[set[str]]:
+        """Names of children that are not independent given their parents, by sets.
+
+        These are variables whose entries depend on each other, and those of which one is in the prior of the other.
+        """
+        sets = [{rv.name} for rv in self._children if rv.owner.op.ndim_supp > 0]
+        for rv in self._children:
+            above = set(ancestors([rv])) - {rv}
+            sets += [{rv.name, other.name} for other in self._children if other in above]
+        return sets
+
+    @property
+    def parent_values(self) -> list[str]:
+        """Names of the parents' value variables."""
+        return [self._model.rvs_to_values[rv].name for rv in self._parents]
+
+    def conditional(self, parents: Sequence[Any], children: Mapping[str, Any]) -> tuple[float, Array]:
+        """Log density of the parents, unconstrained, given the children, up to a constant; and its gradient, flat.
+
+        Parameters
+        ----------
+        parents : sequence of array
+            Values of the parents' value variables.
+        children : mapping
+            Children by name, on their natural scale.
+        """
+        value, slopes = self._conditional(*parents, *(children[name] for name in self.children))
+        return float(value), np.asarray(slopes)
+
+
+class ChildSampler:
+    """Draws children from their priors given their parents, each call the next draws of one stream."""
+
+    def __init__(self, function: Any, parents: Sequence[str], children: Sequence[str]) -> None:
+        self._function, self._parents, self._children = function, parents, children
+
+    def __call__(self, parents: Mapping[str, Any], count: int) -> list[dict[str, Array]]:
+        """Children by name, `count` times, on their natural scale.
+
+        Raises
+        ------
+        StructureError
+            If a prior is improper.
+        """
+        given = [np.asarray(parents[name], dtype=np.float64) for name in self._parents]
+        try:
+            return [dict(zip(self._children, self._function(*given), strict=True)) for _ in range(count)]
+        except NotImplementedError:
+            raise StructureError(
+                f"One of the priors of {', '.join(self._children)} cannot be drawn from. Give them proper priors, or "
+                "take another hyper."
+            ) from None
+
+
+def unconstrain(prior: LatentPrior) -> Callable[[Mapping[str, Any]], PointType]:
+    """Make the function from values of the hyperparameters, by name, to values of the value variables, by name.
+
+    The values have the shapes of the hyperparameters. Names of other variables may be among them.
+    """
+    model = prior.model
+    rvs = list(prior.hyperparameters)
+    given = {rv: rv.type(rv.name) for rv in rvs}
+    transforms = [model.rvs_to_transforms[rv] for rv in rvs]
+    values = [
+        rv if transform is None else transform.forward(rv, *rv.owner.inputs)
+        for rv, transform in zip(rvs, transforms, strict=True)
+    ]
+    function = graph_function(model, list(given.values()), graph_replace(values, given, strict=False) if values else [])
+    names = [model.rvs_to_values[rv].name for rv in rvs]
+
+    def point(of: Mapping[str, Any]) -> PointType:
+        arguments = (np.asarray(of[rv.name], dtype=rv.dtype) for rv in rvs)
+        return dict(zip(names, function(*arguments), strict=True))
+
+    return point
+
+
+def draw_hyperparameters(prior: LatentPrior, random_seed: int) -> PointType:
+    """One draw from the priors of the hyperparameters, as values of the value variables by name.
+
+    Raises
+    ------
+    NotImplementedError
+        If a prior is improper.
+    """
+    rvs = list(prior.hyperparameters)
+    drawn = pm.draw(rvs, random_seed=random_seed, mode=INTERPRETED)
+    return unconstrain(prior)(dict(zip((rv.name for rv in rvs), drawn, strict=True)))

@@ -1,0 +1,364 @@
+"""Reading a whole model: its likelihood, the latent functions behind it, and what is left as hyperparameters."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Cast
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Observed
+from pymc_gpep.graphs.affine import is_elementwise
+from pymc_gpep.graphs.double_precision import own_constants, own_constants_of_model
+from pymc_gpep.graphs.errors import NotProcessesAloneError, StructureError, listing, quoted
+from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.latent.assembly import Dims, read_assembly
+from pymc_gpep.latent.gp_latent import as_it_is
+from pymc_gpep.latent.latent_prior import LatentPrior
+from pymc_gpep.latent.lowered_dims import lower_dims
+from pymc_gpep.latent.missing_responses import MissingResponses, missing_responses, unobserved_responses
+from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
+from pymc_gpep.likelihoods.observed_numbers import rows_text
+from pymc_gpep.processes.processes import GPModel, check_priors, refuse_what_was_made, with_functions
+from pymc_gpep.reading.classifier import GPClassifier
+from pymc_gpep.reading.integrated import Gaussians, gaussians_of
+from pymc_gpep.reading.likelihood_search import (
+    FoundLikelihood,
+    StackedResponses,
+    find_likelihoods,
+    parameters_at_points,
+    read_response,
+)
+from pymc_gpep.reading.rewritten_models import with_starts
+from pymc_gpep.reading.sum_reading import read_sum
+from pymc_gpep.sums.latent_sum import LatentSum
+
+
+def read_classifier(
+    model: pm.Model,
+    likelihood: str | None = None,
+    hyperparameters: Sequence[str] = (),
+    *,
+    means: bool = False,
+    starts: bool = False,
+) -> GPClassifier:
+    """Read from the graph of a model what its likelihood is, and the Gaussian prior of its latent functions.
+
+    Parameters
+    ----------
+    model : pm.Model
+        A model with a likelihood whose argument is affine in Gaussian variables, such as `pm.gp.Latent` priors. One of
+        `pymc.dims` is read as `lower_dims` makes it.
+    likelihood : str, optional
+        Name of the observed variable that is read, where others are to be terms of the model beside it. If not given
+        several that share Gaussian variables are read together, each with one latent function.
+    hyperparameters : sequence of str
+        Names of Gaussian variables that are not to be integrated.
+    means : bool
+        Whether Gaussian variables in the means of Gaussian processes are integrated where latent functions are these
+        processes alone. In sums with other effects they always are.
+    starts : bool
+        Whether the start of a series is a hyperparameter of its own where it is not Gaussian, so that the series after
+        it is integrated. The model that was read is then another one, see `with_starts`.
+
+    Returns
+    -------
+    GPClassifier
+
+    Raises
+    ------
+    StructureError
+        If the model is not such a classifier. The message says what was looked for, what was found instead, and what
+        to change.
+
+    Examples
+    --------
+    >>> read_classifier(model).n_points
+    30
+    """
+    refuse_what_was_made(model)
+    own_constants_of_model(model)
+    model = lower_dims(model)
+    model = with_starts(model, hyperparameters) if starts else model
+    gaussians = gaussians_of(model, hyperparameters)
+    found = find_likelihoods(model, likelihood, gaussians.sources)
+    missing = missing_responses(model)
+    stack = None
+    while len(found) > 1:
+        stack = StackedResponses(model, found, missing)
+        gaussians.settle(stack.read, stack.variables)
+        alone = stack.apart(gaussians.sources)
+        if not alone:
+            break
+        # They are terms of the model like others.
+        found = [each for each in found if each not in alone]
+        gaussians = gaussians_of(model, hyperparameters)
+    _check_missing(model, [missing[each.variable] for each in found if each.variable in missing])
+    if len(found) > 1 and stack is not None:
+        return _read_several(model, gaussians, stack, found, tuple(hyperparameters))
+    likelihood_model, rv, reading = found[0]
+    prior, reading, dims = _read_prior(model, gaussians, likelihood_model, rv, reading, means, missing.get(rv))
+    _check_hyperparameters(prior, [rv])
+    whole = slice(0, prior.n_points)
+    return _classifier(prior, likelihood_model, rv, reading, dims, whole, tuple(hyperparameters), missing.get(rv))
+
+
+def _read_several(
+    model: pm.Model,
+    gaussians: Gaussians,
+    stack: StackedResponses,
+    found: Sequence[FoundLikelihood],
+    asked: tuple[str, ...],
+) -> GPClassifier:
+    """Return the classifier of several observed variables, with that of each."""
+    readings = [each for each in stack.readings(gaussians.sources) if each is not None]
+    whole = stack.together(readings)
+    prior = read_sum(model, gaussians, whole.argument, stack.variables, by_class=False)
+    _check_hyperparameters(prior, stack.variables)
+    missing, parts, begin = missing_responses(model), [], 0
+    for each, reading, n in zip(found, readings, stack.sizes, strict=True):
+        own, rows = missing.get(each.variable), slice(begin, begin + n)
+        parts.append(_classifier(prior, each.likelihood, each.variable, reading, Dims(), rows, asked, own))
+        begin += n
+    assert whole.likelihood is not None
+    assert whole.parameters is not None
+    return GPClassifier(
+        prior=prior,
+        likelihood_model=whole.likelihood,
+        observed=tuple(stack.variables),
+        labels=stack.observed(),
+        parameters=whole.parameters,
+        given=None,
+        unbounded=None,
+        class_dim=None,
+        point_dim=None,
+        class_labels=None,
+        coords=dict(model.coords),
+        rows=slice(0, begin),
+        asked=asked,
+        parts=tuple(parts),
+    )
+
+
+def _classifier(
+    prior: LatentPrior,
+    likelihood_model: Likelihood,
+    rv: TensorVariable,
+    reading: Reading,
+    dims: Dims,
+    rows: slice,
+    asked: tuple[str, ...],
+    missing: MissingResponses | None,
+) -> GPClassifier:
+    """Return the classifier of an observed variable, whose rows these are of all that the prior has."""
+    model, n = prior.model, rows.stop - rows.start
+    likelihood_model = reading.likelihood or likelihood_model
+    _check_apart(prior, rv, reading)
+    own_constants([each for each in (reading.argument, reading.parameters) if each is not None])
+    parameters, count = parameters_at_points(reading, n)
+    # Only the number of parameters is known as yet.
+    likelihood_model = likelihood_model.given(np.full((count, n), np.nan))
+    labels = model.rvs_to_values[rv]
+    _check_labels(likelihood_model, rv, labels, prior.n_functions, n)
+    _check_totals(reading, rv, labels)
+    if count and set(model.free_RVs).isdisjoint(ancestors([parameters])):
+        _check_parameters(likelihood_model, rv, *evaluate([parameters, labels]))
+    name = rv.name if missing is None else missing.name
+    point_dim, *_ = model.named_vars_to_dims.get(name) or (dims.point_dim,)
+    everywhere = reading.everywhere or reading
+    return GPClassifier(
+        prior=prior,
+        likelihood_model=likelihood_model,
+        observed=(rv,),
+        labels=labels,
+        parameters=parameters,
+        given=everywhere.parameters,
+        unbounded=everywhere.unbounded,
+        class_dim=dims.class_dim,
+        point_dim=point_dim,
+        class_labels=dims.class_labels,
+        coords=dict(model.coords),
+        rows=rows,
+        asked=asked,
+        missing=missing,
+        argument=everywhere.argument,
+    )
+
+
+def _read_prior(
+    model: pm.Model,
+    gaussians: Gaussians,
+    likelihood_model: Likelihood,
+    rv: TensorVariable,
+    reading: Reading,
+    means: bool,
+    missing: MissingResponses | None,
+) -> tuple[LatentPrior, Reading, Dims]:
+    """Return the prior of the latent functions, what the likelihood is given, and names of axes.
+
+    Latent functions that are Gaussian processes, and no sums, keep their processes for predictions at other inputs.
+    """
+    try:
+        assembly = read_assembly(_by_functions(likelihood_model, reading.argument, rv), rv, model)
+        check_priors(assembly.latents, model)
+        if any(latent.free in gaussians.kept for latent in assembly.latents):
+            raise NotProcessesAloneError("Some latent values stay hyperparameters.")
+    except NotProcessesAloneError:
+        return _read_sum(model, gaussians, likelihood_model, rv, missing)
+    except StructureError as error:
+        try:
+            return _read_sum(model, gaussians, likelihood_model, rv, missing)
+        except StructureError:
+            raise error from None  # it knows more of Gaussian processes
+    each = zip(assembly.latents, assembly.classes, strict=True)
+    latents = tuple(with_functions(*pair, model) for pair in each)
+    in_means = frozenset(gaussians.recipes).intersection(ancestors([latent.mean for latent in latents]))
+    kept = {v: why for v, why in gaussians.kept.items() if v in ancestors([latent.mean for latent in latents])}
+    if means and in_means:
+        try:
+            found, reading_of_sum, _ = _read_sum(model, gaussians, likelihood_model, rv, missing)
+        except StructureError:
+            kept |= gaussians.kept
+            kept |= dict.fromkeys(in_means - set(kept), "a mean depends on it in a way that is not integrated")
+        else:
+            if found.recipes:
+                return replace(found, alone=latents), reading_of_sum, assembly.dims
+            kept |= found.kept
+    elif in_means:
+        kept |= dict.fromkeys(in_means, "this method does not integrate means of Gaussian processes")
+    return GPModel(model, latents, assembly.n_points, kept=kept), reading, assembly.dims
+
+
+def _read_sum(
+    model: pm.Model,
+    gaussians: Gaussians,
+    likelihood_model: Likelihood,
+    rv: TensorVariable,
+    missing: MissingResponses | None,
+) -> tuple[LatentSum, Reading, Dims]:
+    """Return the same of latent functions that are sums."""
+    reading = gaussians.settle(lambda sources: read_response(likelihood_model, rv, frozenset(sources), missing), [rv])
+    by_class, sees_common = likelihood_model.function_axis, likelihood_model.sees_common
+    found = read_sum(model, gaussians, reading.argument, [rv], by_class, sees_common)
+    if missing is not None and reading.everywhere is not None:
+        found = replace(found, everywhere=reading.everywhere.argument, fitted=missing.fitted, n_rows=missing.n_rows)
+    return found, reading, found.dims()
+
+
+def _check_apart(prior: LatentPrior, rv: TensorVariable, reading: Reading) -> None:
+    """Refuse parameters of a likelihood that depend on what is integrated."""
+    if reading.parameters is None:
+        return
+    behind = set(ancestors([reading.parameters]))
+    values = {latent.free: latent.f for latent in prior.processes}
+    if found := [values.get(free, free) for free in prior.integrated if free in behind]:
+        raise StructureError(
+            f"A parameter of {rv.name!r} besides its argument depends on {listing(found)}. It may depend on "
+            f"hyperparameters only. {as_it_is(prior.model)}"
+        )
+
+
+def _check_missing(model: pm.Model, own: Sequence[MissingResponses]) -> None:
+    """Refuse missing values of variables other than the likelihood's, and terms that depend on missing responses."""
+    for each in own:
+        each.check(model)
+    for other in missing_responses(model).values():
+        if not any(other.observed is each.observed for each in own):
+            where = rows_text(other.missing)
+            raise StructureError(
+                f"{other.name!r} has no value in {where}, and PyMC would draw these values. A fit needs all data "
+                "that a likelihood depends on. Put numbers in place of NaN, such as "
+                f"np.where(np.isnan(x), np.nanmean(x), x), or leave {where} out. pm.sample() draws from the model as "
+                "it is."
+            )
+
+
+def _as_given(labels: Variable) -> Variable:
+    """Labels before PyMC made whole numbers of them, where that can be seen."""
+    return labels.owner.inputs[0] if is_elementwise(labels, Cast) else labels
+
+
+def _by_functions(likelihood: Likelihood, argument: TensorVariable, rv: TensorVariable) -> TensorVariable:
+    """The argument of a likelihood as (n, c)."""
+    if likelihood.function_axis:
+        if argument.ndim != 2:
+            raise StructureError(
+                f"The argument of {rv.name!r} must have two axes, (points, classes), but its number of axes is "
+                f"{argument.ndim}. Give it f.T, where f has one row per class. Two classes by one function are "
+                "pm.Bernoulli(logit_p=f)."
+            )
+        return argument
+    if argument.ndim != 1:
+        raise NotProcessesAloneError(f"The argument of {rv.name!r} has no value for each point.")
+    return argument[:, None]
+
+
+def _check_labels(
+    likelihood: Likelihood, rv: TensorVariable, labels: Variable, n_functions: int, n_points: int
+) -> None:
+    try:
+        likelihood.check_functions(n_functions)
+    except ValueError as error:
+        how_many = "one latent function only" if n_functions == 1 else f"{n_functions} latent functions"
+        raise StructureError(f"{rv.name!r} has {how_many}. {error}") from None
+    (values,) = evaluate([_as_given(labels)])
+    plural = "" if n_functions == 1 else "s"
+    try:
+        likelihood.check(
+            values, n_functions, n_points, f"labels of {rv.name!r}, which has {n_functions} latent function{plural},"
+        )
+    except ValueError as error:
+        raise StructureError(str(error)) from None
+
+
+def _check_totals(reading: Reading, rv: TensorVariable, labels: Variable) -> None:
+    """Refuse observations of several numbers that do not sum to what a model says."""
+    if reading.totals is None:
+        return
+    totals, values = evaluate([reading.totals, labels])
+    sums = values.sum(axis=1)
+    if (bad := sums != totals).any():
+        i = int(bad.argmax())
+        said = np.broadcast_to(totals, sums.shape)[i]
+        raise StructureError(
+            f"Counts of {rv.name!r} must sum to n at each point, but do not in {rows_text(bad)}: row {i} has {sums[i]} "
+            f"of n = {said}. Give n the sums of what is observed: n=y.sum(axis=1)."
+        )
+
+
+def _check_parameters(
+    likelihood: Likelihood, rv: TensorVariable, parameters: NDArray[np.float64], labels: Observed
+) -> None:
+    """Refuse numbers that a likelihood cannot be given; those that depend on hyperparameters are checked at a point."""
+    try:
+        likelihood.given(parameters).check_parameters(labels, repr(rv.name))
+    except ValueError as error:
+        raise StructureError(str(error)) from None
+
+
+def _check_hyperparameters(prior: LatentPrior, observed: Sequence[TensorVariable]) -> None:
+    """Refuse terms beside the likelihood that depend on integrated variables, and discrete hyperparameters."""
+    model = prior.model
+    values = {latent.free: latent.f for latent in prior.processes}
+    own = {*observed, *prior.integrated, *unobserved_responses(model)}
+    for free in prior.integrated:
+        dependent = [
+            term for term in (*model.basic_RVs, *model.potentials) if term not in own and free in ancestors([term])
+        ]
+        if dependent:
+            raise StructureError(
+                f"Not only {quoted(observed)} depends on the latent values {values.get(free, free).name!r}: "
+                f"{listing(dependent)} does too. "
+                "Hyperparameters, potentials and other likelihoods must not depend on them (a Deterministic may). Take "
+                "these terms out of the model; add predictions to it only after fitting."
+            )
+    discrete = [variable for variable in prior.hyperparameters if np.dtype(variable.dtype).kind != "f"]
+    if discrete:
+        raise StructureError(
+            f"The model has discrete hyperparameters: {listing(discrete)}. All free variables must be continuous; sum "
+            "over discrete ones, or fix them with pm.do."
+        )

@@ -1,0 +1,236 @@
+"""Recipes of normals: of any covariance, with a sum of zero, and of Kronecker products."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import cast
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.distributions.multivariate import KroneckerNormalRV, MatrixNormalRV, ZeroSumNormalRV
+from pymc.pytensorf import resolve_shapes
+from pytensor.graph.basic import Constant
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.exceptions import NotScalarConstantError
+from pytensor.tensor.random.basic import MvNormalRV, NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.graphs.errors import StructureError, describe
+from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.recipes.recipe import (
+    Field,
+    Recipe,
+    Root,
+    Shape,
+    as_double,
+    inverse_root,
+    parameters,
+    pattern_of,
+    read_root,
+    reads,
+    shape_of,
+    times,
+    unbroadcast,
+)
+from pymc_gpep.recipes.sparse_normal import SparseNormalRV
+
+type Indices = NDArray[np.int64]
+type Entries = Callable[[Sequence[TensorVariable]], TensorVariable]
+
+_SPARSE = 0.1  # of the entries of a precision, at most
+_HELD = 8  # sums that are held at zero, at most
+_SMALL = 100  # rows, below which it may have more
+
+
+@reads(NormalRV)
+def read_normal(variable: TensorVariable, shape: Shape) -> Recipe:
+    """Mean and scale as they are; the standard normals have the shape of the variable, and broadcast both."""
+    mu, sigma = parameters(variable)
+    given = sigma
+    while given.owner is not None and isinstance(given.owner.op, DimShuffle):
+        given = given.owner.inputs[0]
+    if isinstance(given, Constant) and (wrong := [each for each in np.ravel(given.data) if not each >= 0]):
+        raise StructureError(f"{describe(variable)} has the standard deviation {wrong[0]}, which must be at least 0.")
+    return Recipe(
+        prod(shape), (mu,), (sigma,), lambda z, means, scales: means[0] + scales[0] * z.reshape(shape), (sigma,)
+    )
+
+
+@reads(MvNormalRV)
+def read_mv_normal(variable: TensorVariable, shape: Shape) -> Recipe:
+    """A root of the covariance, of each covariance of a batch, times standard normals."""
+    mean, cov = parameters(variable)
+    root = read_root(cov)
+    return Recipe(
+        prod(shape),
+        (unbroadcast(mean),),
+        (root.scale,),
+        lambda z, means, scales: means[0] + times(root.of(scales[0]), z.reshape(shape)),
+        field=_by_precision(root, shape),
+    )
+
+
+def _by_precision(root: Root, shape: Shape) -> Field | None:
+    """The variable less its mean, by a precision that the graph shows, with few entries; None of any other."""
+    if root.of is not inverse_root or root.scale.ndim != 2 or not shape:
+        return None
+    first, second = pattern_of(root.scale)
+    if len(first) > _SPARSE * shape[-1] * max(shape[-1], _SMALL):
+        return None
+    return _field_of(shape, first, second, lambda scales: as_double(scales[0])[first, second])
+
+
+def _field_of(shape: Shape, first: Indices, second: Indices, entries_of: Entries) -> Field:
+    """The variable less its mean, by the entries of a precision that all of a batch have."""
+    size = prod(shape)
+    begin = np.arange(0, size, shape[-1])[:, None]
+
+    def entries(scales: Sequence[TensorVariable]) -> TensorVariable:
+        return cast(TensorVariable, pt.tile(entries_of(scales), len(begin)))
+
+    return Field(
+        lambda x, means, scales: means[0] + x.reshape(shape),
+        (begin + first).ravel(),
+        (begin + second).ravel(),
+        entries,
+        np.zeros((0, size)),
+        np.zeros(0),
+    )
+
+
+@reads(SparseNormalRV)
+def read_sparse_normal(variable: TensorVariable, shape: Shape) -> Recipe:
+    """A root of the inverse of the precision times standard normals, or the precision as it is."""
+    _, _, mean, entries, *places = parameters(variable)
+    first, second = evaluate(places)
+
+    def make(z: TensorVariable, means: Sequence[TensorVariable], scales: Sequence[TensorVariable]) -> TensorVariable:
+        below = pt.zeros((shape[-1], shape[-1]))[first, second].set(as_double(scales[0]))
+        root = inverse_root(below[second, first].set(as_double(scales[0])))
+        return cast(TensorVariable, means[0] + times(root, z.reshape(shape)))
+
+    field = _field_of(shape, first, second, lambda scales: as_double(scales[0]))
+    return Recipe(prod(shape), (unbroadcast(mean),), (entries,), make, field=field)
+
+
+@reads(ZeroSumNormalRV)
+def read_zero_sum(variable: TensorVariable, shape: Shape) -> Recipe:
+    """A normal less its means along the axes, which is the projection on arrays that sum to zero along each."""
+    sigma = parameters(variable)[2]
+    size, series = prod(shape), prod(shape[:-1])
+    axes = range(-variable.owner.op.ndim_supp, 0)
+
+    def make(z, means, scales):  # type: ignore[no-untyped-def]
+        values = z.reshape(shape)
+        for axis in axes:
+            values = values - values.sum(axis=axis, keepdims=True) / shape[axis]
+        return scales[0] * values
+
+    field = None
+    if len(axes) == 1 and series <= _HELD:
+        each = np.repeat(np.eye(series), shape[-1], axis=1)
+        field = replace(
+            Field.plain(size, lambda x, means, scales: scales[0] * x.reshape(shape)),
+            columns=each,
+            widths=np.zeros(series),
+        )
+    return Recipe(size, (), (sigma,), make, (sigma,), field)
+
+
+def unprojected(variable: TensorVariable, recipe: Recipe) -> Recipe | None:
+    """Return the recipe of a normal that sums to zero along its last axis without that, by the same standard normals.
+
+    None for other variables.
+    """
+    if not isinstance(variable.owner.op, ZeroSumNormalRV) or variable.owner.op.ndim_supp != 1:
+        return None
+    shape = shape_of(variable)
+    return Recipe(recipe.size, recipe.means, recipe.scales, lambda z, means, scales: scales[0] * z.reshape(shape))
+
+
+_SHORT = 30  # rows, up to which a factor may be by its covariance
+_ENTRIES = 2_000_000  # of a product, at most
+
+
+@reads(KroneckerNormalRV)
+def read_kronecker(variable: TensorVariable, shape: Shape) -> Recipe:
+    """Roots of the factors, applied along one axis each; noise has standard normals of its own."""
+    _, _, mu, sigma, *covs = parameters(variable)
+    roots = [read_root(cov) for cov in covs]
+    lengths = [int(each[-1]) for each in evaluate(resolve_shapes([cov.shape for cov in covs]))]
+    size = prod(shape)
+    noisy = not _is_zero(sigma)
+
+    def make(z: TensorVariable, means: Sequence[TensorVariable], scales: Sequence[TensorVariable]) -> TensorVariable:
+        values = z[:size].reshape((*shape[:-1], *lengths))
+        for axis, (root, scale) in enumerate(zip(roots, scales[1:], strict=True), start=len(shape) - 1):
+            values = pt.moveaxis(times(root.of(scale), pt.moveaxis(values, axis, -1)), -1, axis)
+        made = means[0] + values.reshape(shape)
+        return cast(TensorVariable, made + scales[0] * z[size:].reshape(shape) if noisy else made)
+
+    field = _kronecker_field(roots, lengths, shape, noisy)
+    return Recipe(size * (1 + noisy), (mu,), (sigma, *(root.scale for root in roots)), make, field=field)
+
+
+def _kronecker_field(roots: Sequence[Root], lengths: Sequence[int], shape: Shape, noisy: bool) -> Field | None:
+    """The variable less its mean and noise, by the product of the precisions of the factors, if it has few entries.
+
+    A factor by its precision has the entries of that, and a short one by its covariance has all.
+    """
+    shown = [root.of is inverse_root for root in roots]
+    if any(not sparse and length > _SHORT for sparse, length in zip(shown, lengths, strict=True)):
+        return None
+    first = second = np.zeros(1, np.int64)
+    own = []
+    for root, sparse, length in zip(roots, shown, lengths, strict=True):
+        below = pattern_of(root.scale) if sparse else np.tril_indices(length)
+        apart = below[0] != below[1]
+        rows, columns = np.r_[below[0], below[1][apart]], np.r_[below[1], below[0][apart]]
+        if len(first) * len(rows) > _ENTRIES:
+            return None
+        first, second = ((a[:, None] * length + b).ravel() for a, b in ((first, rows), (second, columns)))
+        own.append((rows, columns))
+    size, count = prod(shape), prod(lengths)
+    kept = first >= second
+    begin = np.arange(0, size, count)[:, None]
+    noise = np.arange(size, size * (1 + noisy))
+
+    def make(x: TensorVariable, means: Sequence[TensorVariable], scales: Sequence[TensorVariable]) -> TensorVariable:
+        made = means[0] + x[:size].reshape(shape)
+        return cast(TensorVariable, made + scales[0] * x[size:].reshape(shape) if noisy else made)
+
+    def entries(scales: Sequence[TensorVariable]) -> TensorVariable:
+        found = pt.ones(1)
+        for root, sparse, places, scale in zip(roots, shown, own, scales[1:], strict=True):
+            factor = root.of(scale)
+            precision = as_double(scale) if sparse else pt.linalg.inv(factor @ factor.mT)
+            found = (found[:, None] * precision[places]).ravel()
+        return cast(TensorVariable, pt.concatenate([pt.tile(found[kept], len(begin)), pt.ones(len(noise))]))
+
+    rows, columns = (np.r_[(begin + each[kept]).ravel(), noise] for each in (first, second))
+    whole = size * (1 + noisy)
+    return Field(make, rows, columns, entries, np.zeros((0, whole)), np.zeros(0), (shape,) * (1 + noisy))
+
+
+@reads(MatrixNormalRV)
+def read_matrix_normal(variable: TensorVariable, shape: Shape) -> Recipe | None:
+    """Both roots, one on each side; PyMC has no density of several matrices."""
+    if len(shape) != 2:
+        return None
+    mu, row_root, column_root = parameters(variable)
+
+    def make(z: TensorVariable, means: Sequence[TensorVariable], scales: Sequence[TensorVariable]) -> TensorVariable:
+        rows, columns = (pt.tril(as_double(scale)) for scale in scales)  # PyMC's density looks at no more of them
+        return cast(TensorVariable, means[0] + rows @ (z.reshape(shape) @ columns.mT))
+
+    diagonals = tuple(cast(TensorVariable, pt.diagonal(root)) for root in (row_root, column_root))
+    return Recipe(prod(shape), (unbroadcast(mu),), (row_root, column_root), make, diagonals)
+
+
+def _is_zero(variable: TensorVariable) -> bool:
+    try:
+        return bool(np.all(get_underlying_scalar_constant_value(variable) == 0))
+    except NotScalarConstantError:
+        return False

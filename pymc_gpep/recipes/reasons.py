@@ -1,0 +1,126 @@
+"""Why a variable that looks like a Gaussian one has no recipe, and what to write instead."""
+
+from collections.abc import Iterable
+
+import pymc as pm
+from pymc.distributions.continuous import FlatRV
+from pymc.distributions.multivariate import ICARRV, MvStudentTRV, ZeroSumNormalRV
+from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pytensor.tensor.random.basic import CauchyRV, LaplaceRV, StudentTRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.graphs.errors import StructureError, describe, distribution
+from pymc_gpep.recipes.areas import is_connected, neighbours
+from pymc_gpep.recipes.recipe import is_random, is_read, keeps_gaussian, parameters, recipe, shape_of
+
+_MIXTURES = {
+    StudentTRV: "pm.Normal(..., sigma=sigma * pt.sqrt(w)) with w = pm.InverseGamma('w', nu / 2, nu / 2{shape})",
+    CauchyRV: "pm.Normal(..., sigma=beta * pt.sqrt(w)) with w = pm.InverseGamma('w', 0.5, 0.5{shape})",
+    LaplaceRV: "pm.Normal(..., sigma=b * pt.sqrt(2 * w)) with w = pm.Exponential('w', 1{shape})",
+    MvStudentTRV: "pm.MvNormal(..., cov=w * scale) with w = pm.InverseGamma('w', nu / 2, nu / 2)",
+}
+"""The same priors as normals with a scale of their own, which is a hyperparameter."""
+
+
+def why_no_recipe(variable: TensorVariable, model: pm.Model) -> str:
+    """Say why a variable that looks Gaussian cannot be integrated, and what to write instead.
+
+    Parameters
+    ----------
+    variable : TensorVariable
+        A random variable of the model.
+    model : pm.Model
+
+    Returns
+    -------
+    str
+        One sentence; an empty string where there is nothing to say.
+    """
+    op = variable.owner.op
+    name = describe(variable)
+    if (series := getattr(variable.tag, "start_of", None)) is not None:
+        return f"{name} is the start of {series!r}, and stays a hyperparameter: give it init_dist=pm.Normal.dist(...)."
+    if isinstance(op, FlatRV):
+        return f"{name} has no density to integrate it by: give it pm.Normal({variable.name!r}, 0, s) with a large s."
+    if type(op) in _MIXTURES:
+        # A scale for each entry: one for all of them would be another prior.
+        shape = shape_of(variable)
+        mixture = _MIXTURES[type(op)].format(shape=f", shape={shape if len(shape) > 1 else shape[0]}" if shape else "")
+        return f"{name} is not Gaussian, and stays a hyperparameter: the same prior is {mixture}."
+    if not is_read(variable):
+        return ""
+    if not keeps_gaussian(variable, model):
+        return _of_transform(variable, model)
+    if recipe(variable, model) is not None:
+        return ""
+    if isinstance(op, ICARRV):
+        return _of_areas(variable)
+    if isinstance(op, RandomWalkRV | AutoRegressiveRV):
+        return _of_series(variable)
+    return ""
+
+
+def why_no_recipes(variables: Iterable[TensorVariable], model: pm.Model) -> str:
+    """Say why none of some variables can be integrated, the same reason once.
+
+    Parameters
+    ----------
+    variables : iterable of TensorVariable
+        Random variables of the model.
+    model : pm.Model
+    """
+    whys: dict[str, str] = {}
+    for variable in variables:
+        why = why_no_recipe(variable, model) or f"{describe(variable)} is not Gaussian."
+        whys.setdefault(why.replace(describe(variable), ""), why)
+    return " ".join(whys.values())
+
+
+def refuse_false_densities(model: pm.Model) -> None:
+    """Refuse variables whose density in PyMC is not that of their distribution.
+
+    Beside other Gaussian variables such a one would stay a hyperparameter, with this density.
+
+    Raises
+    ------
+    StructureError
+        If there is such a variable; the message says what to write instead.
+    """
+    for variable in model.free_RVs:
+        if isinstance(variable.owner.op, ICARRV) and is_random(parameters(variable)[1]):
+            raise StructureError(_of_areas(variable))
+
+
+def _of_transform(variable: TensorVariable, model: pm.Model) -> str:
+    transform = model.rvs_to_transforms.get(variable)
+    if isinstance(variable.owner.op, ZeroSumNormalRV):
+        return f"{describe(variable)} needs the transform that PyMC gives it: leave `default_transform` out."
+    return (
+        f"{describe(variable)} is not Gaussian by its transform, {type(transform).__name__}, and stays a "
+        "hyperparameter: leave the transform out where it is not needed."
+    )
+
+
+def _of_areas(variable: TensorVariable) -> str:
+    name = variable.name
+    if is_random(parameters(variable)[1]):
+        return (
+            f"{describe(variable)} has a sigma that is not constant, of which PyMC's density lacks a power, for any "
+            f"sampler as well: write sigma * pm.ICAR({name!r}, W)."
+        )
+    if not is_connected(neighbours(variable)):
+        return (
+            f"{describe(variable)} has areas that no way through neighbours connects, and no proper density: give each "
+            "connected part a pm.ICAR of its own, and an area without neighbours a pm.Normal."
+        )
+    return ""
+
+
+def _of_series(variable: TensorVariable) -> str:
+    walk = isinstance(variable.owner.op, RandomWalkRV)
+    start, innovations = parameters(variable)[:2] if walk else (parameters(variable)[2], None)
+    if innovations is not None and not is_read(innovations):
+        part, mend = f"innovations by {distribution(innovations)}", "a pm.GaussianRandomWalk has normal ones"
+    else:
+        part, mend = f"a start by {distribution(start)}", "give it init_dist=pm.Normal.dist(...)"
+    return f"{describe(variable)} has {part}, is not Gaussian, and stays a hyperparameter: {mend}."

@@ -1,0 +1,306 @@
+"""Random variables as affine functions of independent standard normals: recipes, their table, and roots of covariances.
+
+A root is any square matrix R with R Rᵀ equal to the covariance. It is computed from parameters alone, so that a
+standard normal enters by a matrix product and nothing else.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self, cast
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.multivariate import ZeroSumNormalRV
+from pymc.distributions.transforms import ZeroSumTransform
+from pymc.pytensorf import get_symbolic_rv_shapes, resolve_shapes
+from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Second
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.linalg.inverse import MatrixInverse
+from pytensor.tensor.math import Dot
+from pytensor.tensor.random.op import RNGConsumerOp
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.graphs.affine import is_elementwise
+from pymc_gpep.graphs.interpreted import evaluate
+
+Shape = tuple[int, ...]
+Make = Callable[[TensorVariable, Sequence[TensorVariable], Sequence[TensorVariable]], TensorVariable]
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """A Gaussian random variable as its mean and numbers x that have a sparse precision Q + V W⁻¹ Vᵀ.
+
+    Attributes
+    ----------
+    make : callable
+        As that of a recipe, with x in place of standard normals.
+    first, second : array (m,)
+        Rows and columns of the entries of Q, on one side of the diagonal; those of one place add up.
+    entries : callable
+        Makes these entries (m,) of the scales of the recipe.
+    columns : array (p, size)
+        Vᵀ.
+    widths : array (p,)
+        The diagonal of W.
+    blocks : tuple of tuple of int
+        Shapes of parts of x, of each of which an entry of the variable takes one number; its own shape if empty.
+    """
+
+    make: Make
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    entries: Callable[[Sequence[TensorVariable]], TensorVariable]
+    columns: NDArray[np.float64]
+    widths: NDArray[np.float64]
+    blocks: tuple[Shape, ...] = ()
+
+    @classmethod
+    def plain(cls, size: int, make: Make) -> Self:
+        """Return independent standard normals as a field."""
+        every = np.arange(size)
+        return cls(make, every, every, lambda scales: pt.ones(size), np.zeros((0, size)), np.zeros(0))
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """A Gaussian random variable as an affine function of independent standard normals.
+
+    Attributes
+    ----------
+    size : int
+        Number of standard normals; a singular distribution has more of them than it has dimensions.
+    means : tuple of TensorVariable
+        Parameters in which the variable is affine, so that they may depend on other Gaussian variables.
+    scales : tuple of TensorVariable
+        Parameters that must not depend on variables that are integrated.
+    make : callable
+        `make(z, means, scales)` returns the variable as a graph in double precision, with the shape that the random
+        variable had when it was read. It is affine in `z`, of shape (size,), and in the means.
+    positive : tuple of TensorVariable
+        Numbers below zero of which PyMC's density is zero, although the variable so made would be Gaussian.
+    field : Field, optional
+        The same by as many numbers that have a sparse precision.
+    """
+
+    size: int
+    means: tuple[TensorVariable, ...]
+    scales: tuple[TensorVariable, ...]
+    make: Make
+    positive: tuple[TensorVariable, ...] = ()
+    field: Field | None = None
+
+    @property
+    def as_field(self) -> Field:
+        """The field, that of independent standard normals where there is no other."""
+        return self.field or Field.plain(self.size, self.make)
+
+    def by_field(self) -> "Recipe":
+        """Return the recipe by the numbers of the field in place of standard normals."""
+        return replace(self, make=self.as_field.make)
+
+
+_Reader = Callable[[TensorVariable, Shape], Recipe | None]
+_READERS: dict[type[Op], _Reader] = {}
+
+
+def reads(op: type[Op]) -> Callable[[_Reader], _Reader]:
+    """Register a function that reads random variables made by an Op of exactly this type.
+
+    The function takes the variable and its shape, and returns None where it has no recipe.
+    """
+
+    def register(reader: _Reader) -> _Reader:
+        _READERS[op] = reader
+        return reader
+
+    return register
+
+
+def is_read(variable: Variable) -> bool:
+    """Whether variables of this distribution have a recipe in general."""
+    return variable.owner is not None and type(variable.owner.op) in _READERS
+
+
+def recipe(variable: TensorVariable, model: pm.Model) -> Recipe | None:
+    """Return how a random variable of a model is made of independent standard normals.
+
+    Returns
+    -------
+    Recipe or None
+        None for a variable that is not Gaussian, that has no recipe, or whose transform is not linear.
+    """
+    if not is_read(variable) or not keeps_gaussian(variable, model):
+        return None
+    return recipe_of(variable, shape_of(variable))
+
+
+def recipe_of(variable: TensorVariable, shape: Shape) -> Recipe | None:
+    """Return the recipe of a random variable of known shape, which may be part of another distribution."""
+    return _READERS[type(variable.owner.op)](variable, shape) if is_read(variable) else None
+
+
+def keeps_gaussian(variable: TensorVariable, model: pm.Model) -> bool:
+    """Whether a Gaussian variable is Gaussian in the values that PyMC keeps of it."""
+    transform = model.rvs_to_transforms.get(variable)
+    if not isinstance(variable.owner.op, ZeroSumNormalRV):
+        return transform is None
+    axes = tuple(range(-variable.owner.op.ndim_supp, 0))
+    return isinstance(transform, ZeroSumTransform) and transform.zerosum_axes == axes
+
+
+def shape_of(variable: TensorVariable) -> Shape:
+    """Return the shape of a variable as numbers; data may change it later."""
+    known = variable.type.shape
+    if all(length is not None for length in known):
+        return cast(Shape, tuple(known))
+    return tuple(int(length) for length in evaluate(get_symbolic_rv_shapes([variable]))[0])
+
+
+def parameters(variable: TensorVariable) -> list[TensorVariable]:
+    """Return the inputs of a random variable, without generator and size where its Op tells them apart."""
+    op = variable.owner.op
+    if isinstance(op, SymbolicRandomVariable):
+        return list(variable.owner.inputs)
+    return list(op.dist_params(variable.owner))
+
+
+def is_random(variable: Variable) -> bool:
+    """Whether a variable is a random variable or depends on one."""
+    return any(each.owner is not None and isinstance(each.owner.op, RNGConsumerOp) for each in ancestors([variable]))
+
+
+def unbroadcast(mean: TensorVariable) -> TensorVariable:
+    """Return a mean as it was before PyMC broadcast it to the shape of a distribution.
+
+    PyMC gives a mean the length of its covariance, by an operation that looks as if one depended on the other.
+    """
+    while (node := mean.owner) is not None:
+        if is_elementwise(mean, Second):
+            mean = cast(TensorVariable, node.inputs[1])
+        elif isinstance(node.op, Alloc) or _adds_axes_in_front(mean):
+            mean = cast(TensorVariable, node.inputs[0])
+        else:
+            break
+    return mean
+
+
+def as_matrix(variable: TensorVariable) -> TensorVariable:
+    """Return a matrix, or a batch of matrices, without the axes that PyMC put in front of it."""
+    while variable.ndim > 2 and _adds_axes_in_front(variable):
+        inner = cast(TensorVariable, variable.owner.inputs[0])
+        if inner.ndim < 2:
+            break
+        variable = inner
+    return variable
+
+
+def _adds_axes_in_front(variable: TensorVariable) -> bool:
+    if variable.owner is None or not isinstance(variable.owner.op, DimShuffle):
+        return False
+    order, before = variable.owner.op.new_order, cast(TensorVariable, variable.owner.inputs[0]).ndim
+    return order == ("x",) * (len(order) - before) + tuple(range(before))
+
+
+def as_double(variable: TensorVariable) -> TensorVariable:
+    """Return a variable in double precision."""
+    return cast(TensorVariable, pt.cast(variable, "float64"))
+
+
+_SEED = 1
+
+
+class Root(NamedTuple):
+    """A parameter of a distribution, and the function that makes a root of the covariance from it."""
+
+    scale: TensorVariable
+    of: Callable[[TensorVariable], TensorVariable]
+
+
+def read_root(cov: TensorVariable) -> Root:
+    """Return how to make a root of a covariance.
+
+    A factor that the graph shows, L of L Lᵀ, is taken as it is, and a precision that it shows is not inverted.
+    """
+    cov = as_matrix(cov)
+    node = cov.owner
+    op = None if node is None else _core(node.op)
+    if isinstance(op, Dot):
+        factor, other = cast(list[TensorVariable], node.inputs)
+        if _are_transposed(factor, other) and _is_square(factor):
+            return Root(factor, as_double)
+    if isinstance(op, MatrixInverse):
+        return Root(as_matrix(cast(TensorVariable, node.inputs[0])), inverse_root)
+    return Root(cov, lower_root)
+
+
+def lower_root(cov: TensorVariable) -> TensorVariable:
+    """Return the root of a covariance, by its Cholesky factor."""
+    return cast(TensorVariable, pt.linalg.cholesky(as_double(cov)))
+
+
+def inverse_root(precision: TensorVariable) -> TensorVariable:
+    """Return the root of the inverse of a precision, L⁻ᵀ of L Lᵀ."""
+    lower = pt.linalg.cholesky(as_double(precision))
+    return cast(TensorVariable, solved(lower).mT)
+
+
+def solved(lower: TensorVariable) -> TensorVariable:
+    """Return the inverse of lower triangular matrices, (..., n, n)."""
+    return cast(TensorVariable, pt.linalg.solve_triangular(lower, pt.eye(lower.shape[-1]), lower=True, b_ndim=2))
+
+
+def pattern_of(precision: TensorVariable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows and columns of the entries of the lower triangle that a precision has at random hyperparameters."""
+    random = [v for v in ancestors([precision]) if v.owner is not None and isinstance(v.owner.op, RNGConsumerOp)]
+    given = [cast(TensorVariable, v) for v in random if not isinstance(v.type, RandomType)]
+    rng = np.random.default_rng(_SEED)
+    shapes = evaluate(get_symbolic_rv_shapes(given)) if given else []
+    there = False
+    for _ in range(2):
+        values = {v: rng.uniform(0.2, 0.8, size=tuple(shape)) for v, shape in zip(given, shapes, strict=True)}
+        (found,) = evaluate([precision], {v: value.astype(v.dtype) for v, value in values.items()})
+        there = there | (found != 0.0)
+    return np.nonzero(np.tril(there))
+
+
+def times(root: TensorVariable, vectors: TensorVariable) -> TensorVariable:
+    """Return the products of matrices (..., n, m) with vectors (..., m)."""
+    if root.ndim == 2:
+        return cast(TensorVariable, pt.matmul(vectors, root.mT))
+    return cast(TensorVariable, pt.matmul(root, vectors[..., None])[..., 0])
+
+
+def _core(op: Op) -> Op:
+    return cast(Op, op.core_op) if isinstance(op, Blockwise) else op
+
+
+def _are_transposed(one: TensorVariable, other: TensorVariable) -> bool:
+    return _is_transpose(one, other) or _is_transpose(other, one)
+
+
+def _is_transpose(variable: TensorVariable, of: TensorVariable) -> bool:
+    node = variable.owner
+    if node is None or not isinstance(node.op, DimShuffle) or node.inputs[0] is not of:
+        return False
+    *batch, last, first = node.op.new_order
+    return [*batch, first, last] == list(range(of.ndim))
+
+
+def _is_square(matrix: TensorVariable) -> bool:
+    """Whether a matrix is square; a factor with more columns than rows has more standard normals than numbers."""
+    if getattr(matrix.tag, "lower_triangular", False):
+        return True
+    rows, columns = matrix.type.shape[-2:]
+    if rows is None or columns is None:
+        rows, columns = evaluate(resolve_shapes([matrix.shape]))[0][-2:]
+    return bool(rows == columns)

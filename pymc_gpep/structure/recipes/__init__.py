@@ -1,8 +1,0 @@
-"""Gaussian random variables of a model as affine functions of independent standard normals."""
-
-from pymc_gpep.structure.recipes import areas, kronecker, normals, series  # noqa: F401  # each registers its readers
-from pymc_gpep.structure.recipes.normals import unprojected
-from pymc_gpep.structure.recipes.reasons import refuse_false_densities, why_no_recipe, why_no_recipes
-from pymc_gpep.structure.recipes.recipe import Recipe, recipe
-
-__all__ = ["Recipe", "recipe", "refuse_false_densities", "unprojected", "why_no_recipe", "why_no_recipes"]

@@ -1,0 +1,1 @@
+"""Latent functions that are sums of effects, as affine functions of standard normals."""

@@ -1,0 +1,290 @@
+"""Effects at rows: a graph of the argument of a sum with the data of some rows in place of all."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike, NDArray
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.random.op import RNGConsumerOp
+from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.graphs.errors import StructureError
+from pymc_gpep.graphs.interpreted import evaluate, graph_function, initial_point
+from pymc_gpep.graphs.rows_apart import check_rows_apart
+from pymc_gpep.processes.cross_covariance import new_inputs
+from pymc_gpep.rows.errors import RowError
+from pymc_gpep.sums.affine_variables import at_zero, slopes_of
+from pymc_gpep.sums.latent_sum import LatentSum
+from pymc_gpep.sums.levels import as_data, common_length, levels_of, outside_levels, refuse_labels
+
+_SAME = 1e-8  # relative, of an argument at some rows alone and among all
+_BESIDE = 0.3  # of the initial point, unconstrained
+_CHECKED = 50  # rows
+_SEED = 1
+_AXES = (1, 2)  # that data of rows may have
+
+_NEW_LEVELS = " To predict new ones give the model a level without rows, as one more of its coords, and fit it again."
+
+
+class EffectsOfRows:
+    """Effects at rows of a table, whose columns are the inputs of the process, and after these all other data of rows.
+
+    Parameters
+    ----------
+    whole : LatentSum
+    inputs : TensorVariable
+        Inputs of the process in the model, (n, d).
+    data : mapping
+        Data of the model → constants that take their place.
+
+    Attributes
+    ----------
+    leaves : list of Variable
+        Data with an entry for each row, in the order of their columns; inputs of the process are not among them.
+    n_effects : int
+        Number of standard normals, p.
+
+    Raises
+    ------
+    StructureError
+        If the argument of the likelihood at some rows is not known by the data of these rows.
+    """
+
+    def __init__(self, whole: LatentSum, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> None:
+        # Means without the lengths that they are spread over, which are those of the model's rows.
+        bare = tuple(replace(latent, mean=_bare(latent.mean)) for latent in whole.processes)
+        self._whole, self._data = replace(whole, processes=bare), data
+        self.n_effects = whole.n_plain
+        self._z = pt.vector("normals", shape=(self.n_effects,), dtype="float64")
+        self._inputs, behind = np.asarray(self._values([inputs])[0], np.float64), set(ancestors([inputs]))
+        self.leaves: list[TensorVariable] = []
+        self._own: list[TensorVariable] = []  # which are the inputs
+        self._still = pt.vector("still", shape=(whole.n_points,), dtype="float64")
+        argument = self._argument()
+        found = [v for v in ancestors([argument], blockers=whole.model.basic_RVs) if self._each_row(v)]
+        order = {v: i for i, v in enumerate(whole.model.data_vars)}
+        for leaf in sorted(found, key=lambda v: order.get(v, len(order))):
+            same = leaf in behind or (isinstance(leaf, Constant) and np.array_equal(_wide(leaf.data), self._inputs))
+            (self._own if same else self.leaves).append(leaf)
+        self._widths = [_wide(value).shape[1] for value in self._values(self.leaves)]
+        ends = np.cumsum([self._inputs.shape[1], *self._widths])
+        places = [slice(*ends[i : i + 2]) for i in range(len(self._widths))]
+        places += [slice(0, _wide(value).shape[1]) for value in self._values(self._own)]
+        self._levels = [
+            (str(leaf.name or "a level"), place, levels)
+            for leaf, place in zip([*self.leaves, *self._own], places, strict=True)
+            if (levels := levels_of(leaf, [whole.argument])) is not None
+        ]
+        self._check(argument)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the data of rows; empty where an array of a row has no name in the model."""
+        named = set(self._whole.model.data_vars)
+        return [str(leaf.name) for leaf in self.leaves] if named.issuperset(self.leaves) else []
+
+    @cached_property
+    def _inputs_by_name(self) -> dict[str, Variable]:
+        """Data of the model that are the inputs of the process, by name."""
+        behind = set(ancestors([*self._own, *(latent.cov for latent in self._whole.processes)]))
+        return {str(v.name): v for v in self._whole.model.data_vars if v in behind and self._each_row(v)}
+
+    @property
+    def takes(self) -> list[str]:
+        """Names of data that say what new rows are."""
+        return [*self._inputs_by_name, *self.names]
+
+    @property
+    def columns(self) -> list[str]:
+        """Name of each column of the table."""
+        inputs = [f"inputs of {latent.f.name!r}" for latent in self._whole.processes]
+        return [*inputs * self._inputs.shape[1], *(
+            str(leaf.name or "an array")
+            for leaf, width in zip(self.leaves, self._widths, strict=True)
+            for _ in range(width)
+        )]  # fmt: skip
+
+    def _values(self, variables: Sequence[Variable]) -> list[Any]:
+        return list(evaluate(graph_replace(list(variables), dict(self._data), strict=False))) if variables else []
+
+    def _each_row(self, variable: Variable) -> bool:
+        """Tell whether a variable is data with an entry for each row."""
+        if not isinstance(variable, Constant | SharedVariable) or getattr(variable.type, "ndim", 0) not in _AXES:
+            return False
+        (value,) = self._values([variable])
+        return bool(np.shape(value)[:1] == (self._whole.n_points,) and self._whole.n_points > 1)
+
+    def _argument(self) -> TensorVariable:
+        """The argument by standard normals of effects and by values of the process less its mean."""
+        (made,) = self._whole.by_parts([self._whole.argument], self._z, [self._still], seen=True)
+        return made
+
+    def _at(self, x: TensorVariable) -> TensorVariable:
+        """The argument at rows of a table (B, columns), (B,)."""
+        d = self._inputs.shape[1]
+        begin, there = d, {}
+        for leaf, width in zip(self.leaves, self._widths, strict=True):
+            there[leaf] = _like(x[:, begin : begin + width], leaf)
+            begin += width
+        there |= {leaf: _like(x[:, :d], leaf) for leaf in self._own}
+        made = _with_others(self._argument(), {**there, self._still: pt.zeros(x.shape[0])})
+        return pt.broadcast_to(made.astype("float64"), (x.shape[0],))
+
+    def moments(self, x: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
+        """Return mean (1, B) and coefficients J (p, B) at rows of a table, in terms of the model's random variables."""
+        argument = self._at(x)
+        return at_zero(argument, self._z)[None], slopes_of(argument, self._z, self.n_effects)
+
+    def table(self) -> Array:
+        """Return the table (n, columns) of the model's own rows."""
+        return np.concatenate([self._inputs, *(_wide(value) for value in self._values(self.leaves))], axis=1)
+
+    def new_rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike]) -> Array:
+        """Return the table (m, columns) of new rows, from inputs of the process and data of the model by name.
+
+        Raises
+        ------
+        TypeError
+            If inputs or data are missing.
+        ValueError
+            If they do not fit the model.
+        """
+        given = {name: value for name, value in new.items() if name in self.takes}
+        inputs = next((given[name] for name in self._inputs_by_name if name in given), None) if x is None else x
+        wanted = ", ".join(f"{name!r}: ..." for name in self.names)
+        if self.leaves and not self.names:
+            raise TypeError(
+                "New rows need data by name, and some arrays that differ between rows have no name in the model. "
+                "Declare them as pm.Data."
+            )
+        if inputs is None or any(name not in given for name in self.names):
+            raise TypeError(
+                f"predict needs inputs of the process and data of all rows: predict(Xnew, data={{{wanted}}})."
+            )
+        parts, values = [new_inputs(inputs, self._inputs.shape[1])], {}
+        for leaf, name, width in zip(self.leaves, self.names, self._widths, strict=True):
+            array = np.asarray(given[name])
+            wide = array[None] if array.ndim == leaf.ndim - 1 else array  # one for all rows
+            shape = ("rows", *[width] * (leaf.ndim - 1))
+            assert isinstance(leaf, SharedVariable)
+            if array.dtype.kind not in "biuf":
+                refuse_labels(self._whole.model, leaf, [self._whole.argument], array)
+            values[leaf] = as_data(leaf, array, wide, shape)
+            parts.append(_wide(values[leaf]))
+        outside_levels(values, [self._whole.argument], self._data)  # refuses indices that are computed from these
+        m = common_length({name: len(part) for name, part in zip(["Xnew", *self.names], parts, strict=True)})
+        found = np.concatenate([np.repeat(part, m // max(len(part), 1), axis=0) for part in parts], axis=1)
+        self.check(found, advice=_NEW_LEVELS)
+        return found
+
+    def check(self, x: Array, first: int = 0, advice: str = "") -> None:
+        """Refuse rows of a table that name levels which the model does not have, counted from a `first` row."""
+        for name, place, levels in self._levels:
+            values = x[:, place]
+            outside = (values < 0) | (values >= levels) | (values != np.floor(values))
+            if outside.any():
+                i, j = np.unravel_index(outside.argmax(), outside.shape)
+                raise RowError(
+                    f"has {values[i, j]:g} as {name!r}, but its levels are 0 to {levels - 1}.{advice}", first + int(i)
+                )
+
+    def check_names(self, given: Sequence[str]) -> None:
+        """Refuse names of the columns of a table of which one stands where the model has other data."""
+        wanted = self.columns
+        for place, name in enumerate(wanted):
+            if wanted.count(name) == 1 and given.count(name) == 1 and given.index(name) != place:
+                raise ValueError(
+                    f"data have the columns {', '.join(map(repr, given))}, but the model takes them in the order: "
+                    f"{', '.join(wanted)}. Select the columns in this order."
+                )
+
+    def _check(self, whole: TensorVariable) -> None:
+        """Refuse an argument that is another one at some rows alone than among all rows."""
+        x = pt.dmatrix("rows")
+        try:
+            outputs = [_with_others(whole, {self._still: pt.zeros(self._whole.n_points)}), self._at(x)]
+            among, alone = self._function(outputs, x)(self.table()[_some(self._whole.n_points)])
+            n = self._whole.n_points
+            among = np.broadcast_to(among, (n,))[_some(n)]
+            size = 1.0 + np.abs(among).max()
+            same = bool(np.allclose(among, alone, rtol=0.0, atol=_SAME * size)) and self._apart(x, outputs[1])
+        except (ValueError, IndexError, TypeError, AssertionError, NotImplementedError):
+            same = False
+        if not same:
+            raise StructureError(
+                "For methods with inducing inputs the argument of the likelihood at a row must be known by the data of "
+                "that row. These are an entry of each array along its first axis. Compute numbers of several rows "
+                'before the model, or fit it by methods on all rows together: "ep", "laplace", "kl".'
+            )
+
+    def _apart(self, x: TensorVariable, argument: TensorVariable) -> bool:
+        """Return whether the argument at rows `x` of the table is known by each of them alone."""
+
+        def function(inputs: Sequence[TensorVariable]) -> Callable[..., Any]:
+            at = self._function([argument], x)
+            return lambda rows: at(rows)[0]
+
+        try:
+            check_rows_apart("Rows", argument, 0, {x: self.table()}, function, stop=self._whole.model.basic_RVs)
+        except ValueError:
+            return False
+        return True
+
+    def _function(self, outputs: Sequence[TensorVariable], x: TensorVariable) -> Callable[[Array], list[Array]]:
+        """Return a function of rows `x` of the table, at a random point."""
+        model, rng = self._whole.model, np.random.default_rng(_SEED)
+        value_vars = [model.rvs_to_values[rv] for rv in self._whole.hyperparameters]
+        point = initial_point(model)
+        theta = [point[v.name] + _BESIDE * rng.standard_normal(np.shape(point[v.name])) for v in value_vars]
+        known = graph_replace(model.replace_rvs_by_values(list(outputs)), dict(self._data), strict=False)
+        function = graph_function(model, [*value_vars, self._z, x], known)
+        noise = rng.standard_normal(self.n_effects)
+        return lambda rows: [np.asarray(each) for each in function(*theta, noise, rows)]
+
+
+def _bare(mean: TensorVariable) -> TensorVariable:
+    """Return a mean before it was spread over rows."""
+    while mean.owner is not None and isinstance(mean.owner.op, Alloc):
+        mean = mean.owner.inputs[0]
+    return mean
+
+
+def _with_others(output: TensorVariable, there: Mapping[Variable, Variable]) -> TensorVariable:
+    """Return a graph with other data, whose numbers of rows differ from those that types of constants name."""
+    made = dict(there)
+    for node in toposort([output]):
+        inputs = [made.get(v, v) for v in node.inputs]
+        if inputs == node.inputs or isinstance(node.op, RNGConsumerOp):  # a copy would be no variable of the model
+            continue
+        if isinstance(node.op, SpecifyShape):  # the length of the first axis is another one
+            made[node.outputs[0]] = pt.specify_shape(inputs[0], (None, *node.outputs[0].type.shape[1:]))
+        else:
+            made |= zip(node.outputs, node.clone_with_new_inputs(inputs, strict=False).outputs, strict=True)
+    return made.get(output, output)
+
+
+def _wide(value: ArrayLike) -> Array:
+    """Data of rows as columns, (n, width)."""
+    array = np.asarray(value, dtype=np.float64)
+    return array[:, None] if array.ndim == 1 else array
+
+
+def _like(columns: TensorVariable, leaf: TensorVariable) -> TensorVariable:
+    """Columns (B, width) in the type and shape of data of the model."""
+    values = columns[:, 0] if leaf.ndim == 1 else pt.specify_shape(columns, (None, leaf.type.shape[1]))
+    return pt.round(values).astype(leaf.dtype) if leaf.dtype.startswith(("int", "uint")) else values.astype(leaf.dtype)
+
+
+def _some(n: int) -> NDArray[np.int64]:
+    """Positions of some rows, fewer than all."""
+    return np.random.default_rng(_SEED).permutation(n)[: min(_CHECKED, n - 1)]

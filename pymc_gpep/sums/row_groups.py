@@ -1,0 +1,488 @@
+"""Rows with the same latent value at all hyperparameters: found in the graph, and made one point of a fit.
+
+A graph with an axis of rows is followed down to the parts that depend on no random variable. Each operation on the way
+takes a row from the same row of its inputs. So two rows with the same numbers in these parts are equal for all
+hyperparameters and effects. An index takes rows of another variable, some of which may be equal in turn.
+
+EP approximates the factor of a point. If all rows of a group are one factor, EP approximates their product, and not
+each row by itself. So means and evidence are more accurate. Their cost is that of as many rows as there are groups.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import pytensor.sparse as ps
+import pytensor.tensor as pt
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from pymc.pytensorf import get_symbolic_rv_shapes
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.rewriting import inline_ofg_node
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.sparse.math import Dot as SparseDot
+from pytensor.sparse.math import StructuredDot
+from pytensor.tensor.basic import AllocDiag, Eye, Join
+from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor, indices_from_subtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Observed
+from pymc_gpep.graphs.errors import StructureError
+from pymc_gpep.graphs.interpreted import evaluate, graph_function, initial_point
+from pymc_gpep.graphs.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Leaves, Role, Walk
+from pymc_gpep.latent.gp_latent import LatentGP, without_jitter
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.local_computations import ScalarDensity
+from pymc_gpep.likelihoods.pooled_rows import Grouped, Rows, grouped_rows, products
+from pymc_gpep.sums.latent_sum import LatentSum
+from pymc_gpep.sums.row_parts import ProcessTerm
+
+type Ids = NDArray[np.int64]
+"""A number for each row, (n,), the same for rows that are equal."""
+
+
+def combined(*each: Ids) -> Ids:
+    """Return numbers that are the same where all of several numbers are."""
+    found = np.zeros(len(each[0]), np.int64)
+    for own in each:
+        _, found = np.unique(found * (int(own.max(initial=0)) + 1) + own, return_inverse=True)
+    return found
+
+
+def equal_rows(values: NDArray[Any]) -> Ids:
+    """Return numbers (n,) that are the same for equal rows of an array (n, ...)."""
+    flat = np.ascontiguousarray(values).reshape(len(values), -1)
+    if flat.shape[1] == 1:
+        return np.unique(flat[:, 0], return_inverse=True, equal_nan=False)[1]
+    wide = flat.astype(np.float64) + 0.0  # 0 in place of −0
+    bits = np.ascontiguousarray(wide).view(np.uint64)
+    keys = np.random.default_rng(0).integers(2**63, size=bits.shape[1], dtype=np.uint64) | np.uint64(1)
+    mixed = (bits ^ (bits >> np.uint64(31))) * keys
+    _, first, ids = np.unique(mixed.sum(axis=1, dtype=np.uint64), return_index=True, return_inverse=True)
+    if np.array_equal(wide[first][ids], wide):
+        return ids
+    return np.unique(wide, axis=0, return_inverse=True)[1].ravel()
+
+
+class RowsOfGraph(Walk):
+    """The rows of a graph that are equal, and the graph at some of its rows.
+
+    Parameters
+    ----------
+    stop : sequence of Variable
+        Random variables, and values of Gaussian processes.
+    processes : mapping of Variable to LatentGP
+        Gaussian processes by their values.
+    data : mapping
+        Data of the model → constants that take their place.
+    n : int
+        Number of rows.
+    at : array (m,), optional
+        Rows that are taken; all if not given, which finds out which are equal.
+    """
+
+    def __init__(
+        self,
+        stop: Sequence[Variable],
+        processes: Mapping[Variable, LatentGP],
+        data: Mapping[Variable, Variable],
+        n: int,
+        at: Ids | None = None,
+    ) -> None:
+        count = pt.constant(n if at is None else len(at))
+        super().__init__(Leaves(), {ROWS: count, COLUMNS: count}, pt.matrix("same"), stop)
+        self._processes, self._data, self._n, self._at = dict(processes), data, n, at
+        self._random: dict[Variable, bool] = dict.fromkeys([*stop, *processes], True)
+        self._found: list[Ids] = []
+
+    def alike(self, variable: TensorVariable, axis: int) -> Ids:
+        """Return numbers (n,) that are the same for equal rows.
+
+        Raises
+        ------
+        CannotSplitError
+            If an operation is not known to leave rows apart.
+        """
+        self(variable, [ROWS if i == axis else None for i in range(variable.type.ndim)])
+        return self.ids
+
+    def _other(self, n: int, at: Ids | None) -> "RowsOfGraph":
+        return RowsOfGraph(list(self._stop), self._processes, self._data, n, at)
+
+    def _value(self, variable: Variable) -> Any:
+        """Return a value that depends on random variables by no more than their shapes."""
+        (known,) = graph_replace([variable], dict(self._data), strict=False)
+        if isinstance(known, Constant):
+            return known.data
+        behind = set(ancestors([known], blockers=self._stop))
+        found = [rv for rv in self._stop if rv in behind and rv not in self._processes]
+        try:
+            shapes = evaluate(get_symbolic_rv_shapes(found)) if found else []
+            given = {rv: np.zeros(shape, rv.type.dtype) for rv, shape in zip(found, shapes, strict=True)}
+            return evaluate([known], given)[0]
+        except StructureError:
+            raise CannotSplitError("depends on shapes of random variables") from None
+
+    def _is_random(self, variable: Variable) -> bool:
+        pending = [variable]
+        while pending:
+            each = pending[-1]
+            if each in self._random:
+                pending.pop()
+            elif each.owner is None or isinstance(each.owner.op, Shape | Shape_i):
+                self._random[pending.pop()] = False
+            elif unknown := [v for v in each.owner.inputs if v not in self._random]:
+                pending += unknown
+            else:
+                self._random[pending.pop()] = any(self._random[v] for v in each.owner.inputs)
+        return self._random[variable]
+
+    def _unchanged(self, variable: TensorVariable) -> TensorVariable:
+        return variable
+
+    def _make(self, variable: TensorVariable, roles: tuple[Role | None, ...]) -> TensorVariable:
+        if not any(roles):
+            return variable
+        if any(role and one for role, one in zip(roles, variable.type.broadcastable, strict=True)):
+            raise CannotSplitError("has one point only")
+        axis = next(i for i, role in enumerate(roles) if role)
+        if not self._is_random(variable):
+            return cast(TensorVariable, pt.constant(self._leaf(self._value(variable), axis)))
+        if variable in self._stop:
+            return self._of_random(variable, axis)
+        node = variable.owner
+        if isinstance(node.op, AllocDiag | Eye):
+            raise CannotSplitError("tells points apart")
+        if isinstance(node.op, OpFromGraph):
+            return self(inline_ofg_node(node)[node.outputs.index(variable)], roles)
+        if COLUMNS not in roles:
+            match node.op:
+                case Join() if node.op.axis % variable.type.ndim == axis:
+                    return self._joined(node.inputs, roles, axis)
+                case SparseDot() | StructuredDot() if axis == 0 and not self._is_random(node.inputs[0]):
+                    return self._of_sparse(node.op, *node.inputs)
+                case Subtensor() | AdvancedSubtensor() if axis == 0:
+                    made = self._selected(node.op, node.inputs, roles)
+                    if made is not None:
+                        return made
+        return super()._make(variable, roles)
+
+    def _leaf(self, value: Any, axis: int) -> Any:
+        """Take note of numbers with an axis of rows, and return them at rows that are taken."""
+        value = np.asarray(value)
+        if value.shape[axis] != self._n:
+            raise CannotSplitError(f"has {value.shape[axis]} numbers for {self._n} rows")
+        if self._at is not None:
+            return np.take(value, self._at, axis)
+        self._note(equal_rows(np.moveaxis(value, axis, 0)))
+        return value
+
+    def _note(self, ids: Ids) -> None:
+        self._found = [combined(*self._found, ids)]
+
+    def _of_random(self, variable: TensorVariable, axis: int) -> TensorVariable:
+        """Return values of a random variable, all different; those of a process are equal at equal inputs."""
+        if self._at is not None:
+            return cast(TensorVariable, variable[(*[slice(None)] * axis, self._at)])
+        latent = self._processes.get(variable)
+        self._note(np.arange(self._n) if latent is None or variable.type.ndim > 1 else self._inputs_of(latent))
+        return variable
+
+    def _inputs_of(self, latent: LatentGP) -> Ids:
+        """Return numbers (n,) that are the same for points of a process whose values are the same."""
+        other = self._other(self._n, None)
+        try:
+            other(without_jitter(latent), (ROWS, COLUMNS))
+            if latent.mean.type.ndim and not latent.mean.type.broadcastable[-1]:
+                other(latent.mean, (*[None] * (latent.mean.type.ndim - 1), ROWS))
+        except CannotSplitError:
+            return np.arange(self._n)
+        return other.ids
+
+    @property
+    def ids(self) -> Ids:
+        """Numbers (n,) that are the same for rows that no variable so far tells apart."""
+        return combined(*self._found) if self._found else np.zeros(self._n, np.int64)
+
+    def _joined(self, parts: Sequence[Variable], roles: tuple[Role | None, ...], axis: int) -> TensorVariable:
+        """Return parts with rows of their own one after another."""
+        lengths = [self._length(cast(TensorVariable, part), axis) for part in parts]
+        ends = np.cumsum([0, *lengths])
+        if ends[-1] != self._n:
+            raise CannotSplitError("has parts of other lengths")
+        made, ids = [], []
+        for part, begin, end in zip(parts, ends, ends[1:], strict=False):
+            at = None if self._at is None else self._at[(self._at >= begin) & (self._at < end)] - begin
+            other = self._other(int(end - begin), at)
+            made.append(other(part, roles))
+            ids.append(other.ids + begin)
+        if self._at is None:
+            self._note(np.concatenate(ids))
+        elif (np.diff(self._at) < 0).any():
+            raise CannotSplitError("has rows in another order")
+        return cast(TensorVariable, pt.join(axis, *made))
+
+    def _of_sparse(self, op: Any, matrix: Variable, other: Variable) -> TensorVariable:
+        """Return a product of a sparse matrix of data, whose rows are rows."""
+        value = sp.csr_matrix(self._value_of_sparse(matrix))
+        if value.shape[0] != self._n:
+            raise CannotSplitError(f"has {value.shape[0]} numbers for {self._n} rows")
+        if self._at is not None:
+            value = value[self._at]
+        else:
+            value.sum_duplicates()
+            value.eliminate_zeros()
+            value.sort_indices()
+            known: dict[bytes, int] = {}
+            ends = value.indptr
+            self._note(
+                np.array(
+                    [
+                        known.setdefault(value.indices[a:b].tobytes() + value.data[a:b].tobytes(), len(known))
+                        for a, b in pairwise(ends)
+                    ]
+                )
+            )
+        return cast(TensorVariable, op(ps.as_sparse_variable(value.asformat(matrix.type.format)), other))
+
+    def _value_of_sparse(self, matrix: Variable) -> Any:
+        if isinstance(matrix, Constant):
+            return matrix.data
+        (known,) = graph_replace([matrix], dict(self._data), strict=False)
+        if isinstance(known, Constant):
+            return known.data
+        raise CannotSplitError("takes a sparse matrix that is computed")
+
+    def _selected(self, op: Any, inputs: Sequence[Variable], roles: tuple[Role | None, ...]) -> TensorVariable | None:
+        """Return rows that an index takes of a variable, equal ones of which are equal; None for other indices."""
+        source, *tensors = inputs
+        index, *others = indices_from_subtensor(tensors, op.idx_list)
+        moves = [each for each in others if each != slice(None)]
+        if moves or (isinstance(index, Variable) and index.type.ndim != 1):
+            return None
+        if isinstance(index, Variable) and self._is_random(index):
+            return None
+        length = self._length(cast(TensorVariable, source), 0)
+        places = np.asarray(self._value(pt.constant(np.arange(length))[index]))
+        if places.shape != (self._n,):
+            return None
+        if self._at is not None:
+            return self._other(length, places[self._at])(source, roles)
+        inner = self._other(length, None)
+        made = inner(source, roles)
+        self._note(inner.ids[places])
+        return cast(TensorVariable, made[places])
+
+    def _length(self, variable: TensorVariable, axis: int) -> int:
+        """Return the length of an axis, whatever the values of random variables are."""
+        static = variable.type.shape[axis]
+        if static is not None:
+            return int(static)
+        return int(self._value(variable.shape[axis]))
+
+
+_POINTS = 5  # random hyperparameters and effects at which coefficients are compared
+_FEWEST = 3  # of these at which they must be finite
+_BESIDE = 1.0  # of the initial point, unconstrained
+_SEED = 3
+_WASTE = 20  # times as many numbers of factors as there are, which tables of them may have
+_SMALL = 1_000_000  # numbers, below which a table may have any number
+
+
+@dataclass(frozen=True, eq=False)
+class RowGroups:
+    """Groups of rows.
+
+    Attributes
+    ----------
+    of : array (n,)
+        The group of each row. Groups are numbered by their first rows.
+    first : array (g,)
+        The first row of each group.
+    alike : array (n,)
+        A number that is the same for rows with the same parameters of the likelihood, whatever the hyperparameters are.
+    points : Grouped
+        Likelihood, observations and parameters of the groups.
+    """
+
+    of: NDArray[np.int64]
+    first: NDArray[np.int64]
+    alike: NDArray[np.int64]
+    points: Grouped
+
+    def likelihood_of(
+        self,
+        likelihood: Likelihood,
+        y: Observed,
+        rows: NDArray[np.int64],
+        of: NDArray[np.int64],
+        briefly: bool = False,
+    ) -> tuple[Likelihood, NDArray[np.float64]]:
+        """Return the likelihood of other groups with its parameters, and their observations.
+
+        Parameters
+        ----------
+        likelihood : Likelihood
+            The likelihood of all rows with its parameters.
+        y : array (n,)
+            Observations of all rows.
+        rows : array (m,)
+            The rows of these groups; one may be in several.
+        of : array (m,)
+            The groups that they are in, each with one row at least.
+        briefly : bool
+            Whether the likelihood is for few evaluations, which sufficient statistics are not worth.
+        """
+        own = likelihood.at(rows)
+        known = own.parameters if own.has_parameters else np.zeros((0, len(rows)))
+        plain = Rows(of, y[rows], self.alike[rows], lambda at: cast(TensorVariable, known[:, at]))
+        if briefly and (made := products(own, plain)) is not None:
+            return made, np.zeros(plain.n_groups)
+        found = grouped_rows(own, plain._replace(parameters=lambda at: pt.constant(known[:, at])))
+        (parameters,) = evaluate([found.parameters])
+        return found.likelihood.given(parameters), found.labels
+
+
+def row_groups(
+    prior: LatentSum,
+    likelihood: Likelihood,
+    labels: TensorVariable,
+    parameters: TensorVariable,
+    data: Mapping[Variable, Variable],
+) -> tuple[LatentSum, RowGroups] | None:
+    """Return the prior of groups of rows, and the groups; None where no two rows have the same latent value."""
+    if prior.n_functions > 1 or prior.by_class or not likelihood.offers(ScalarDensity):
+        return None
+    graph = _Rows(prior, data)
+    of, first = _in_order(combined(graph.alike(), _parts_of(likelihood, prior.n_points)))
+    if len(first) == prior.n_points:
+        return None
+    point = initial_point(prior.model)
+    value_vars = [prior.model.rvs_to_values[rv] for rv in prior.hyperparameters]
+    outputs = graph_replace([*prior.model.replace_rvs_by_values([parameters]), labels], dict(data), strict=False)
+    given, y = graph_function(prior.model, value_vars, outputs)(*(point[v.name] for v in value_vars))
+    try:
+        alike = graph.walk().alike(parameters, 1) if len(given) else np.zeros(prior.n_points, np.int64)
+    except CannotSplitError:
+        alike = np.arange(prior.n_points)
+    own = likelihood.given(np.asarray(given))
+    rows = Rows(of, np.asarray(y), alike, partial(graph.at, parameters, (None, ROWS)))
+    points = grouped_rows(own, rows)
+    size = int(points.parameters.type.shape[0] or 0) * len(first)
+    if size > max(_SMALL, _WASTE * prior.n_points * (2 + len(given))):
+        return None
+    return graph.grouped(first), RowGroups(of, first, alike, points)
+
+
+def _parts_of(likelihood: Likelihood, n: int) -> NDArray[np.int64]:
+    """Return the number of the observed variable of each row."""
+    parts = getattr(likelihood, "parts", ())
+    return likelihood.parameters[0].astype(np.int64) if parts else np.zeros(n, np.int64)
+
+
+def _in_order(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return groups numbered by their first rows, and these."""
+    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return place[inverse], first[order]
+
+
+class _Rows:
+    """Rows of the argument of a sum.
+
+    Parameters
+    ----------
+    prior : LatentSum
+    data : mapping
+        Data of the model → constants that take their place.
+    """
+
+    def __init__(self, prior: LatentSum, data: Mapping[Variable, Variable]) -> None:
+        self._prior, self._data = prior, data
+        self._proved = True
+
+    def walk(self, at: NDArray[np.int64] | None = None) -> RowsOfGraph:
+        """Return a walk over the rows, or some of them."""
+        prior = self._prior
+        processes = {latent.f: latent for latent in prior.processes}
+        stop = [*prior.model.basic_RVs, *processes]
+        return RowsOfGraph(stop, processes, self._data, prior.n_points, at)
+
+    def alike(self) -> NDArray[np.int64]:
+        """Return numbers (n,) that are the same for rows with the same latent value."""
+        argument = self._prior.argument
+        if not argument.type.ndim or argument.type.broadcastable[0]:
+            return np.zeros(self._prior.n_points, np.int64)
+        try:
+            return self.walk().alike(argument, 0)
+        except CannotSplitError:
+            self._proved = False
+            return self._by_values()
+
+    def _by_values(self) -> NDArray[np.int64]:
+        """Compare coefficients at random hyperparameters and effects, where a graph mixes rows."""
+        prior = self._prior
+        n, model = prior.n_points, prior.model
+        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        z = pt.vector("normals", shape=(prior.n_plain,), dtype="float64")
+        values = [pt.tensor(f"values_{i}", dtype="float64", shape=shape) for i, shape in enumerate(prior.sizes)]
+        outputs = model.replace_rvs_by_values(prior.by_parts([prior.argument], z, values, seen=True))
+        known = graph_replace(outputs, dict(self._data), strict=False)
+        function = graph_function(model, [*value_vars, z, *values], known)
+        point, rng = initial_point(model), np.random.default_rng(_SEED)
+        found = []
+        for _ in range(_POINTS):
+            theta = [point[v.name] + _BESIDE * rng.standard_normal(np.shape(point[v.name])) for v in value_vars]
+            noise = [rng.standard_normal(prior.n_plain), *(rng.standard_normal(shape) for shape in prior.sizes)]
+            (argument,) = function(*theta, *noise)
+            found.append(np.broadcast_to(argument, (n,)))
+        finite = [each for each in found if np.isfinite(each).all()]
+        return equal_rows(np.stack(finite, axis=1)) if len(finite) >= _FEWEST else np.arange(n)
+
+    def at(self, variable: TensorVariable, roles: tuple[object, ...], rows: NDArray[np.int64]) -> TensorVariable:
+        """Return a variable at some rows."""
+        axis = roles.index(ROWS)
+        if variable.type.broadcastable[axis]:
+            whole = pt.broadcast_to(variable, (*variable.shape[:axis], self._prior.n_points))
+            return cast(TensorVariable, whole[(*[slice(None)] * axis, rows)])
+        try:
+            return self.walk(rows)(variable, roles)  # type: ignore[arg-type]
+        except CannotSplitError:
+            return cast(TensorVariable, variable[(*[slice(None)] * axis, rows)])
+
+    def grouped(self, first: NDArray[np.int64]) -> LatentSum:
+        """Return the prior at the first rows of groups."""
+        prior, argument = self._prior, self._prior.argument
+        if argument.type.ndim and not argument.type.broadcastable[0]:
+            argument = self.at(argument, (ROWS,), first) if self._proved else argument[first]
+        made = replace(
+            prior,
+            argument=argument,
+            n_points=len(first),
+            everywhere=prior.argument if prior.everywhere is None else prior.everywhere,
+            n_rows=prior.n_rows or prior.n_points,
+            alone=(),
+        )
+        terms = tuple(_moved(made, i, term) for i, term in enumerate(prior.terms))
+        return replace(made, terms=terms)
+
+
+def _moved(prior: LatentSum, i: int, term: ProcessTerm) -> ProcessTerm:
+    """Return a term of the same process in another argument."""
+    zeros = [pt.zeros(shape) for shape in prior.sizes]
+
+    def linear(values: TensorVariable) -> TensorVariable:
+        parts = [*zeros[:i], values, *zeros[i + 1 :]]
+        normals = pt.zeros(prior.n_plain)
+        moved, still = (prior.by_parts([prior.argument], normals, each, seen=True)[0] for each in (parts, zeros))
+        return prior.shaped(moved - still, prior.n_points)
+
+    return replace(term, linear=linear, whole=False)

@@ -1,0 +1,230 @@
+"""Standard normals of a sum of effects as samplers move them, and the model's variables as these make them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Protocol, cast
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc.blocking import PointType
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.linalg.decomposition.cholesky import cholesky
+from pytensor.tensor.variable import TensorVariable
+from scipy.linalg import lstsq, solve_triangular
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.normals_prior import NormalsPrior
+from pymc_gpep.gaussians.whitening import Sampled
+from pymc_gpep.graphs.interpreted import graph_function, initial_point
+from pymc_gpep.latent.latent_prior import SampledValues
+from pymc_gpep.recipes import Recipe
+from pymc_gpep.solvers.coefficients import Composed, coefficients
+from pymc_gpep.sums.affine_variables import at_zero, slopes_of
+from pymc_gpep.sums.row_parts import RowParts, RowSum
+
+_SAME = 1e-9  # relative, of what a diagonal matrix and its diagonal make of noise
+_SINGULAR = 1e-10  # relative, of singular values that are rounding
+_BESIDE = 0.3  # of the initial point, unconstrained, where correlations may be 0
+_SEED = 1
+
+_Undo = Callable[[Array, Array, np.random.Generator], Array]
+"""Returns z, given r and T (size, d) of r = Tᵀz."""
+
+
+class SampledSum(RowSum, Protocol):
+    """A sum of effects and of values of Gaussian processes, with its prior moments."""
+
+    @property
+    def recipes(self) -> dict[TensorVariable, Recipe]:
+        """The integrated variables outside of processes, and what they are made of."""
+
+    @property
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the processes, (points,) or (outputs, points)."""
+
+    def mean(self) -> TensorVariable:
+        """Return the prior mean, (c, n)."""
+
+    def roots(self) -> TensorVariable:
+        """Return the coefficients of all standard normals, (c, n, q)."""
+
+    def supported(self) -> TensorVariable | None:
+        """Return whether hyperparameters are where the model has a density; None where they always are."""
+
+    def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
+        """Return coefficients of rows apart from those of parts; None where they are not apart."""
+
+    def by_parts(
+        self,
+        outputs: Sequence[TensorVariable],
+        z: TensorVariable,
+        values: Sequence[TensorVariable],
+        free: Mapping[TensorVariable, TensorVariable] | None = None,
+        *,
+        seen: bool = False,
+    ) -> list[TensorVariable]:
+        """Return expressions in terms of the normals of recipes, and of values of processes; see `LatentSum`."""
+
+
+class SumValues(SampledValues):
+    """x is the standard normals z (1, q) of a sum.
+
+    Coefficients of rows without hyperparameters are computed once, so that data are those of the time when this was
+    made.
+
+    Parameters
+    ----------
+    prior : SampledSum
+    data : mapping
+        Data of the model → constants that take their place.
+    """
+
+    def __init__(self, prior: SampledSum, data: Mapping[Variable, Variable]) -> None:
+        self._sum, self.data = prior, data
+        self.shape = 1, prior.n_normals
+        self._apart = prior.row_parts(data)
+
+    @property
+    def names(self) -> Mapping[TensorVariable, TensorVariable]:
+        values = self._sum.model.rvs_to_values
+        named = {each.free: each.f for each in self._sum.processes}
+        found = {v: named.get(rv, rv) for rv in self._sum.integrated for v in (rv, values[rv])}
+        return found | {f: f for f in named.values()}
+
+    @property
+    def moments(self) -> list[TensorVariable]:
+        prior = self._sum
+        supported = prior.supported()
+        return [
+            prior.mean().astype("float64"),
+            prior.roots() if self._apart is None else self._apart.root,
+            pt.constant(True) if supported is None else supported,
+            *(cholesky(each.cov) for each in prior.processes),
+        ]
+
+    def prior(self, *moments: Array) -> NormalsPrior:
+        mean, root, supported, *factors = moments
+        apart = self._apart
+        rows = coefficients(root.reshape(-1, root.shape[-1])) if apart is None else Composed(apart.rows, root)
+        return NormalsPrior(mean, rows, factors, bool(supported))
+
+    # Parts are z, and besides the values of each Gaussian process less its mean.
+
+    def parts(self) -> list[TensorVariable]:
+        z = pt.vector("normals", shape=(self.shape[1],), dtype="float64")
+        shapes = zip(self._sum.processes, self._sum.sizes, strict=True)
+        return [z, *(pt.tensor(f"{each.f.name} less its mean", shape=size, dtype="float64") for each, size in shapes)]
+
+    def in_parts(self, outputs: Sequence[TensorVariable], parts: Sequence[TensorVariable]) -> list[TensorVariable]:
+        z, *values = parts
+        own = zip(self._sum.processes, self._sum.sizes, strict=True)
+        free = {each.free: z[self._sum.places[each.f]].reshape(size) for each, size in own if each.rotated}
+        return self._sum.by_parts(outputs, z, values, free)
+
+    def parts_of(self, x: Array, prior: Sampled) -> list[Array]:
+        values = [self._of_process(x[0], i) @ root.T for i, root in enumerate(_roots(prior))]
+        return [np.ascontiguousarray(x[0]), *map(np.ascontiguousarray, values)]
+
+    def slope_of(self, slopes: Sequence[Array], prior: Sampled) -> Array:
+        slope = np.array(slopes[0])
+        for i, (root, own) in enumerate(zip(_roots(prior), slopes[1:], strict=True)):
+            slope[self._places(i)] += (own @ root).ravel()
+        return slope[None]
+
+    def by_white(self, outputs: Sequence[TensorVariable], z: TensorVariable) -> list[TensorVariable]:
+        return self._sum.by_normals(outputs, pt.specify_shape(z[0], self.shape[1]))
+
+    def _places(self, process: int) -> slice:
+        return self._sum.places[self._sum.processes[process].f]
+
+    def _of_process(self, z: Array, process: int) -> Array:
+        return z[self._places(process)].reshape(self._sum.sizes[process])
+
+    # The variables of the model.
+
+    def to_point(self, point: PointType, x: Array, prior: Sampled) -> PointType:
+        given, made, function = self._made
+        return dict(zip(made, function(*(point[name] for name in given), *self.parts_of(x, prior)), strict=True))
+
+    @cached_property
+    def _made(self) -> tuple[list[str], list[str], Callable[..., Sequence[Array]]]:
+        """Names of hyperparameters, names of what is made of them and of parts, and what makes it."""
+        prior, model, parts = self._sum, self._sum.model, self.parts()
+        transforms = {rv: model.rvs_to_transforms[rv] for rv in prior.integrated}
+        outputs = [rv if (t := transforms[rv]) is None else t.forward(rv, *rv.owner.inputs) for rv in transforms]
+        # The processes' own normals stand for free variables that are rotated.
+        found = [out.astype(model.rvs_to_values[rv].dtype) for rv, out in zip(transforms, outputs, strict=True)]
+        found = model.replace_rvs_by_values(self.in_parts(found, parts))
+        given = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        function = graph_function(model, [*given, *parts], graph_replace(found, dict(self.data), strict=False))
+        return [str(v.name) for v in given], [str(model.rvs_to_values[rv].name) for rv in transforms], function
+
+    def from_point(self, point: PointType, prior: Sampled, rng: np.random.Generator) -> Array:
+        given, undo, function = self._undone
+        found = function(*(point[name] for name in given))
+        z = np.empty(self.shape[1])
+        for i, (variable, each) in enumerate(zip(self._sum.recipes, undo, strict=True)):
+            z[self._sum.places[variable]] = each(found[2 * i], found[2 * i + 1], rng)
+        rest = found[2 * len(undo) :]
+        for i, (root, value) in enumerate(zip(_roots(prior), rest, strict=True)):
+            rotated = self._sum.processes[i].rotated
+            flat = value.reshape(-1, len(root))
+            z[self._places(i)] = (flat if rotated else solve_triangular(root, flat.T, lower=True).T).ravel()
+        return z[None]
+
+    @cached_property
+    def _undone(self) -> tuple[list[str], list[_Undo], Callable[..., Sequence[Array]]]:
+        """Names of variables, what undoes recipes, and what computes residuals and coefficients of normals.
+
+        Each variable is one of its own normals, given the variables that its mean depends on.
+        """
+        prior, model = self._sum, self._sum.model
+        rng = np.random.default_rng(_SEED)
+        given = [model.rvs_to_values[rv] for rv in (*prior.hyperparameters, *prior.integrated)]
+        start = initial_point(model)
+        theta = [start[v.name] + _BESIDE * rng.standard_normal(np.shape(start[v.name])) for v in given]
+
+        def function(outputs: list[TensorVariable]) -> Callable[..., Sequence[Array]]:
+            values = graph_replace(model.replace_rvs_by_values(outputs), dict(self.data), strict=False)
+            return graph_function(model, given, values)
+
+        outputs: list[TensorVariable] = []
+        undo: list[_Undo] = []
+        for variable, recipe in prior.recipes.items():
+            z = pt.vector("normals", shape=(recipe.size,), dtype="float64")
+            made = recipe.make(z, recipe.means, recipe.scales)
+            centre = at_zero(made, z)
+            residual = (variable.astype("float64") - centre).ravel()
+            signs = rng.uniform(0.5, 1.5, recipe.size)
+            probes = [_made_of(recipe, noise) - centre for noise in (np.ones(recipe.size), signs)]
+            whole, scaled = function(probes)(*theta)
+            if np.size(whole) == recipe.size and np.allclose(np.ravel(scaled), signs * np.ravel(whole), _SAME, 0.0):
+                outputs += [residual, (_made_of(recipe, np.ones(recipe.size)) - centre).ravel()]
+                undo.append(_by_diagonal)
+                continue
+            slopes = slopes_of(made, z, recipe.size).reshape((recipe.size, -1))
+            outputs += [residual, slopes]
+            undo.append(_by_least_squares)
+        for latent in prior.processes:
+            outputs.append(latent.free if latent.rotated else latent.f - latent.mean)
+        return [str(v.name) for v in given], undo, function([out.astype("float64") for out in outputs])
+
+
+def _roots(prior: Sampled) -> tuple[Array, ...]:
+    return cast(NormalsPrior, prior).process_roots
+
+
+def _made_of(recipe: Recipe, normals: Array) -> TensorVariable:
+    return recipe.make(pt.constant(normals), recipe.means, recipe.scales).astype("float64")
+
+
+def _by_diagonal(residual: Array, diagonal: Array, rng: np.random.Generator) -> Array:
+    return residual / diagonal
+
+
+def _by_least_squares(residual: Array, slopes: Array, rng: np.random.Generator) -> Array:
+    """Least squares, and a draw of what the residual leaves open."""
+    drawn = rng.standard_normal(len(slopes))
+    found: Array = drawn + lstsq(slopes.T, residual - drawn @ slopes, cond=_SINGULAR, check_finite=False)[0]
+    return found

@@ -1,0 +1,381 @@
+"""The log density of an observed variable, by PyMC's own, as a function of arrays: one latent value for each row."""
+
+import hashlib
+import threading
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Self, cast
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace, graph_replace
+from pytensor.graph.traversal import ancestors, explicit_graph_inputs, graph_inputs
+from pytensor.printing import debugprint
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.likelihoods.log_probabilities import bounds, censored_sides, log_below, log_probability, uncensored
+from pymc_gpep.likelihoods.observed_classes import known_shape
+from pymc_gpep.univariate.outcomes import mean_and_square
+from pymc_gpep.univariate.row_cut import RowCut, RowsMixedError, compiled_rows, row_derivatives, row_slopes
+
+
+@dataclass(frozen=True)
+class RowGraph:
+    """The log density of an observed variable at each row, and the logarithm of its distribution function.
+
+    Attributes
+    ----------
+    output : TensorVariable
+        The log density.
+    allowed : TensorVariable or None
+        Whether observation and rows are as PyMC wants them; None if it asks for nothing.
+    cumulative : TensorVariable or None
+        The logarithm of the distribution function, where PyMC has it; of a censored variable as if it were not.
+    f, y : TensorVariable
+        Vectors: latent values and observations.
+    rows : list of TensorVariable
+        Vectors: what else it depends on.
+    uncensored : TensorVariable or None
+        The log density that a censored variable has without bounds.
+    side : TensorVariable or None
+        Whether a censored variable is at its upper bound (1), at its lower bound (−1), or between (0).
+    first, second : TensorVariable or None
+        The mean of an observation without bounds, and of its square, where there are formulas.
+    """
+
+    output: TensorVariable
+    allowed: TensorVariable | None
+    cumulative: TensorVariable | None
+    f: TensorVariable
+    y: TensorVariable
+    rows: list[TensorVariable]
+    uncensored: TensorVariable | None = None
+    side: TensorVariable | None = None
+    first: TensorVariable | None = None
+    second: TensorVariable | None = None
+
+
+type Other = Literal["cumulative", "uncensored", "side", "first", "second"]
+"""Quantities of a row besides its log density."""
+
+type _Cut = tuple[RowGraph, list[TensorVariable]]
+
+
+def row_graph(variable: TensorVariable, argument: TensorVariable) -> _Cut:
+    """Cut the log density of a random variable from its model.
+
+    Parameters
+    ----------
+    variable : TensorVariable
+        The random variable, (n,).
+    argument : TensorVariable
+        Functions of latent values and of numbers for each row or for all.
+
+    Returns
+    -------
+    RowGraph
+    list of TensorVariable
+        What its rows are in the model: numbers, or vectors with a number for each row or one for all.
+
+    Raises
+    ------
+    RowsMixedError
+        If rows do not stay apart.
+    NotImplementedError
+        If PyMC has no log density of it.
+    """
+    # PyMC may copy what a log density is made of: variables are found again by their names.
+    leaves = {leaf: leaf.type(name=f"leaf_{i}") for i, leaf in enumerate(_leaves_of(variable, argument))}
+    f = pt.tensor("f", dtype=argument.dtype, shape=(None,) * argument.ndim)
+    y = pt.tensor("y", dtype=variable.dtype, shape=(None,) * variable.ndim)
+    known = {each: leaf for each, leaf in _constants_of(variable).items() if each is not argument}
+    alone = clone_replace(variable, {**known, **leaves, argument: f}, rebuild_strict=False, copy_inputs_over=True)
+    try:
+        found = {"output": log_probability(alone, y)}
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise NotImplementedError(f"PyMC has no log density of {variable}.") from error
+    free = uncensored(alone)
+    if free is not alone:
+        found |= {"uncensored": log_probability(free, y), "side": censored_sides(alone, y)}
+    # A bound that may be infinite is no number of a row; one that is clipped is.
+    inner = {each.name for each in ancestors(bounds(alone))}
+    moments, cumulative = _moments(free), _cumulative(free, y)
+    for more in (moments | cumulative, cumulative, moments):
+        try:
+            return _cut_graph(found | more, argument, leaves, inner)
+        except (NotImplementedError, TypeError, ValueError, RowsMixedError):
+            continue
+    return _cut_graph(found, argument, leaves, inner)
+
+
+def _moments(variable: TensorVariable) -> dict[str, TensorVariable]:
+    """Return the mean of a random variable and of its square; nothing without formulas."""
+    try:
+        return dict(zip(("first", "second"), mean_and_square(variable), strict=True))
+    except NotImplementedError:
+        return {}
+
+
+def _cumulative(variable: TensorVariable, value: TensorVariable) -> dict[str, TensorVariable]:
+    """Return the logarithm of the distribution function; nothing where PyMC has none."""
+    try:
+        return {"cumulative": log_below(variable, value)}
+    except (NotImplementedError, TypeError, ValueError):
+        return {}
+
+
+def _cut_graph(
+    found: Mapping[str, TensorVariable],
+    argument: TensorVariable,
+    leaves: Mapping[Variable, Variable],
+    inner: Container[str | None],
+) -> _Cut:
+    """The same of quantities whose variables have the names of stand-ins for those of the model.
+
+    Variables with the names `inner` are not rows themselves, but inside of what rows are.
+    """
+    every = list(found.values())
+    behind = {each.name: each for each in explicit_graph_inputs(every) if not isinstance(each, Constant)}
+    back = {behind[new.name]: old for old, new in leaves.items() if new.name in behind}
+    if "f" not in behind:
+        raise NotImplementedError("The log density does not depend on the argument.")
+    back[behind["f"]] = argument
+
+    def of_model(each: TensorVariable) -> TensorVariable:
+        (made,) = graph_replace([each], back, strict=False)
+        return cast(TensorVariable, made)
+
+    def length_of(each: TensorVariable, axis: int) -> int:
+        return _length(of_model(each), axis)
+
+    f = pt.dvector("latent")
+    dtype = every[0].type.dtype if "y" not in behind else behind["y"].type.dtype
+    y = pt.vector("seen", dtype="float64" if dtype.startswith("float") else dtype)
+    moving = {behind["f"]: f} | ({behind["y"]: y} if "y" in behind else {})
+    own = [behind[new.name] for new in leaves.values() if new.name in behind]
+    rows = {each: pt.dvector(f"row_{i}") for i, each in enumerate(own) if each.name not in inner}
+
+    def cut_with(also: Mapping[TensorVariable, TensorVariable]) -> _Cut:
+        cut = RowCut({**moving, **also}, length_of)
+        output = cut.through(found["output"])
+        allowed = cut.allowed()
+        others = {name: cut.through(each) for name, each in found.items() if name != "output"}
+        graph = RowGraph(
+            output=output,
+            allowed=allowed,
+            cumulative=others.get("cumulative"),
+            f=f,
+            y=y,
+            rows=[*also.values(), *cut.inputs],
+            uncensored=others.get("uncensored"),
+            side=others.get("side"),
+            first=others.get("first"),
+            second=others.get("second"),
+        )
+        return graph, [of_model(each) for each in (*also, *cut.parts)]
+
+    made = cut_with({})
+    if any(each.type.ndim > 1 for each in own):
+        return made
+    # Fewer rows where hyperparameters and data themselves are rows.
+    try:
+        deeper = cut_with(rows)
+    except RowsMixedError:
+        return made
+    return deeper if len(deeper[1]) <= len(made[1]) else made
+
+
+def _length(variable: TensorVariable, axis: int) -> int:
+    length = known_shape(variable)[axis]
+    if length is None:
+        raise NotImplementedError(f"The length of axis {axis} of {variable} is not known.")
+    return length
+
+
+class RowDensity:
+    """A log density as a function of arrays, with derivatives; what makes it is compiled when it is first wanted.
+
+    Parameters
+    ----------
+    graph : RowGraph
+    learned : sequence of bool
+        Which of the rows depend on hyperparameters; others are data, without derivatives.
+    """
+
+    def __init__(self, graph: RowGraph, learned: Sequence[bool]) -> None:
+        self.graph, self.learned = graph, tuple(learned)
+        self._lock = threading.Lock()
+        self._others: dict[Other, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"graph": self.graph, "learned": self.learned}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    @property
+    def _value(self) -> TensorVariable:
+        """The log density, NaN where it is not allowed."""
+        graph = self.graph
+        value = graph.output.astype("float64")
+        return value if graph.allowed is None else pt.switch(graph.allowed, value, np.nan)
+
+    @cached_property
+    def digest(self) -> str:
+        """A text that tells densities apart, in every process alike."""
+        graph = self.graph
+        text = cast(str, debugprint([self._value, graph.f, graph.y, *graph.rows], file="str", print_type=True))
+        constants = [v.data for v in ancestors([self._value]) if isinstance(v, Constant)]
+        numbers = b"".join(np.asarray(each).tobytes() for each in constants if isinstance(each, np.ndarray))
+        return hashlib.sha256(text.encode() + numbers + repr(self.learned).encode()).hexdigest()[:16]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, RowDensity) and self.digest == other.digest)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"RowDensity({self.digest})"
+
+    @cached_property
+    def _cut(self) -> RowCut:
+        """The density cut at what does not depend on latent values."""
+        graph = self.graph
+        moving = {graph.f: pt.dvector("f")}
+        cut = RowCut(moving, _length, prefix="column")
+        self._of_columns = cut.through(graph.output)
+        self._allowed = None if graph.allowed is None else cut.through(graph.allowed)
+        self._moved = moving[graph.f]
+        return cut
+
+    @cached_property
+    def _columns_function(self) -> Any:
+        return compiled_rows([self.graph.y, *self.graph.rows], self._cut.parts)
+
+    def _orders(self, count: int) -> list[TensorVariable]:
+        """Return latent values, the columns, the log density, and derivatives: inputs, then results."""
+        cut = self._cut
+        found = row_derivatives(self._of_columns, self._moved, count)
+        if self._allowed is not None:
+            found[0] = pt.switch(self._allowed, found[0], np.nan)
+        return [self._moved, *cut.inputs, *found]
+
+    @cached_property
+    def _function(self) -> Any:
+        *inputs, value, first, second = self._orders(3)
+        return compiled_rows(inputs, [value, first, second])
+
+    @cached_property
+    def _third_function(self) -> Any:
+        *inputs, _, _, _, third = self._orders(4)
+        return compiled_rows(inputs, [third])
+
+    def _made_slopes(self, count: int) -> Any:
+        graph = self.graph
+        orders = row_derivatives(graph.output, graph.f, count)
+        wanted = [row for row, learned in zip(graph.rows, self.learned, strict=True) if learned]
+        slopes = [slope for row in wanted for slope in row_slopes(orders, row, graph.f)]
+        return compiled_rows([graph.f, graph.y, *graph.rows], slopes)
+
+    @cached_property
+    def _slope_function(self) -> Any:
+        return self._made_slopes(1)
+
+    @cached_property
+    def _slopes_function(self) -> Any:
+        return self._made_slopes(3)
+
+    @cached_property
+    def _value_function(self) -> Any:
+        graph = self.graph
+        return compiled_rows([graph.f, graph.y, *graph.rows], [self._value])
+
+    def _function_of(self, name: Other) -> Any:
+        if name not in self._others:
+            graph = self.graph
+            value = getattr(graph, name)
+            made = pt.exp(value) if name == "cumulative" else value.astype("float64")
+            self._others[name] = compiled_rows([graph.f, graph.y, *graph.rows], [made])
+        return self._others[name]
+
+    def values(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:
+        """Return the log density (m,) of latent values, observations and rows at m points."""
+        return self._values_by(self._value_function, f, y, parameters)
+
+    def other(self, name: Other, f: Array, y: NDArray[Any], parameters: Array) -> Array:
+        """Return the distribution function, or another quantity (m,) that the graph must have."""
+        return self._values_by(self._function_of(name), f, y, parameters)
+
+    def _values_by(self, function: Any, f: Array, y: NDArray[Any], parameters: Array) -> Array:
+        with self._lock:
+            (found,) = function(f, np.asarray(y, self.graph.y.dtype), *parameters[: len(self.graph.rows)])
+        return np.broadcast_to(found, len(f))
+
+    def columns(self, y: Observed, parameters: Array) -> Array:
+        """Return what does not depend on latent values, (q, n), of observations (n,) and rows (p, n)."""
+        with self._lock:
+            found = self._columns_function(np.asarray(y, self.graph.y.dtype), *parameters[: len(self.graph.rows)])
+        return np.stack([np.broadcast_to(each, len(y)) for each in found]) if found else np.empty((0, len(y)))
+
+    def two_derivatives(self, f: Array, columns: Array) -> Array:
+        """Return the log density and two derivatives (3, m) for latent values (m,) and columns (q, m)."""
+        with self._lock:
+            return np.stack([np.broadcast_to(each, len(f)) for each in self._function(f, *columns)])
+
+    def third_derivative(self, f: Array, columns: Array) -> Array:
+        """Return the third derivative (m,)."""
+        with self._lock:
+            (found,) = self._third_function(f, *columns)
+        return np.broadcast_to(found, len(f))
+
+    def slopes(self, f: Array, y: Observed, parameters: Array, orders: int) -> Array:
+        """Return slopes in the rows of the log density, and with three orders of two derivatives, (p, orders, m)."""
+        out = np.zeros((len(parameters), orders, len(f)))
+        learned = np.flatnonzero(self.learned)
+        if learned.size:
+            function = self._slope_function if orders == 1 else self._slopes_function
+            with self._lock:
+                found = function(f, np.asarray(y, self.graph.y.dtype), *parameters[: len(self.learned)])
+            out[learned] = np.stack([np.broadcast_to(each, len(f)) for each in found]).reshape(learned.size, orders, -1)
+        return out
+
+
+def _constants_of(variable: TensorVariable) -> dict[Variable, Variable]:
+    """Return constants in the place of parameters that are made of such: PyMC asks whether a bound is one."""
+    nodes = {each.owner for each in ancestors([variable]) if each.owner and isinstance(each.owner.op, RandomVariable)}
+    made = [each for node in nodes for each in node.inputs if isinstance(each, TensorVariable) and each.owner]
+    found = [each for each in made if all(isinstance(leaf, Constant) for leaf in graph_inputs([each]))]
+    return {each: cast(Variable, pt.constant(each.eval(mode="FAST_COMPILE"), dtype=each.dtype)) for each in found}
+
+
+def _leaves_of(variable: TensorVariable, argument: TensorVariable) -> list[Variable]:
+    """Return the random variables and data of a model that a variable depends on, besides its argument."""
+    found: list[Variable] = []
+    pending = list(variable.owner.inputs)
+    seen: set[Variable] = set()
+    while pending:
+        each = pending.pop()
+        if each in seen or each is argument or isinstance(each.type, RandomType):
+            continue
+        seen.add(each)
+        if isinstance(each, SharedVariable):
+            found.append(each)
+        elif each.owner is None:
+            if not isinstance(each, Constant):
+                found.append(each)
+        elif each.name and any(isinstance(v.type, RandomType) for v in each.owner.inputs):
+            found.append(each)
+        else:
+            pending += each.owner.inputs
+    return found

@@ -1,0 +1,521 @@
+"""Graphs with a number for each row: the proof that rows stay apart, the parts without latent values, and derivatives.
+
+A graph is followed from its result to the arrays that move, such as a latent value and an observation for each row.
+Parts that do not depend on these are cut off. Each then stands for a number for each row in a graph that is otherwise
+the same.
+
+PyTensor's derivatives of incomplete gamma and beta functions in their shapes are loops over a series for each number,
+and have no derivatives themselves.
+
+Graphs of elementwise operations become functions of vectors: calls of NumPy and little else. An average calls a density
+some thirty times with few numbers, where PyTensor's care would take most of the time.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, reduce
+from typing import Any, cast
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.ops import ViewOp
+from pytensor.compile.rewriting import inline_ofg_node
+from pytensor.gradient import NullTypeGradError
+from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors, explicit_graph_inputs
+from pytensor.graph.utils import MethodNotDefined
+from pytensor.raise_op import CheckAndRaise
+from pytensor.scalar.loop import ScalarLoop
+from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.math import All
+from pytensor.tensor.shape import Shape, Shape_i, SpecifyShape
+from pytensor.tensor.special import LogSumExp
+from pytensor.tensor.subtensor import Subtensor, get_idx_list
+from pytensor.tensor.variable import TensorConstant, TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.graphs.interpreted import Ufunc, interpreted
+
+_MOST = 64  # numbers of a row in one part that is cut off, such as weights of a mixture
+
+
+class RowsMixedError(Exception):
+    """An operation makes a row depend on more than its own numbers, or is not known to leave rows apart.
+
+    Attributes
+    ----------
+    node : Apply
+        The operation.
+    """
+
+    def __init__(self, node: Apply) -> None:
+        self.node = node
+        super().__init__(f"{node.op} is not elementwise.")
+
+
+class RowCut:
+    """Graphs cut at what does not depend on moving arrays.
+
+    Parameters
+    ----------
+    moving : dict of TensorVariable to TensorVariable
+        Moving arrays of a graph, each a number for each row or one for all, and the vectors that take their place.
+    length_of : callable
+        Length of an axis of a variable that is cut off, which has to be the same for all data.
+
+    Attributes
+    ----------
+    parts : list of TensorVariable
+        The parts that were cut off: numbers, or vectors with a number for each row or one for all.
+    inputs : list of TensorVariable
+        Vectors that take the place of the parts.
+    conditions : list of TensorVariable
+        Conditions of PyMC's that do not move, each for all rows together.
+    """
+
+    def __init__(
+        self,
+        moving: dict[TensorVariable, TensorVariable],
+        length_of: Callable[[TensorVariable, int], int],
+        prefix: str = "part",
+    ) -> None:
+        self.parts: list[TensorVariable] = []
+        self.inputs: list[TensorVariable] = []
+        self.conditions: list[TensorVariable] = []
+        self._truths: list[TensorVariable] = []
+        self._length_of, self._prefix = length_of, prefix
+        self._moving = frozenset(moving)
+        self._depends: dict[Variable, bool] = {}
+        # A variable that moves → the one in its place, and the axis of the rows. Without such an axis, the same number
+        # stands for all rows, and the one in its place has rows before its own axes.
+        self._made: dict[Variable, tuple[TensorVariable, int | None]] = {
+            old: (new, 0 if old.ndim else None) for old, new in moving.items()
+        }
+
+    def through(self, output: TensorVariable) -> TensorVariable:
+        """Return the vector that takes the place of a variable with a number for each row.
+
+        Raises
+        ------
+        RowsMixedError
+            If rows do not stay apart.
+        """
+        made, axis = self._of(output) if self.depends(output) else self._alone(output)
+        made = _at_rows(made, axis, 0)
+        if made.ndim > 1:
+            raise RowsMixedError(output.owner)
+        return made
+
+    def allowed(self) -> TensorVariable | None:
+        """Return the vector of truths that all conditions of PyMC's hold that were met; None without any."""
+        if self.conditions:
+            self._truths.append(pt.gt(self._input(reduce(pt.and_, self.conditions)), 0.5))
+            self.conditions = []
+        return reduce(pt.and_, self._truths) if self._truths else None
+
+    def depends(self, variable: Variable) -> bool:
+        """Return whether values of a variable depend on what moves; its shape does not count."""
+        pending = [variable]
+        while pending:
+            each = pending[-1]
+            if each in self._depends:
+                pending.pop()
+            elif each in self._moving:
+                self._depends[pending.pop()] = True
+            elif each.owner is None or isinstance(each.owner.op, Shape | Shape_i):
+                self._depends[pending.pop()] = False
+            elif unknown := [v for v in each.owner.inputs if v not in self._depends]:
+                pending += unknown
+            else:
+                self._depends[pending.pop()] = any(self._depends[v] for v in each.owner.inputs)
+        return self._depends[variable]
+
+    def _of(self, variable: Variable) -> tuple[TensorVariable, int | None]:
+        if variable not in self._made:
+            self._made[variable] = self._rebuilt(variable)
+        return self._made[variable]
+
+    def _rebuilt(self, variable: Variable) -> tuple[TensorVariable, int | None]:
+        node = variable.owner
+        assert node is not None
+        first, *others = node.inputs
+        match node.op:
+            case Elemwise():
+                return self._elemwise(node)
+            case DimShuffle():
+                return self._dimshuffle(node)
+            case CheckAndRaise():
+                for condition in _single(others):
+                    self._note(condition)
+                return self._of(first) if self.depends(first) else self._alone(first)
+            case SpecifyShape() | ViewOp():
+                return self._of(first)
+            case LogSumExp(axis=(along,)) if self.depends(first):
+                return self._log_sum(node, along)
+            case OpFromGraph():
+                return self._of(inline_ofg_node(node)[node.outputs.index(variable)])
+            case CAReduce() if self.depends(first):
+                return self._reduced(node)
+            case Join():
+                return self._joined(node)
+            case MakeVector():
+                return pt.stack(self._parts_of(node.inputs, None, node), axis=-1), None
+            case Subtensor() if self.depends(first):
+                return self._selected(node)
+            case Alloc() if self.depends(first):
+                return self._spread(node)
+        raise RowsMixedError(node)
+
+    def _alone(self, variable: Variable) -> tuple[TensorVariable, int | None]:
+        axis = 0 if variable.type.ndim else None
+        (made,) = self._parts_of([variable], axis, None)
+        return made, axis
+
+    def _axis(self, node: Apply, inputs: Iterable[Variable]) -> int | None:
+        """Return the axis of the rows, which all inputs that move have in common."""
+        given = list(inputs)
+        moving = [each for each in given if self.depends(each)]
+        axes = {self._of(each)[1] for each in moving} - {None}
+        if len(axes) > 1:
+            raise RowsMixedError(node)
+        if axes:
+            return axes.pop()
+        # Data with a number for each row make these of what is one number for all.
+        rows = [
+            i
+            for i in range(node.outputs[0].type.ndim)
+            if not all(each.type.broadcastable[i] for each in given if not self.depends(each))
+            and all(self._of(each)[0].type.broadcastable[i + 1] for each in moving)
+        ]
+        return rows[0] if rows else None
+
+    def _elemwise(self, node: Apply) -> tuple[TensorVariable, int | None]:
+        axis = self._axis(node, node.inputs)
+        made = node.op(*self._parts_of(node.inputs, axis, node))
+        if isinstance(made, list):
+            raise RowsMixedError(node)
+        return made, axis
+
+    def _dimshuffle(self, node: Apply) -> tuple[TensorVariable, int | None]:
+        value, axis = self._of(node.inputs[0])
+        order = node.op.new_order
+        if axis is None:
+            return value.dimshuffle(0, *["x" if i == "x" else i + 1 for i in order]), None
+        if axis in order:
+            return value.dimshuffle(*order), order.index(axis)
+        # One number for all rows.
+        return value.dimshuffle(axis, *order), None
+
+    def _reduced(self, node: Apply) -> tuple[TensorVariable, int | None]:
+        value, axis = self._of(node.inputs[0])
+        own = node.op.axis
+        over = list(range(node.inputs[0].type.ndim) if own is None else own)
+        if axis is None:
+            return node.op.clone(axis=tuple(i + 1 for i in over))(value) if over else value, None
+        if axis in over:
+            raise RowsMixedError(node)
+        return node.op(value), axis - sum(each < axis for each in over)
+
+    def _joined(self, node: Apply) -> tuple[TensorVariable, int | None]:
+        axis = self._axis(node, node.inputs)
+        along = node.op.axis % node.inputs[0].type.ndim
+        if along == axis:
+            raise RowsMixedError(node)
+        made = self._parts_of(node.inputs, axis, node)
+        (one, *_) = [each for each, old in zip(made, node.inputs, strict=True) if self.depends(old)]
+        place = 0 if axis is None else axis
+        whole = [
+            each if self.depends(old) else _repeated(each, place, one)
+            for each, old in zip(made, node.inputs, strict=True)
+        ]
+        return pt.join(along + (axis is None), *whole), axis
+
+    def _selected(self, node: Apply) -> tuple[TensorVariable, int | None]:
+        value, axis = self._of(node.inputs[0])
+        index = list(get_idx_list(node.inputs, node.op.idx_list))
+        index += [slice(None)] * (node.inputs[0].type.ndim - len(index))
+        if axis is None:
+            return value[(slice(None), *index)], None
+        if index[axis] != slice(None):
+            raise RowsMixedError(node)
+        return value[tuple(index)], axis - sum(not isinstance(each, slice) for each in index[:axis])
+
+    def _spread(self, node: Apply) -> tuple[TensorVariable, int | None]:
+        source, *shape = node.inputs
+        value, axis = self._of(source)
+        ahead = ["x"] * (len(shape) - source.type.ndim)
+        if axis is None:
+            if len(shape) > 1:
+                raise RowsMixedError(node)
+            return value.dimshuffle(0, *ahead, *range(1, value.ndim)), None
+        value = value.dimshuffle(*ahead, *range(value.ndim))
+        place = axis + len(ahead)
+        lengths: list[Any] = [
+            None if i == place else self._length_of(node.outputs[0], i) if static is None else static
+            for i, static in enumerate(node.outputs[0].type.shape)
+        ]
+        if all(each in (None, 1) for each in lengths):
+            return value, place
+        lengths[place] = value.shape[place]
+        return pt.alloc(value, *lengths), place
+
+    def _log_sum(self, node: Apply, along: int) -> tuple[TensorVariable, int | None]:
+        """Two by two, with derivatives that are stable and short."""
+        value, axis = self._of(node.inputs[0])
+        ahead = along + (axis is None)
+        if along == axis:
+            raise RowsMixedError(node)
+        static = value.type.shape[ahead]
+        count = self._length_of(node.inputs[0], along) if static is None else static
+        if count > _MOST:
+            raise RowsMixedError(node)
+        terms = [_entry(value, ahead, j) for j in range(count)]
+
+        def two(a: TensorVariable, b: TensorVariable) -> TensorVariable:
+            return pt.switch(pt.eq(a, -np.inf), b, a + pt.softplus(b - a))
+
+        return reduce(two, terms), None if axis is None else axis - (along < axis)
+
+    def _note(self, condition: Variable) -> None:
+        """Keep a condition that holds where rows are as they may be."""
+        if not self.depends(condition):
+            self.conditions.append(cast(TensorVariable, condition).all())
+            return
+        truth, own = self._of(condition)
+        place = 0 if own is None else own
+        over = [i for i in range(truth.ndim) if i != place]
+        self._truths.append(truth.all(axis=over) if over else truth)
+
+    def _parts_of(self, inputs: Sequence[Variable], axis: int | None, node: Apply | None) -> list[TensorVariable]:
+        return [
+            _at_rows(*self._of(each), axis)
+            if self.depends(each)
+            else self._part(cast(TensorVariable, each), axis, node)
+            for each in inputs
+        ]
+
+    def _part(self, variable: TensorVariable, axis: int | None, node: Apply | None) -> TensorVariable:
+        """Return the stand-in of a variable that does not move."""
+        alike = all(variable.type.broadcastable)
+        if (alike or axis is None) and all(isinstance(each, Constant) for each in explicit_graph_inputs([variable])):
+            return variable if axis is not None else variable.dimshuffle("x", *range(variable.ndim))
+        if axis is None and not alike:
+            assert node is not None
+            raise RowsMixedError(node)
+        if axis is None:
+            made = self._input(variable.dimshuffle() if variable.ndim else variable)
+            return _as(variable, made.dimshuffle(0, *["x"] * variable.ndim))
+        others = [i for i in range(variable.ndim) if i != axis]
+        if all(variable.type.broadcastable[i] for i in others):
+            made = self._input(_without_axes(variable, axis))
+            return _as(variable, made.dimshuffle(*[0 if i == axis else "x" for i in range(variable.ndim)]))
+        lengths = {i: variable.type.shape[i] or self._length_of(variable, i) for i in others}
+        several = [i for i, length in lengths.items() if length != 1]
+        if len(several) > 1 or np.prod(list(lengths.values())) > _MOST:
+            assert node is not None
+            raise RowsMixedError(node)
+        if not several:
+            flat = variable[tuple(slice(None) if i == axis else 0 for i in range(variable.ndim))]
+            return _as(variable, self._input(flat).dimshuffle(*[0 if i == axis else "x" for i in range(variable.ndim)]))
+        (along,) = several
+        index = [
+            tuple({axis: slice(None), along: j}.get(i, 0) for i in range(variable.ndim)) for j in range(lengths[along])
+        ]
+        each = [self._input(variable[at]) for at in index]
+        stacked = pt.stack(each, axis=-1)
+        order = [0 if i == axis else 1 if i == along else "x" for i in range(variable.ndim)]
+        return _as(variable, stacked.dimshuffle(*order))
+
+    def _input(self, part: TensorVariable) -> TensorVariable:
+        """The vector in the place of a number or vector, the same for what is computed in the same way."""
+        part = _bare(part)
+        for known, made in zip(self.parts, self.inputs, strict=True):
+            if part is known or equal_computations([part], [known]):
+                return made
+        made = pt.dvector(f"{self._prefix}_{len(self.parts)}")
+        self.parts.append(part)
+        self.inputs.append(made)
+        return made
+
+
+def _entry(value: TensorVariable, axis: int, j: int) -> TensorVariable:
+    """The entry of an axis, taken as far down in the graph as it can be."""
+    node = value.owner
+    match None if node is None else node.op:
+        case Elemwise() if len(node.outputs) == 1:
+            made = node.op(*(_entry(each, axis, 0 if each.type.broadcastable[axis] else j) for each in node.inputs))
+            return cast(TensorVariable, made)
+        case Join(axis=along) if along == axis and all(each.type.broadcastable[axis] for each in node.inputs):
+            return _entry(node.inputs[j], axis, 0)
+        case DimShuffle(new_order=order):
+            own = order[axis]
+            left = [each for i, each in enumerate(order) if i != axis]
+            if own == "x":
+                return cast(TensorVariable, node.inputs[0].dimshuffle(*left))
+            inner = _entry(node.inputs[0], own, j)
+            return inner.dimshuffle(*[each if each == "x" else each - (each > own) for each in left])
+    return value[tuple(j if i == axis else slice(None) for i in range(value.ndim))]
+
+
+def _at_rows(made: TensorVariable, axis: int | None, wanted: int | None) -> TensorVariable:
+    """The same with rows in the axis that is wanted, where it has rows before its own axes."""
+    if axis is not None or wanted is None or made.ndim == 1:
+        return made
+    if not made.type.broadcastable[wanted + 1]:
+        raise RowsMixedError(made.owner)
+    return made.dimshuffle(*[0 if i == wanted else i + 1 for i in range(made.ndim - 1)])
+
+
+def _repeated(made: TensorVariable, place: int, like: TensorVariable) -> TensorVariable:
+    """The same with as many rows as another."""
+    if not made.type.broadcastable[place]:
+        return made
+    return pt.alloc(made, *[like.shape[i] if i == place else made.shape[i] for i in range(made.ndim)])
+
+
+def _as(variable: TensorVariable, made: TensorVariable) -> TensorVariable:
+    """Floating-point numbers in the place of a variable, or truths where it has such."""
+    return pt.gt(made, 0.5) if variable.dtype == "bool" else made
+
+
+def _without_axes(variable: TensorVariable, axis: int) -> TensorVariable:
+    return variable.dimshuffle(axis) if variable.ndim > 1 else variable
+
+
+def _bare(part: TensorVariable) -> TensorVariable:
+    """A number or vector without the axes that were given to it."""
+    while part.owner is not None and isinstance(part.owner.op, DimShuffle):
+        inner = part.owner.inputs[0]
+        kept = [each for each in part.owner.op.new_order if each != "x"]
+        if inner.type.ndim > 1 and kept != [0]:
+            break
+        if inner.type.ndim > 1:
+            break
+        part = cast(TensorVariable, inner)
+    return part
+
+
+def _single(conditions: Iterable[Variable]) -> list[Variable]:
+    """Conditions that hold for all rows, each as what it says of a row."""
+    found: list[Variable] = []
+    pending = list(conditions)
+    while pending:
+        each = pending.pop()
+        node = each.owner
+        op = None if node is None else node.op
+        single = isinstance(op, DimShuffle) and each.type.ndim == 0
+        if isinstance(op, All | MakeVector | Join | ScalarFromTensor | TensorFromScalar) or single:
+            pending += each.owner.inputs
+        elif not isinstance(each, TensorConstant):
+            found.append(each)
+    return found
+
+
+type _Step = tuple[Callable[..., Any], list[int], int]
+
+
+def compiled_rows(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[..., list[Array]]:
+    """Return a function of arrays of the right types, which NumPy does not warn in."""
+    function = interpreted(inputs, outputs)
+    function.trust_input = True
+    graph = function.maker.fgraph
+    nodes = graph.toposort()
+    if not all(isinstance(node.op, Ufunc | DimShuffle) for node in nodes):
+
+        def whole(*values: Any) -> list[Array]:
+            with np.errstate(all="ignore"):
+                return cast(list[Array], function(*values))
+
+        return whole
+    places: dict[Variable, int] = {}
+    for variable in [*graph.inputs, *(v for node in nodes for v in (*node.inputs, *node.outputs)), *graph.outputs]:
+        places.setdefault(variable, len(places))
+    begun: list[Any] = [variable.data if isinstance(variable, Constant) else None for variable in places]
+    steps: list[_Step] = [(_call(node), [places[v] for v in node.inputs], places[node.outputs[0]]) for node in nodes]
+    wanted = [places[v] for v in graph.outputs]
+    given = [places[v] for v in graph.inputs[: len(inputs)]]
+
+    def stepwise(*values: Any) -> list[Array]:
+        held = begun.copy()
+        for place, value in zip(given, values, strict=True):
+            held[place] = value
+        with np.errstate(all="ignore"):
+            for call, operands, place in steps:
+                held[place] = call(*[held[i] for i in operands])
+        return [held[place] for place in wanted]
+
+    return stepwise
+
+
+def _call(node: Apply) -> Callable[..., Any]:
+    if isinstance(node.op, Ufunc):
+        return node.op.function(len(node.inputs), node.outputs[0].dtype)
+    order = node.op.new_order
+    kept = [i for i in order if i != "x"]
+    axes = [*kept, *(i for i in range(node.inputs[0].type.ndim) if i not in kept)]
+
+    def shuffled(value: Any) -> Any:
+        return value.transpose(axes).reshape([1 if i == "x" else value.shape[i] for i in order])
+
+    return shuffled
+
+
+_STEP = 0.02  # of a latent value, whose scale is that of a logarithm or a logit where a shape depends on it
+_SIDE = 4  # steps to either side
+_PART = 1e-4  # of a parameter: the step where it varies
+
+
+def row_derivatives(value: TensorVariable, by: TensorVariable, count: int) -> list[TensorVariable]:
+    """Return a graph (n,) and its derivatives in a vector (n,), `count` graphs; row i of one depends on row i only."""
+    found = [value.astype("float64")]
+    while len(found) < count and (slope := _exact(found[-1], by)) is not None:
+        found.append(slope)
+    last = len(found) - 1
+    if len(found) == count:
+        return found
+    around = [_shifted(found[last], by, _STEP * j) for j in range(-_SIDE, _SIDE + 1)]
+    for order in range(1, count - last):
+        found.append(_sum(_weights(_SIDE, order) / _STEP**order, around))
+    return found
+
+
+def row_slopes(orders: list[TensorVariable], row: TensorVariable, by: TensorVariable) -> list[TensorVariable]:
+    """Return derivatives in a parameter (n,) of a graph and of its derivatives in `by`, as many as there are orders."""
+    exact = [_exact(order, row) for order in orders]
+    if all(each is not None for each in exact):
+        return cast(list[TensorVariable], exact)
+    step = _PART * pt.maximum(pt.abs(row), _PART)
+    around = [_shifted(orders[0], row, step * j) for j in range(-2, 3)]
+    return row_derivatives(_sum(_weights(2, 1), around) / step, by, len(orders))
+
+
+def _exact(value: TensorVariable, by: TensorVariable) -> TensorVariable | None:
+    """Return PyTensor's derivative, if there is one without loops."""
+    try:
+        found = pytensor.grad(value.sum(), by, disconnected_inputs="ignore")
+    except (MethodNotDefined, NotImplementedError, NullTypeGradError):
+        return None
+    ops = (each.owner.op for each in ancestors([found]) if each.owner)
+    if any(isinstance(op, Elemwise) and isinstance(op.scalar_op, ScalarLoop) for op in ops):
+        return None
+    return cast(TensorVariable, found.astype("float64"))
+
+
+def _shifted(value: TensorVariable, by: TensorVariable, step: TensorVariable | float) -> TensorVariable:
+    return cast(TensorVariable, clone_replace(value, {by: by + step}))
+
+
+def _sum(weights: Array, terms: list[TensorVariable]) -> TensorVariable:
+    return cast(TensorVariable, sum(w * term for w, term in zip(weights, terms, strict=True) if w))
+
+
+@cache
+def _weights(side: int, order: int) -> Array:
+    """Weights (2 side + 1,) of the numbers at −side … side that make a derivative."""
+    powers = np.vander(np.arange(-side, side + 1.0), increasing=True).T
+    wanted = np.zeros(2 * side + 1)
+    wanted[order] = float(np.prod(np.arange(1, order + 1)))
+    return np.asarray(np.round(np.linalg.solve(powers, wanted), 14))
