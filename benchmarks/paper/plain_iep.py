@@ -9,7 +9,7 @@ from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.approximations.solution import Convergence, Solution
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.kernels.methods.iep import inner_tilted
+from pymc_gpep.kernels.methods.class_independent import inner_tilted
 from pymc_gpep.kernels.status import OUT_OF_ITERATIONS
 
 Array = np.ndarray

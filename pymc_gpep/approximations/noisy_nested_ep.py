@@ -16,7 +16,7 @@ from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.kernels.methods.nested_label_noise import sites_of_differences
+from pymc_gpep.kernels.methods.label_noise import sites_of_differences
 from pymc_gpep.kernels.moments.full_sites import packed_size
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import MixedDifferenceFactors

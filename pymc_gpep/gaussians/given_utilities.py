@@ -9,7 +9,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.whitening import Sampled
-from pymc_gpep.kernels.sampling.probit_gibbs import draw_latent_values, utility_precisions
+from pymc_gpep.kernels.sampling import draw_latent_values, utility_precisions
 
 
 class GivenUtilities(ABC):
@@ -40,7 +40,7 @@ def given_utilities(prior: Sampled, shifted: bool) -> GivenUtilities:
 
 
 class _GivenByCovariance(GivenUtilities):
-    """Latent values given utilities, see `pymc_gpep.kernels.sampling.probit_gibbs`."""
+    """Latent values given utilities, see `pymc_gpep.kernels.sampling`."""
 
     prior: DensePrior
 

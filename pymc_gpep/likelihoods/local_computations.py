@@ -69,7 +69,7 @@ class DifferenceFactors(NamedTuple):
     coupled_update: Kernel
     """New scalar sites of all g, see `pymc_gpep.kernels.moments.inner_ep.inner_ep_update`."""
     independent_update: Kernel
-    """New sites of independent latent values, see `pymc_gpep.kernels.methods.iep.iep_update`."""
+    """New sites of independent latent values, see `pymc_gpep.kernels.methods.class_independent.iep_update`."""
     energies: Kernel
     """Energies that sites of the g add to EP's energy, see `pymc_gpep.kernels.schemes.energy_descent.site_energies`."""
     average: Kernel
@@ -80,23 +80,23 @@ class NoisyDifferenceFactors(NamedTuple):
     """The same where latent values have independent normal noise of their own."""
 
     update: Kernel
-    """New scalar sites, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_inner_ep_update`."""
+    """New scalar sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_inner_ep_update`."""
     site_parameters: Kernel
-    """Implied sites, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_site_parameters`."""
+    """Implied sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_site_parameters`."""
 
 
 class MixedDifferenceFactors(NamedTuple):
     """A density that is a mixture of such a product, or of steps, integrated by inner EP, and of a constant."""
 
     update: Kernel
-    """New sites of any sign, see `pymc_gpep.kernels.methods.nested_label_noise.nested_label_noise_update`."""
+    """New sites of any sign, see `pymc_gpep.kernels.methods.label_noise.nested_label_noise_update`."""
 
 
 class IndependentQuadrature(NamedTuple):
     """Tilted moments under independent cavities by quadrature."""
 
     update: Kernel
-    """New sites of independent latent values, see `pymc_gpep.kernels.methods.qiep.qiep_update`."""
+    """New sites of independent latent values, see `pymc_gpep.kernels.methods.class_independent.qiep_update`."""
 
 
 class PointFactor(NamedTuple):
@@ -104,7 +104,7 @@ class PointFactor(NamedTuple):
 
     derivatives: Kernel
     """`(mean, variance, y, parameters, log_z, rho, gamma)`: log normalisers, see
-    `pymc_gpep.kernels.methods.factor_derivatives.point_derivatives`."""
+    `pymc_gpep.kernels.methods.factors.point_derivatives`."""
 
 
 class TabulatedFactor(NamedTuple):
@@ -120,7 +120,7 @@ class RoughNormaliser(NamedTuple):
 
     log_normalisers: Kernel
     """`(mean, variance, y, parameters, log_z)`, see
-    `pymc_gpep.kernels.methods.factor_derivatives.rough_log_normalisers`."""
+    `pymc_gpep.kernels.methods.factors.rough_log_normalisers`."""
 
 
 class PointAverage(NamedTuple):
@@ -128,7 +128,7 @@ class PointAverage(NamedTuple):
 
     terms: Kernel
     """`(mean, variance, y, parameters, value, of_mean, of_variance)`, see
-    `pymc_gpep.kernels.methods.expected_log.noisy_probit_average`."""
+    `pymc_gpep.kernels.methods.factors.noisy_probit_average`."""
 
 
 class RoughDensity(NamedTuple):
@@ -157,7 +157,7 @@ class PairFactors(NamedTuple):
     """A bound of the density by a factor for each other class, which depends on two latent values."""
 
     derivatives: Kernel
-    """Log normalisers, see `pymc_gpep.kernels.methods.factor_derivatives.pair_derivatives`."""
+    """Log normalisers, see `pymc_gpep.kernels.methods.factors.pair_derivatives`."""
 
 
 class DifferenceQuadrature(NamedTuple):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.sparse_step import loops
+from pymc_gpep.kernels.sparse_step.loops import bounded_sites, cavities, matching_sites, without_sites
 from pymc_gpep.kernels.sparse_step.point_terms import (
     FLAT,
     average_labels,
@@ -21,7 +22,6 @@ from pymc_gpep.kernels.sparse_step.point_terms import (
     pairs,
     whole_points,
 )
-from pymc_gpep.kernels.sparse_step.site_updates import bounded_sites, cavities, matching_sites, without_sites
 from pymc_gpep.solvers.step_algebra import StepPosterior
 
 _LOG_ERROR = float(np.log(1e-6))  # of the integral of a point

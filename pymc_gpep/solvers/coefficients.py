@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.gaussians.entries import (
+from pymc_gpep.kernels.gaussians.sparse_rows import (
     entry_between,
     entry_covariances,
     entry_gram,
@@ -126,7 +126,7 @@ class _Full(Coefficients):
 
 
 class Entries(Coefficients):
-    """Entries that are not 0, see `pymc_gpep.kernels.gaussians.entries`."""
+    """Entries that are not 0, see `pymc_gpep.kernels.gaussians.sparse_rows`."""
 
     def __init__(self, cells: NDArray[np.int64], values: Array, q: int) -> None:
         self.cells, self.values, self.q = cells, values, q

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.moments.coupled_sites import relative_location
+from pymc_gpep.kernels.moments.inner_ep import relative_location
 from pymc_gpep.solvers.common_shift import CommonShift
 from pymc_gpep.solvers.coupled_whitened import (
     CoupledWhitened,
@@ -39,9 +39,9 @@ class CoupledFactors(NamedTuple):
     """(n,)."""
     n_functions: int
     update: Callable[..., tuple[float, float]]
-    """New inner sites, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_inner_ep_update`."""
+    """New inner sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_inner_ep_update`."""
     site_parameters: Callable[..., float]
-    """The sites that inner ones imply, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_site_parameters`."""
+    """The sites that inner ones imply, see `pymc_gpep.kernels.moments.inner_ep.noisy_site_parameters`."""
 
     @property
     def shape(self) -> tuple[int, ...]:

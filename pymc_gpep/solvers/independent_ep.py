@@ -89,7 +89,7 @@ def independent_ep(
 
     `start`, which is overwritten, is (2, n, d) when it has its shape: of each point first π and ν (c,), then what else
     the `update` iterates. `update(mean, variance, pi, nu, y, sites, target, scale)` takes the moments, as
-    `pymc_gpep.kernels.methods.independent_ep.independent_update` does; options are those of `ep_ladder`.
+    `pymc_gpep.kernels.methods.class_independent.independent_update` does; options are those of `ep_ladder`.
     """
     sites = start.reshape(2, problem.labels.size, -1)
     c, n = problem.mean.shape

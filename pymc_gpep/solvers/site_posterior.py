@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.moments.coupled_sites import relative_location, site_parameters
+from pymc_gpep.kernels.moments.inner_ep import relative_location, site_parameters
 from pymc_gpep.solvers.prior_form import SiteAlgebra
 from pymc_gpep.solvers.problem import Derivatives, Problem
 

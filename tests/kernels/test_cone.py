@@ -5,7 +5,7 @@ import pytest
 from scipy.special import log_ndtr
 from scipy.stats import ks_2samp, kstest
 
-from pymc_gpep.kernels.sampling.cone import draw_in_cone
+from pymc_gpep.kernels.sampling import draw_in_cone
 from tests.reference.gibbs import draw_utilities
 
 DRAWS = 4000

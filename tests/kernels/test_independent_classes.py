@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import ndtr, ndtri
 
-from pymc_gpep.kernels.special.independent_classes import FINE, probabilities_of_independent
+from pymc_gpep.kernels.special.largest_of_independent import FINE, probabilities_of_independent
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density, quantile
 from tests.reference.stored import stored
 

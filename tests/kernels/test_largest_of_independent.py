@@ -6,8 +6,7 @@ from numpy.testing import assert_allclose
 from scipy.integrate import quad
 from scipy.special import log_ndtr
 
-from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
-from pymc_gpep.kernels.special.log_largest import log_largest
+from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest, log_largest_and_derivatives
 
 NODES, WEIGHTS = LEGENDRE
 CASES = {

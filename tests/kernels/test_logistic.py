@@ -6,10 +6,11 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import expit
 
-from pymc_gpep.kernels.special.logistic_average import ROOM, log_logistic_normal
-from pymc_gpep.kernels.special.logistic_mixture import (
+from pymc_gpep.kernels.special.logistic_average import (
     MIXTURE_ERROR,
+    ROOM,
     log_logistic_mixture,
+    log_logistic_normal,
     logistic_of_normal,
     mixture_scales,
 )

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from pymc_gpep.kernels.moments.coupled_sites import site_parameters
-from pymc_gpep.kernels.moments.inner_ep import inner_ep_update
-from pymc_gpep.kernels.moments.noisy_inner_ep import noisy_inner_ep_update, noisy_site_parameters
+from pymc_gpep.kernels.moments.inner_ep import (
+    inner_ep_update,
+    noisy_inner_ep_update,
+    noisy_site_parameters,
+    site_parameters,
+)
 from tests.kernels.test_inner_ep import cavity, log_partition
 from tests.reference.dense_nested_ep import inner_ep, site
 

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr, logsumexp, ndtr
 
-from pymc_gpep.kernels.special import bivariate as bivariate_kernels
 from pymc_gpep.kernels.special import orthant
-from pymc_gpep.kernels.special import trivariate as trivariate_kernels
+from pymc_gpep.kernels.special import orthant as bivariate_kernels
+from pymc_gpep.kernels.special import orthant as trivariate_kernels
 from tests.reference.stored import stored
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.kernels.sampling.cone import draw_in_cone
-from pymc_gpep.kernels.sampling.probit_gibbs import draw_latent_values, utility_precisions
+from pymc_gpep.kernels.sampling import draw_in_cone, draw_latent_values, utility_precisions
 from tests.reference.exact import quadrature_posterior
 from tests.reference.gibbs import gibbs
 

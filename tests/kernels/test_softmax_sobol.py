@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.kernels.special.logistic_normal import logistic_normal
-from pymc_gpep.kernels.special.softmax_sobol import _exponentials, _tabulate
+from pymc_gpep.kernels.special.softmax_average import _exponentials, _tabulate
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.kernels.linalg.symmetric_root import eigenvectors, from_eigenvectors
+from pymc_gpep.kernels.linalg.small_matrices import eigenvectors, from_eigenvectors
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 12])

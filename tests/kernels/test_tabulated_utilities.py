@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.kernels.special.independent_classes import FINE, probabilities_of_independent
-from pymc_gpep.kernels.special.tabulated_utilities import (
+from pymc_gpep.kernels.special.largest_of_independent import (
+    FINE,
     FROM,
     MOST_NODES,
     ROOM,
     largest_of_tabulated,
     node_step,
+    probabilities_of_independent,
     tabulate,
 )
 from pymc_gpep.likelihoods.over_factors import UtilityNoise

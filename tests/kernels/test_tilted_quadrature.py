@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations.qep import quadrature_rule
-from pymc_gpep.kernels.methods.iep import class_sites
-from pymc_gpep.kernels.methods.qiep import quadrature_tilted
-from pymc_gpep.kernels.moments.product_quadrature import product_moments
-from pymc_gpep.kernels.moments.truncated_quadrature import truncated_moments
+from pymc_gpep.kernels.methods.class_independent import class_sites, quadrature_tilted
+from pymc_gpep.kernels.moments.probit_quadrature import product_moments, truncated_moments
 from tests.reference.dense_nested_ep import site
 from tests.reference.exact import log_likelihood
 from tests.reference.tilted import cavity_of_g, independent_tilted, product_rule, trapezium

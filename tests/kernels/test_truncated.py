@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from scipy.stats import kstest, truncnorm
 
-from pymc_gpep.kernels.sampling.truncated import draw_by_sign
+from pymc_gpep.kernels.sampling import draw_by_sign
 
 DRAWS = 40_000
 LEAST = 1e-3  # p-value; at the seeds below the least that occurs is well above it

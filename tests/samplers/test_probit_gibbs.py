@@ -7,9 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep.kernels.sampling.cone import draw_in_cone
-from pymc_gpep.kernels.sampling.probit_gibbs import draw_latent_values, utility_precisions
-from pymc_gpep.kernels.sampling.truncated import draw_by_sign
+from pymc_gpep.kernels.sampling import draw_by_sign, draw_in_cone, draw_latent_values, utility_precisions
 from tests import models
 from tests.reference.exact import quadrature_posterior
 from tests.reference.gibbs import gibbs

@@ -14,7 +14,7 @@ from scipy.linalg import solve_triangular
 from pymc_gpep.approximations.selection.selection import Places
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import FLOOR, CoupledSites, IndependentSites
-from pymc_gpep.kernels.gaussians.coupled_growth import append_coupled
+from pymc_gpep.kernels.gaussians.coupled import append_coupled
 
 
 class Growth(ABC):

@@ -1,10 +1,98 @@
-"""Rows of coefficients with few entries each, under a sparse symmetric matrix by slots.
+"""Rows of coefficients with few entries each: products, quadratic forms of small matrices, and of sparse symmetric matrices.
+
+Row i has the coefficients `values[i]` (k,) at the places `cells[i]` (k,) of q numbers, in ascending order. Entries
+beyond its own have the value 0.
 
 Row i has the coefficients `values[i]` (k,). Pair t of its entries, (0, 0), (1, 0), (1, 1), (2, 0) …, has the slot
 `slots[i, t]` in the entries of the matrix, see `pymc_gpep.kernels.linalg.sparse_factor`.
 """
 
 from pymc_gpep.kernels.compile import kernel
+
+
+@kernel
+def entry_gram(cells, values, weights, gram):
+    """Add Σ_i w_i a_i a_iᵀ to the lower triangle of `gram` (q, q), with w (n,)."""
+    for i in range(cells.shape[0]):
+        for a in range(cells.shape[1]):
+            weighted = weights[i] * values[i, a]
+            if weighted != 0.0:
+                row = gram[cells[i, a]]
+                for b in range(a + 1):
+                    row[cells[i, b]] += weighted * values[i, b]
+
+
+@kernel
+def entry_variances(cells, values, matrix, out):
+    """Write a_iᵀ S a_i into `out` (n,), of a symmetric S (q, q)."""
+    for i in range(cells.shape[0]):
+        total = 0.0
+        for a in range(cells.shape[1]):
+            value = values[i, a]
+            if value != 0.0:
+                row = matrix[cells[i, a]]
+                half = 0.5 * value * row[cells[i, a]]
+                for b in range(a):
+                    half += values[i, b] * row[cells[i, b]]
+                total += 2.0 * value * half
+        out[i] = total
+
+
+@kernel
+def entry_products(cells, values, numbers, out):
+    """Write a_iᵀ v into `out` (n,), of v (q,)."""
+    for i in range(cells.shape[0]):
+        total = 0.0
+        for a in range(cells.shape[1]):
+            total += values[i, a] * numbers[cells[i, a]]
+        out[i] = total
+
+
+@kernel
+def entry_sums(cells, values, weights, out):
+    """Add Σ_i w_i a_i to `out` (q,), of w (n,)."""
+    for i in range(cells.shape[0]):
+        for a in range(cells.shape[1]):
+            out[cells[i, a]] += weights[i] * values[i, a]
+
+
+@kernel
+def row_combinations(cells, values, matrix, out):
+    """Add a_iᵀ S to each row of `out` (n, p), of S (q, p)."""
+    for i in range(cells.shape[0]):
+        row = out[i]
+        for a in range(cells.shape[1]):
+            value = values[i, a]
+            if value != 0.0:
+                other = matrix[cells[i, a]]
+                for j in range(matrix.shape[1]):
+                    row[j] += value * other[j]
+
+
+@kernel
+def entry_between(cells, values, weights, other_cells, other_values, out):
+    """Add Σ_i w_i a_i c_iᵀ to `out` (q, q′), of rows a_i of one function and c_i of another, with w (n,)."""
+    for i in range(cells.shape[0]):
+        for a in range(cells.shape[1]):
+            weighted = weights[i] * values[i, a]
+            if weighted != 0.0:
+                row = out[cells[i, a]]
+                for b in range(other_cells.shape[1]):
+                    row[other_cells[i, b]] += weighted * other_values[i, b]
+
+
+@kernel
+def entry_covariances(cells, values, matrix, other_cells, other_values, out):
+    """Write a_iᵀ S c_i into `out` (n,), of rows a_i of one function and c_i of another, and S (q, q′)."""
+    for i in range(cells.shape[0]):
+        total = 0.0
+        for a in range(cells.shape[1]):
+            value = values[i, a]
+            if value != 0.0:
+                row = matrix[cells[i, a]]
+                for b in range(other_cells.shape[1]):
+                    total += value * other_values[i, b] * row[other_cells[i, b]]
+        out[i] = total
 
 
 @kernel

@@ -11,11 +11,10 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.linalg.lapack import copy_into
-from pymc_gpep.kernels.linalg.small_matrix import lower_factor, solve_lower
+from pymc_gpep.kernels.linalg.small_matrices import lower_factor, solve_lower
 from pymc_gpep.kernels.moments.full_sites import cavity, change_to_site, shrink_to_semidefinite
 from pymc_gpep.kernels.moments.inner_ep import change_site, difference_moments
-from pymc_gpep.kernels.moments.product_quadrature import product_moments
-from pymc_gpep.kernels.moments.truncated_quadrature import truncated_moments
+from pymc_gpep.kernels.moments.probit_quadrature import product_moments, truncated_moments
 
 BELOW_ONE = 1.0 - 1e-12
 """Largest diagonal entry of Λ: the factors Φ are log-concave with a curvature below 1."""

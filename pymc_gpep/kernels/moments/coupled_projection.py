@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.linalg.symmetric_root import eigenvectors
+from pymc_gpep.kernels.linalg.small_matrices import eigenvectors
 
 _STEPS = 100
 _HALVINGS = 40

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
-from pymc_gpep.kernels.linalg.small_matrix import lower_factor, solve_lower
+from pymc_gpep.kernels.linalg.small_matrices import lower_factor, solve_lower
 
 _BISECTIONS = 30
 

@@ -1,8 +1,13 @@
-"""Inner EP: scalar sites for the factors Φ(g_j) of one point's augmented tilted distribution.
+"""Inner EP: scalar sites for the factors Φ(g_j) of a point's augmented tilted distribution, and sites of f from them.
 
 g_j = f_y − f_j + u, u ~ N(0, 1), one for each class j ≠ y. The nested EP paper (Riihimäki, Jylänki and Vehtari 2013,
 appendix A) runs the algorithm in the c + 1 dimensions of (f, u). In the c − 1 dimensions of g it is the same algorithm.
 There every rank-one update is along a coordinate axis, and nothing has to be inverted.
+
+Class k has the latent value x_k + e_k, e_k ~ N(0, r_k). Its utility thus has noise of variance s_k = 1 + r_k around
+x_k. With u ~ N(0, s_y) the factors are Φ(g_j / √s_j), g_j = x_y − x_j + u. Each of the noises is in one factor only, or
+in u. In units of √s_j a factor is Φ. Precision and location of its site in these units are α_j and β_j; the site is
+found as `pymc_gpep.kernels.moments.inner_ep` finds it.
 """
 
 import math
@@ -10,8 +15,20 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
-from pymc_gpep.kernels.moments.label_differences import label_differences
 from pymc_gpep.kernels.special.normal import probit_moments
+
+
+@kernel
+def label_differences(mean, cov, y, m, s):
+    """Moments of f_y − f_j, j ≠ y, from those of f (c,), (c, c): into `m` (c − 1) and `s` (c − 1, c − 1)."""
+    others = m.shape[0]
+    for j in range(others):
+        a = j + (j >= y)
+        m[j] = mean[y] - mean[a]
+        for k in range(j + 1):
+            b = k + (k >= y)
+            s[j, k] = cov[y, y] - cov[y, a] - cov[y, b] + cov[a, b]
+            s[k, j] = s[j, k]
 
 
 @kernel
@@ -213,3 +230,108 @@ def tilted_log_normaliser(mean, cov, max_sweeps, tolerance):
             difference_moments(mean[i], cov[i], k, 1.0, alpha, beta, m, s, work)
             out[i, k] = settle_sites(m, s, alpha, beta, max_sweeps, tolerance, work)
     return out
+
+
+@kernel
+def noisy_inner_ep_update(mean, cov, y, rest, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale):
+    """As `pymc_gpep.kernels.moments.inner_ep.inner_ep_update`, with noise of variance 1 + `rest` (c, n) in place of 1.
+
+    `mean` (c, n) and `cov` (n, c, c) are those of the x. Sites and their marginal variances are in units of √s_j.
+    """
+    n, others = alpha.shape
+    m = np.empty(others)
+    s = np.empty((others, others))
+    rows = np.empty((4, others))
+    root, own_alpha, own_beta, work = rows[0], rows[1], rows[2], rows[3]
+    terms = 0.0
+    residual = 0.0
+    for i in range(n):
+        for j in range(others):
+            root[j] = math.sqrt(1.0 + rest[j + (j >= y[i]), i])
+            own_alpha[j] = alpha[i, j] / (root[j] * root[j])
+            own_beta[j] = beta[i, j] / root[j]
+        difference_moments(mean[:, i], cov[i], y[i], 1.0 / (1.0 + rest[y[i], i]), own_alpha, own_beta, m, s, work)
+        for j in range(others):
+            m[j] /= root[j]
+            for k in range(others):
+                s[j, k] /= root[j] * root[k]
+        gained, change = point_update(
+            m, s, alpha[i], beta[i], max_sweeps, tolerance, new_alpha[i], new_beta[i], scale[i], work
+        )
+        terms += gained
+        residual = max(residual, change)
+    return terms, residual
+
+
+@kernel
+def noisy_site_parameters(y, rest, alpha, beta, pi, nu):
+    """π and ν (c, n) of the sites of x from inner sites α, β (n, c − 1) in units of √s_j, with r = `rest` (c, n).
+
+    Equations 12 and 15 of the nested EP paper with π_y = 1 / s_y in place of 1. Returns what is left of the sites when
+    x is zero and u is integrated out, Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i) − ½ log(s_y 1ᵀπ_i).
+    """
+    n, others = alpha.shape
+    constant = 0.0
+    for i in range(n):
+        own = 1.0 / (1.0 + rest[y[i], i])
+        total = own
+        location = 0.0
+        for j in range(others):
+            k = j + (j >= y[i])
+            noise = 1.0 + rest[k, i]
+            pi[k, i] = alpha[i, j] / noise
+            nu[k, i] = beta[i, j] / math.sqrt(noise)
+            total += pi[k, i]
+            location += nu[k, i]
+        a = location / total
+        constant += 0.5 * (location * a - math.log(total / own))
+        pi[y[i], i] = own
+        nu[y[i], i] = a * own
+        for j in range(others):
+            k = j + (j >= y[i])
+            nu[k, i] = a * pi[k, i] - nu[k, i]
+    return constant
+
+
+@kernel
+def site_parameters(y, alpha, beta, pi, nu):
+    """π and ν (c, n) of the sites of f from the inner sites α, β (n, c − 1) (equations 12 and 15).
+
+    Returns Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i), what is left of the sites when f is zero and u is integrated out.
+    """
+    n, others = alpha.shape
+    constant = 0.0
+    for i in range(n):
+        total = 1.0
+        location = 0.0
+        for j in range(others):
+            total += alpha[i, j]
+            location += beta[i, j]
+        a = location / total
+        constant += 0.5 * location * a
+        pi[y[i], i] = 1.0
+        nu[y[i], i] = a
+        for j in range(others):
+            k = j + (j >= y[i])
+            pi[k, i] = alpha[i, j]
+            nu[k, i] = a * alpha[i, j] - beta[i, j]
+    return constant
+
+
+@kernel
+def relative_location(prior_mean, pi, nu):
+    """Make ν relative to the prior mean, ν − Π m; returns the log of the sites at m."""
+    c, n = pi.shape
+    constant = 0.0
+    for i in range(n):
+        total = 0.0
+        average = 0.0
+        for a in range(c):
+            total += pi[a, i]
+            average += pi[a, i] * prior_mean[a, i]
+        average /= total
+        for a in range(c):
+            pull = pi[a, i] * (prior_mean[a, i] - average)
+            constant += prior_mean[a, i] * (nu[a, i] - 0.5 * pull)
+            nu[a, i] -= pull
+    return constant

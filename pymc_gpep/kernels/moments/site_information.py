@@ -9,9 +9,8 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.linalg.small_matrix import lower_factor, solve_lower
-from pymc_gpep.kernels.moments.inner_ep import difference_moments, settle_sites
-from pymc_gpep.kernels.moments.label_differences import label_differences
+from pymc_gpep.kernels.linalg.small_matrices import lower_factor, solve_lower
+from pymc_gpep.kernels.moments.inner_ep import difference_moments, label_differences, settle_sites
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
 
 _SWEEPS, _TOLERANCE = 20, 1e-3

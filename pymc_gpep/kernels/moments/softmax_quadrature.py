@@ -1,8 +1,10 @@
-"""Moments of N(g | μ, C) p(y | g) for a softmax in d = c − 1 dimensions.
+"""Moments of N(f | μ, S) p(y | f) for labels and votes under a softmax, at nodes about the mode.
+
+Scales are symmetric roots: where the set of nodes is the same in any order of the axes, so are the moments.
 
 The softmax is p = 1 / (1 + Σ_j exp(−g_j)), g_j = f_y − f_j. With u the average of the g_j and q_j = u − g_j,
 p = σ(u − log Σ_j exp q_j). Given q, u is normal. The integral over it is one of
-`pymc_gpep.kernels.special.logistic_mixture`, H(m) with m = E[u | q] − log Σ exp q and v = Var(u | q). That leaves
+`pymc_gpep.kernels.special.logistic_average`, H(m) with m = E[u | q] − log Σ exp q and v = Var(u | q). That leaves
 c − 2 dimensions, q = q̄ + R z, z ~ N(0, I − 11ᵀ/d). In these N(z) exp H is log-concave, smooth, and nearly normal.
 Nodes z, which sum to zero, are centred and scaled twice: by mode and curvature, and by mean and covariance
 (Naylor and Smith 1982 do so with Gauss–Hermite rules). R and the scales are symmetric roots: where the set of nodes is
@@ -13,6 +15,13 @@ The gradient of log Z, and minus the Hessian, are averages over the tilted distr
     ∇ log Z = E[H′ w],   −∇∇ log Z = E[H′ (diag w − wwᵀ) − H″ wwᵀ] − Cov(H′ w):
 
 sums of what is small where the label is all but certain, and exact for every C, singular or zero.
+
+With P = I − 11ᵀ/c, f less its average is Pμ + R z. R is the symmetric root of P S P, and z ~ N(0, I). Along 1
+there is nothing. N(z) p(y | z) is log-concave. Nodes z, which sum to zero, are centred and scaled twice, by mode and
+curvature, and by mean and covariance, as in `pymc_gpep.kernels.moments.softmax_quadrature`.
+
+Let g = y − N π. Under the tilted distribution the gradient of log Z is E[g]. Minus the Hessian is
+E[N (diag π − ππᵀ)] − Cov(g).
 """
 
 import math
@@ -20,20 +29,116 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
-from pymc_gpep.kernels.linalg.symmetric_root import eigenvectors, from_eigenvectors
-from pymc_gpep.kernels.moments.centred_nodes import (
-    CLOSE,
-    HALVINGS,
-    NEWTON,
-    PASSES,
-    RANK,
-    move_nodes,
-    newton_step,
-    rises,
-    small_or_large,
-)
-from pymc_gpep.kernels.moments.weighted_moments import rescale
-from pymc_gpep.kernels.special.logistic_mixture import log_logistic_mixture, mixture_scales
+from pymc_gpep.kernels.likelihoods.votes import log_ways, point_log_density
+from pymc_gpep.kernels.linalg.small_matrices import eigenvectors, from_eigenvectors, lower_factor, solve_lower
+from pymc_gpep.kernels.special.logistic_average import log_logistic_mixture, mixture_scales
+
+
+@kernel
+def rescale(mean, cov, factor):
+    """Multiply sums of weighted points (d,) and of their squares (d, d) by `factor`; 0 clears them."""
+    for j in range(mean.shape[0]):
+        mean[j] = factor * mean[j] if factor > 0.0 else 0.0
+        for i in range(j + 1):
+            cov[j, i] = factor * cov[j, i] if factor > 0.0 else 0.0
+
+
+@kernel
+def centre(mean, cov, total):
+    """Make means and covariances of such sums, the latter of their lower triangle, with weights of sum `total`."""
+    for j in range(mean.shape[0]):
+        mean[j] /= total
+        for i in range(j + 1):
+            cov[j, i] = cov[j, i] / total - mean[j] * mean[i]
+            cov[i, j] = cov[j, i]
+
+
+RANK = 1e-14
+"""Part of the largest variance below which eigenvalues are rounding."""
+NEWTON = 100
+HALVINGS = 40
+CLOSE = 1e-12
+"""Distance from the mode, in standard deviations, at which nodes need no more."""
+PASSES = 2
+_SMALL = 0.3  # trace of Ω
+_SMALLEST = 1e-300
+
+
+@kernel
+def newton_step(hessian, side):
+    """H⁻¹ r into `side` (d, 1), which holds r, of a positive definite `hessian` H; returns rᵀ H⁻¹ r."""
+    d = side.shape[0]
+    lower = lower_factor(hessian)
+    solve_lower(lower, side)
+    gain = 0.0
+    for j in range(d - 1, -1, -1):
+        gain += side[j, 0] * side[j, 0]
+        for k in range(j + 1, d):
+            side[j, 0] -= lower[k, j] * side[k, 0]
+        side[j, 0] /= lower[j, j]
+    return gain
+
+
+@kernel
+def rises(old, new, length, gain):
+    """Whether a step of so much of the length of Newton's raises a log density as it should, from `old` to `new`."""
+    return new >= old + 1e-4 * length * gain - 1e-14 * abs(old)
+
+
+@kernel
+def move_nodes(mean, loss, total, at, work, vectors, values):
+    """Move the centre `at` (d,) by the mean of weighted nodes, and take their scale for the next nodes.
+
+    `mean` and `loss` hold sums over nodes of z − at and its squares, with weights that sum to `total`. They become mean
+    and covariance. Along 1 there is nothing to integrate: with 1/d everywhere z has the variance 1 there. The scale is
+    `vectors` (d, d) and `values` (d,), see `pymc_gpep.kernels.linalg.small_matrices`.
+    """
+    d = at.shape[0]
+    centre(mean, loss, total)
+    for j in range(d):
+        at[j] += mean[j]
+        for k in range(d):
+            loss[j, k] += 1.0 / d
+            work[j, k] = loss[j, k]
+    eigenvectors(work, vectors)
+    for k in range(d):
+        values[k] = math.sqrt(max(work[k, k], _SMALLEST))
+
+
+@kernel
+def small_or_large(factor, gradient, curvature, total, loss):
+    """Ω into `loss`, in which Cov t is, from that and the derivatives of log Z: as Fᵀ (−∇∇ log Z) F where it is small.
+
+    Where it is large I − Cov t is the more accurate: a rule's covariance is positive definite whatever its error.
+    `gradient` and the lower triangle of `curvature` hold sums with weights that sum to `total`. They become ∇ log Z and
+    −∇∇ log Z.
+    """
+    d, size = factor.shape
+    for j in range(d):
+        gradient[j] /= total
+    for j in range(d):
+        for k in range(j + 1):
+            curvature[j, k] = curvature[j, k] / total + gradient[j] * gradient[k]
+            curvature[k, j] = curvature[j, k]
+    half = np.empty((d, size))
+    small = np.empty((size, size))
+    trace = 0.0
+    for j in range(d):
+        for k in range(size):
+            half[j, k] = 0.0
+            for e in range(d):
+                half[j, k] += curvature[j, e] * factor[e, k]
+    for j in range(size):
+        for k in range(size):
+            small[j, k] = 0.0
+            for e in range(d):
+                small[j, k] += factor[e, j] * half[e, k]
+        trace += small[j, j]
+    part = trace**4 / (trace**4 + _SMALL**4)
+    for j in range(size):
+        for k in range(size):
+            large = (1.0 if j == k else 0.0) - loss[j, k]
+            loss[j, k] = small[j, k] + part * (large - small[j, k])
 
 
 @inlined_kernel
@@ -243,3 +348,187 @@ def softmax_moments(mu, c, nodes, log_weights, factor, gradient, loss):
             factor[j, k] = slope[k] - root[j, k]
     small_or_large(factor, gradient, curvature, total, loss)
     return log_z
+
+
+@inlined_kernel
+def _difference_root(cov, root, work, vectors, values):
+    """R into `root` (c, c), the symmetric root of P S P."""
+    c = cov.shape[0]
+    total = 0.0
+    for a in range(c):
+        values[a] = 0.0
+        for e in range(c):
+            values[a] += cov[a, e] / c
+        total += values[a] / c
+    for a in range(c):
+        for e in range(c):
+            work[a, e] = cov[a, e] - values[a] - values[e] + total
+    eigenvectors(work, vectors)
+    top = 0.0
+    for a in range(c):
+        top = max(top, work[a, a])
+    for a in range(c):
+        values[a] = math.sqrt(work[a, a]) if work[a, a] > RANK * top else 0.0
+    from_eigenvectors(values, vectors, root)
+
+
+@kernel
+def _place_votes(z, centre, root, y, f, pi, gradient):
+    """f at `z`, softmax and gradient there; returns log p(y | f)."""
+    c = z.shape[0]
+    for a in range(c):
+        f[a] = centre[a]
+        for e in range(c):
+            f[a] += root[a, e] * z[e]
+    return point_log_density(f, y, pi, gradient)
+
+
+@inlined_kernel
+def _mode_of_votes(centre, root, y, votes, z, hessian):
+    """The mode of N(z) p(y | z) into `z` by Newton's method, and minus the Hessian there into `hessian` (c, c)."""
+    c = z.shape[0]
+    rows = np.empty((4, c))
+    f, pi, gradient, trial = rows[0], rows[1], rows[2], rows[3]
+    half = np.empty((c, c))
+    side = np.empty((c, 1))
+    z[:] = 0.0
+    value = _place_votes(z, centre, root, y, f, pi, gradient)
+    for _ in range(NEWTON):
+        # −∇∇ = I + N R (diag π − ππᵀ) R
+        for a in range(c):
+            average = 0.0
+            for e in range(c):
+                average += pi[e] * root[a, e]
+            for e in range(c):
+                half[a, e] = root[a, e] - average
+        for a in range(c):
+            side[a, 0] = -z[a]
+            for e in range(c):
+                side[a, 0] += root[a, e] * gradient[e]
+            for e in range(a + 1):
+                total = 1.0 if a == e else 0.0
+                for k in range(c):
+                    total += votes * pi[k] * half[a, k] * half[e, k]
+                hessian[a, e] = total
+                hessian[e, a] = total
+        gain = newton_step(hessian, side)
+        old = value
+        for a in range(c):
+            old -= 0.5 * z[a] * z[a]
+        length = 1.0
+        for _ in range(HALVINGS):
+            new = 0.0
+            for a in range(c):
+                trial[a] = z[a] + length * side[a, 0]
+                new -= 0.5 * trial[a] * trial[a]
+            value = _place_votes(trial, centre, root, y, f, pi, gradient)
+            if rises(old, new + value, length, gain):
+                break
+            length *= 0.5
+        norm = 0.0
+        for a in range(c):
+            norm = max(norm, abs(trial[a] - z[a]))
+            z[a] = trial[a]
+        if not norm > CLOSE:
+            break
+
+
+@kernel
+def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
+    """Tilted moments of f = μ + R z without its average over classes; returns log Z.
+
+    Parameters
+    ----------
+    mu, cov : arrays (c,), (c, c)
+        Mean μ and covariance S of latent values.
+    y : array of int (c,)
+        Votes, at least one of them.
+    nodes : array (m, c)
+        Points z, each with the sum 0.
+    log_weights : array (m,)
+        Log weights of a rule for N(0, I − 11ᵀ/c).
+    root : array (c, c)
+        Overwritten with R.
+    gradient : array (c,)
+        Overwritten with ∇ log Z: tilted means are μ + S ∇ log Z.
+    loss : array (c, c)
+        Overwritten with what z loses of its covariance, Ω = I − Cov z.
+    """
+    c = mu.shape[0]
+    rows = np.empty((4, c, c))
+    scale, vectors, work, curvature = rows[0], rows[1], rows[2], rows[3]
+    rows = np.empty((9, c))
+    centre, values, at, z, f = rows[0], rows[1], rows[2], rows[3], rows[4]
+    pi, slope, shift, mean = rows[5], rows[6], rows[7], rows[8]
+    _difference_root(cov, root, work, vectors, values)
+    average = 0.0
+    votes = 0
+    for a in range(c):
+        average += mu[a] / c
+        votes += y[a]
+    for a in range(c):
+        centre[a] = mu[a] - average
+    _mode_of_votes(centre, root, y, votes, at, work)
+    eigenvectors(work, vectors)
+    for a in range(c):
+        values[a] = 1.0 / math.sqrt(work[a, a])
+    log_z = np.nan
+    total = np.nan
+    for _ in range(PASSES):
+        from_eigenvectors(values, vectors, scale)
+        log_det = 0.0
+        for a in range(c):
+            log_det += math.log(values[a])
+        top = -np.inf
+        total = 0.0
+        gradient[:] = 0.0
+        mean[:] = 0.0
+        curvature[:] = 0.0
+        loss[:] = 0.0
+        for i in range(nodes.shape[0]):
+            level = log_weights[i]
+            for a in range(c):
+                shift[a] = 0.0
+                for e in range(c):
+                    shift[a] += scale[a, e] * nodes[i, e]
+                z[a] = at[a] + shift[a]
+                level += 0.5 * (nodes[i, a] * nodes[i, a] - z[a] * z[a])
+            level += _place_votes(z, centre, root, y, f, pi, slope)
+            if level > top:
+                shrink = math.exp(top - level)
+                total *= shrink
+                for a in range(c):
+                    gradient[a] *= shrink
+                    for e in range(a + 1):
+                        curvature[a, e] *= shrink
+                rescale(mean, loss, shrink)
+                top = level
+            weight = math.exp(level - top)
+            total += weight
+            for a in range(c):
+                gradient[a] += weight * slope[a]
+                curvature[a, a] += weight * votes * pi[a]
+                mean[a] += weight * shift[a]
+                for e in range(a + 1):
+                    curvature[a, e] -= weight * (votes * pi[a] * pi[e] + slope[a] * slope[e])
+                    loss[a, e] += weight * shift[a] * shift[e]
+        log_z = top + math.log(total) + log_det + log_ways(y)
+        move_nodes(mean, loss, total, at, work, vectors, values)
+    small_or_large(root, gradient, curvature, total, loss)
+    return log_z
+
+
+@kernel
+def votes_log_normalisers(mean, cov, y, nodes, log_weights, out):
+    """log ∫ p(y_i | f) N(f | mean_i, cov_i) df into `out` (n,), of moments (n, c), (n, c, c) and votes (n, c)."""
+    n, c = mean.shape
+    rows = np.empty((2, c, c))
+    root, loss = rows[0], rows[1]
+    gradient = np.empty(c)
+    for i in range(n):
+        votes = 0
+        for a in range(c):
+            votes += y[i, a]
+        out[i] = 0.0
+        if votes > 0:
+            out[i] = votes_moments(mean[i], cov[i], y[i], nodes, log_weights, root, gradient, loss)

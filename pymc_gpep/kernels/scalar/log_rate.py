@@ -6,7 +6,7 @@ times has as many as it is made of. Arrays as in `pymc_gpep.likelihoods.standard
 
 E log(1 − exp(−eᵍ)) and its derivatives have about twelve digits of 1. Under a narrow normal density the trapezoid rule
 serves: the logarithm has no singularity nearer to the real line than iπ/2. Under a wide one nodes are dense about 0
-(`pymc_gpep.kernels.special.sinh_rule`), where the values are tabulated.
+(`pymc_gpep.kernels.special.unimodal_average`), where the values are tabulated.
 """
 
 import math
@@ -16,8 +16,15 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.poisson_average import ROOM as RATE_ROOM
 from pymc_gpep.kernels.special.poisson_average import log_poisson_normal
-from pymc_gpep.kernels.special.sinh_rule import FURTHEST, WIDEST, sinh_rule
-from pymc_gpep.kernels.special.unimodal_average import ROOM, SOME, log_density_derivatives, log_unimodal_normal
+from pymc_gpep.kernels.special.unimodal_average import (
+    FURTHEST,
+    ROOM,
+    SOME,
+    WIDEST,
+    log_density_derivatives,
+    log_unimodal_normal,
+    sinh_rule,
+)
 
 _WIDE = 20.0  # standard deviation from which on a normal density is wide
 _LOG_ERROR = math.log(1e-16)

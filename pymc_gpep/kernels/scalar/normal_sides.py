@@ -7,8 +7,8 @@ The row of `shapes` (1, n) is the side: 0 for the density φ, 1 for Φ(g), −1 
 import math
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.special.log_probit_average import log_probit_normal
 from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives
+from pymc_gpep.kernels.special.probit import log_probit_normal
 
 
 @kernel

@@ -13,10 +13,10 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.special.log_complement import log_complement
 from pymc_gpep.kernels.special.logistic_average import (
     ROOM,
     average_log_logistic,
+    log_complement,
     log_logistic,
     log_logistic_normal,
 )

@@ -9,8 +9,8 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.special.log_probit_average import log_probit_normal
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, log_ndtr_derivatives
+from pymc_gpep.kernels.special.probit import log_probit_normal
 
 
 @kernel

@@ -90,7 +90,7 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
     It is log ∫ φ(x) ∏_k Φ(a_k x + d_k) dx over the other classes, about the mode of the integrand. Where κ = 1 + Σ a_k²
     is less than `flat` a Gauss-Hermite rule of 16 nodes has it. With `FLAT` errors are 5e-5 at most and 1e-8 as a
     rule. Else the trapezoid rule does with the step that has errors of exp(`log_error`): see
-    `pymc_gpep.kernels.special.probit_product`. Newton's method begins at `modes` (B,), which it overwrites by where it
+    `pymc_gpep.kernels.special.probit`. Newton's method begins at `modes` (B,), which it overwrites by where it
     ends. From κ = 1000 on it is an integral of pieces: see `pymc_gpep.kernels.special.largest_of_independent`.
     """
     rows, c = mean.shape

@@ -11,8 +11,8 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.linalg.small_matrix import lower_factor
-from pymc_gpep.kernels.special.tabulated_utilities import (
+from pymc_gpep.kernels.linalg.small_matrices import lower_factor
+from pymc_gpep.kernels.special.largest_of_independent import (
     FROM,
     MOST_NODES,
     ROOM,

@@ -1,29 +1,250 @@
-"""The probability that one of c independent normal utilities is the largest, with derivatives, whatever their widths.
+"""The probability that each of c independent normal utilities is the largest, with derivatives, accurate or by tables.
+
+With H_j the distribution function of utility j, p_k = ∫ (∏_j H_j) (log H_k)′ dx, for all classes at once. Averages over
+common factors of utilities move their means and leave their shapes. So log H_j is tabulated once and is a sum of cubics
+ever after. The trapezoid rule integrates a smooth density that ends at zero with few nodes (Trefethen and Weideman
+2014). Between two nodes a table has a whole number of cells. So all nodes are at the same place of theirs, and entries
+that they look up stand side by side.
+
+The integral is that of `pymc_gpep.kernels.special.largest_of_independent`, by the trapezoid rule about its mode alone,
+with a wider step, and without derivatives.
 
 In units of the observed class y, x = (u − m_y) / τ, it is P = ∫ φ(x) ∏_{j≠y} Φ(a_j x + d_j) dx. Here a_j = τ / σ_j and
 d_j = (m_y − m_j) / σ_j. Where no other utility is much narrower than that of y, the trapezoid rule of
-`pymc_gpep.kernels.special.probit_product` computes it with a few dozen nodes. Else Gauss-Legendre rules do on pieces
+`pymc_gpep.kernels.special.probit` computes it with a few dozen nodes. Else Gauss-Legendre rules do on pieces
 that are no wider than the narrowest utility which still varies there. They integrate only where the integrand is not
 negligible: it is log-concave, so that this is an interval around its mode.
 
 Sums are taken relative to the integrand at the mode: right to nearly full precision however small P is.
+
+p_k = ∫ φ_k(x) ∏_{j≠k} Φ_j(x) dx, with Φ_j and φ_j the distribution function and density of utility j. Gauss-Legendre
+rules integrate on pieces that are no wider than the narrowest utility that still varies there. Pieces reach from where
+the last of the Φ_j begins to where the last of them ends. The p_k sum to the rule's ∫ (∏ Φ_j)′ dx, so that the sum's
+distance from 1 tells of the error.
+
+That is right to 1e-13 of the largest of them. Small ones have an integral each, relative to where it is largest.
 """
 
 import math
 
 import numpy as np
 
-from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.compile import kernel, summing_kernel
 from pymc_gpep.kernels.special.normal import LOG_2PI, probit_moments
-from pymc_gpep.kernels.special.probit_product import LOWEST_LOG_WEIGHT, log_integrand, near_mode, trapezoid_rule
+from pymc_gpep.kernels.special.probit import LOWEST_LOG_WEIGHT, log_integrand, near_mode, trapezoid_rule
+from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
+
+FROM = -5.5
+"""Where a table begins, in widths of its utility."""
+_TO, _PER_WIDTH = 9.5, 8  # where it ends, and cells, for a width
+_NOTHING = 1e-9  # what a distribution function may begin at
+_ALL = 1.0 - 2e-7  # and end at
+_STEP = 1.05  # of the trapezoid rule, in standard deviations of the largest of c narrowest utilities
+_MOST_CELLS = 8  # between two nodes
+_LANES, _ONE = np.uint64(8), np.uint64(1)  # nodes that are looked up at a time
+MOST_NODES = 4000
+"""Of the trapezoid rule."""
+ROOM = 4 * (MOST_NODES + 16)
+"""Numbers of a table."""
+_ROOM = np.uint64(ROOM)
+_LOWEST = math.log(_NOTHING)
+_REACH = 8.9  # of `cdf_and_density`
+_HALVINGS = 6  # of an exponent
+
+
+@kernel
+def node_step(width):
+    """Distance of the nodes for utilities with these widths (c,)."""
+    finest = _STEP * np.min(width) / math.sqrt(1.0 + math.log(width.shape[0]))  # as wide is the largest of c
+    return max(finest, (_TO - FROM) * np.max(width) / MOST_NODES)
+
+
+@kernel
+def tabulate(variance, noise_weights, noise_means, noise_variances, width, step, shape, table):
+    """Tabulate the log of a utility's distribution function about its mean, a cubic in each cell.
+
+    Parameters
+    ----------
+    variance : float
+        Variance of the normal variable.
+    noise_weights, noise_means, noise_variances : (components,) array
+        Mixture of the noise: weights sum to 1 and may be negative.
+    width : float
+        Scale of the utility, a standard deviation of about its own.
+    step : float
+        Distance of the nodes.
+    shape : (2,) array of int
+        Overwritten: the number s of cells between two nodes, and the number q of every s-th entry.
+    table : (ROOM,) array
+        Overwritten: coefficients (4, s, q) of powers 0 to 3 of the place within a cell of length 1. They end in zeros.
+
+    Returns
+    -------
+    float
+        Place at which the distribution function is 1, beside the mean.
+    """
+    cells = min(max(math.ceil(_PER_WIDTH * step / width), 1), _MOST_CELLS)
+    entries = int((_TO - FROM) * width * cells / step) + 1
+    each = entries // cells + 1 + np.int64(_LANES)
+    powers = table[: 4 * cells * each].reshape((4, cells, each))
+    powers[:] = 0.0
+    for j in range(noise_weights.shape[0]):
+        weight = noise_weights[j]
+        precision = 1.0 / math.sqrt(noise_variances[j] + variance)
+        first = (FROM * width - noise_means[j]) * precision
+        cell = step / cells * precision
+        for i in range(max(0, int((-_REACH - first) / cell) + 1), entries):
+            s = first + i * cell
+            if s < _REACH:
+                below, height = cdf_and_density(s)
+                powers[0, i % cells, i // cells] += weight * below
+                powers[1, i % cells, i // cells] += weight * height * cell
+            else:
+                powers[0, i % cells, i // cells] += weight
+    end = entries - 1
+    for i in range(entries):
+        p, q = i % cells, i // cells
+        cdf = powers[0, p, q]
+        if i > end or cdf > _ALL:
+            end = min(end, i)
+            powers[0, p, q] = 0.0
+            powers[1, p, q] = 0.0
+            continue
+        powers[0, p, q] = math.log(cdf) if cdf > _NOTHING else _LOWEST
+        powers[1, p, q] = powers[1, p, q] / cdf if cdf > _NOTHING else 0.0
+    for i in range(end):  # values and slopes at both ends of a cell are those of one cubic
+        p, q = i % cells, i // cells
+        p_next, q_next = (i + 1) % cells, (i + 1) // cells
+        rise = powers[0, p_next, q_next] - powers[0, p, q]
+        left, right = powers[1, p, q], powers[1, p_next, q_next]
+        powers[2, p, q] = 3.0 * rise - 2.0 * left - right
+        powers[3, p, q] = left + right - 2.0 * rise
+    shape[0] = cells
+    shape[1] = each
+    return FROM * width + end * step / cells
+
+
+@summing_kernel
+def largest_of_tabulated(mean, low, high, step, shapes, tables, probabilities, room):
+    """Compute P(v_k is the largest of v) of independent utilities, for one point.
+
+    Parameters
+    ----------
+    mean, low, high : (c,) array
+        Means of the utilities, and where tables begin and end, beside these.
+    step : float
+        Distance of the nodes.
+    shapes : (c, 2) array of int
+        Cells between two nodes and entries for each, as `tabulate` wrote them for each table.
+    tables : (c ROOM,) array
+        One table after another that `tabulate` wrote for this step.
+    probabilities : (c,) array
+        Overwritten; their sum departs from 1 by as much as the rule errs.
+    room : (MOST_NODES + 16,) array
+    """
+    c = mean.shape[0]
+    first = -np.inf
+    last = -np.inf
+    for k in range(c):
+        first = max(first, mean[k] + low[k])
+        last = max(last, mean[k] + high[k])
+        probabilities[k] = 0.0
+    nodes = np.uint64((last - first) / step) + _ONE
+    for n in range(_whole_lanes(nodes)):
+        room[n] = 0.0
+    first += step
+    for k in range(c):
+        start, apart, count, t = _entries(k, first - mean[k] - low[k], step, nodes, shapes)
+        square = start + apart + apart
+        cubic = square + apart
+        for n in range(count):
+            cell = tables[start + apart + n] + t * (tables[square + n] + t * tables[cubic + n])
+            room[n] += tables[start + n] + t * cell
+    for n in range(nodes):
+        x = max(room[n], 2.0 * _LOWEST) * 0.5**_HALVINGS
+        e = 1.0 + x * (1.0 + x * (1 / 2 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * (1 / 720))))))
+        for _ in range(_HALVINGS):
+            e *= e
+        room[n] = e
+    for n in range(nodes, _whole_lanes(nodes)):
+        room[n] = 0.0
+    for k in range(c):
+        start, apart, count, t = _entries(k, first - mean[k] - low[k], step, nodes, shapes)
+        square = start + apart + apart
+        cubic = square + apart
+        total = 0.0
+        for n in range(count):
+            slope = tables[start + apart + n] + t * (2.0 * tables[square + n] + 3.0 * t * tables[cubic + n])
+            total += room[n] * slope
+        probabilities[k] = total * shapes[k, 0]
+
+
+@kernel
+def _entries(k, place, step, nodes, shapes):
+    """Where entries for nodes begin in all tables, how far powers are apart, how many there are, and t in their cells.
+
+    The first node is at `place` of table k.
+    """
+    cells, each = shapes[k, 0], shapes[k, 1]
+    place /= step
+    skipped = np.uint64(place)
+    within = (place - skipped) * cells
+    phase = np.uint64(within)
+    count = _whole_lanes(min(nodes, each - _LANES - min(skipped, each - _LANES)))
+    start = np.uint64(k) * _ROOM + phase * each + skipped
+    return start, cells * each, count, within - phase
+
+
+@kernel
+def _whole_lanes(count):
+    return (count + _LANES - _ONE) // _LANES * _LANES
+
+
+_LOG_ERROR = math.log(1e-7)
+_LOWEST_LOG_WEIGHT = -16.0
+
+
+@kernel
+def log_largest(mean, variance, y, room):
+    """log P(v_y is the largest of v), v_j ~ N(mean_j, variance_j) independent, to about 1e-6 however small it is.
+
+    Parameters
+    ----------
+    mean, variance : (c,) array
+        Variances positive.
+    y : int
+    room : (3, c) array
+    """
+    slopes, offsets, hazards = room[0], room[1], room[2]
+    tau = math.sqrt(variance[y])
+    curvature = 1.0
+    for j in range(mean.shape[0]):
+        if j != y:
+            scale = 1.0 / math.sqrt(variance[j])
+            slopes[j] = tau * scale
+            offsets[j] = (mean[y] - mean[j]) * scale
+            curvature += slopes[j] * slopes[j]
+    mode = near_mode(slopes, offsets, y, hazards)
+    peak = log_integrand(mode, slopes, offsets, y, hazards)
+    step = math.pi * math.sqrt(-2.0 / (curvature * _LOG_ERROR))
+    total = 1.0
+    for side in (-step, step):
+        x = mode + side
+        log_weight = log_integrand(x, slopes, offsets, y, hazards) - peak
+        while log_weight > _LOWEST_LOG_WEIGHT:
+            total += math.exp(log_weight)
+            x += side
+            log_weight = log_integrand(x, slopes, offsets, y, hazards) - peak
+    return peak + math.log(step * total) - 0.5 * LOG_2PI
+
 
 LEGENDRE = np.polynomial.legendre.leggauss(12)
 """Nodes and weights of the rule for a piece."""
 _STEEP = 300.0  # curvature in x from which on pieces are cheaper than the trapezoid rule
 _WIDTH = 1.5  # of a piece, in standard deviations
-_REACH = 8.3  # standard deviations until a Φ is 1
+_CERTAIN = 8.3  # standard deviations until a Φ is 1
 _LOOSE = 1.5 * LOWEST_LOG_WEIGHT  # the ends of the interval may be as far out as this
-_HALVINGS = 200
+_MOST_HALVINGS = 200
 _MOST_PIECES = 10_000  # dozens are wanted; where rounding hides the mode there is no end to them
 
 
@@ -70,7 +291,7 @@ def _end(side, slopes, offsets, y, mode, peak, narrowest, hazards):
     while log_integrand(mode + side * outside, slopes, offsets, y, hazards) - peak > LOWEST_LOG_WEIGHT:
         inside = outside
         outside *= 2.0
-    for _ in range(_HALVINGS):
+    for _ in range(_MOST_HALVINGS):
         if log_integrand(mode + side * outside, slopes, offsets, y, hazards) - peak > _LOOSE:
             break
         middle = 0.5 * (inside + outside)
@@ -129,7 +350,7 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
                 break
             piece = min(_WIDTH, end - x)
             for j in range(c):
-                if j != y and slopes[j] * x + offsets[j] < _REACH:
+                if j != y and slopes[j] * x + offsets[j] < _CERTAIN:
                     piece = min(piece, _WIDTH / slopes[j])
             if x + piece == x:  # narrower than rounding: a step, which the piece before has met
                 piece = abs(x) * 1e-15
@@ -159,3 +380,110 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
         shift = moments[2, y] / total
         gamma[y] = max(0.0, bend - (moments[3, y] / total - shift * shift))
     return peak + math.log(total) - 0.5 * LOG_2PI
+
+
+FINE = (np.polynomial.legendre.leggauss(12), 8.3, 1.5)
+"""Nodes and weights, standard deviations until a Φ is 0 or 1, width of a piece in them: to about 1e-13."""
+
+_SMALL = 1e-10  # smaller probabilities have an integral each
+_LEAST_LOG = -740.0  # of what is a number
+_UNEQUAL = 300.0  # ratio of variances, above which a trapezoid rule has too many nodes
+_NODES, _WEIGHTS = LEGENDRE
+
+
+@kernel
+def largest_of_independent(mean, sd, nodes, weights, reach, width, probabilities, room):
+    """Compute P(v_k is the largest of v), v_j ~ N(mean_j, sd_j²) independent, for one point.
+
+    Parameters
+    ----------
+    mean, sd : (c,) array
+        Finite; `sd` positive.
+    nodes, weights : (q,) array
+        Nodes and weights of Gauss and Legendre.
+    reach, width : float
+        As in `FINE`; `reach` less than 9.
+    probabilities : (c,) array
+        Overwritten; their sum departs from 1 by as much as the rule errs.
+    room : (2, c) array
+    """
+    c = mean.shape[0]
+    ratios, precisions = room[0], room[1]
+    x = -np.inf
+    end = -np.inf
+    for j in range(c):
+        probabilities[j] = 0.0
+        precisions[j] = 1.0 / sd[j]
+        x = max(x, mean[j] - reach * sd[j])
+        end = max(end, mean[j] + reach * sd[j])
+    negligible = cdf_and_density(-reach)[0]
+    below = 0.0
+    while x < end and below < 1.0 - negligible:
+        piece = end - x
+        for j in range(c):
+            if mean[j] + reach * sd[j] > x:
+                piece = min(piece, width * sd[j])
+        if x + piece == x:  # narrower than rounding: a step, which the piece before has met
+            break
+        below = 1.0
+        for j in range(c):
+            s = (x + piece - mean[j]) * precisions[j]
+            if s < reach:
+                below *= cdf_and_density(max(s, -reach))[0]
+        if below > negligible:
+            for q in range(nodes.shape[0]):
+                at = x + 0.5 * piece * (1.0 + nodes[q])
+                product = 0.5 * piece * weights[q]
+                for j in range(c):
+                    s = (at - mean[j]) * precisions[j]
+                    ratios[j] = 0.0
+                    if s < reach:
+                        cdf, density = cdf_and_density(max(s, -reach))
+                        product *= cdf
+                        ratios[j] = density * precisions[j] / cdf
+                for j in range(c):
+                    probabilities[j] += product * ratios[j]
+        x += piece
+
+
+@kernel
+def probabilities_of_independent(mean, variance, nodes, weights, reach, width, probabilities, errors):
+    """Run `largest_of_independent` at many points.
+
+    Parameters
+    ----------
+    mean, variance : (m, c) array
+        Moments of the utilities.
+    nodes, weights, reach, width
+        Settings as in `FINE`.
+    probabilities : (m, c) array
+        Overwritten. They sum to 1, and are right to 1e-6 of themselves or better. They are NaN where `mean` or
+        `variance` are not finite or a variance is not positive.
+    errors : (m,) array
+        Overwritten with how far from 1 they summed before that.
+    """
+    m, c = mean.shape
+    sd, room = np.empty(c), np.empty((10, c))
+    slopes = np.empty((2, c))
+    for i in range(m):
+        valid = True
+        for k in range(c):
+            valid &= variance[i, k] > 0.0 and math.isfinite(variance[i, k]) and math.isfinite(mean[i, k])
+            sd[k] = math.sqrt(variance[i, k])
+        if not valid:
+            probabilities[i] = np.nan
+            errors[i] = np.nan
+            continue
+        largest_of_independent(mean[i], sd, nodes, weights, reach, width, probabilities[i], room)
+        total = np.sum(probabilities[i])
+        errors[i] = abs(total - 1.0)
+        probabilities[i] /= total
+        for k in range(c):
+            if probabilities[i, k] < _SMALL:
+                if variance[i, k] < _UNEQUAL * variance[i].min():
+                    log_p = log_largest(mean[i], variance[i], k, room)
+                else:
+                    log_p = log_largest_and_derivatives(
+                        mean[i], variance[i], k, _NODES, _WEIGHTS, slopes[0], slopes[1], room
+                    )
+                probabilities[i, k] = math.exp(log_p) if log_p > _LEAST_LOG else 0.0

@@ -1,14 +1,21 @@
-"""log E σ(f) and E log σ(f) for the logistic function σ of a normal f, with derivatives, to about twelve digits.
+"""The logistic function σ of a normal variable: log E σ and E log σ with derivatives, and σ as a mixture of normal distributions.
 
 The less likely one of the two classes is integrated, and the other follows without a loss of digits. A narrow normal
 density is summed on a trapezoid rule about the mode of the integrand. Under a wide one σ is a step with
-something to either side of it, and nodes are dense about 0 (`pymc_gpep.kernels.special.sinh_rule`).
+something to either side of it, and nodes are dense about 0 (`pymc_gpep.kernels.special.unimodal_average`).
 
 Throughout H(m) = log E σ(f), f ~ N(m, v). Because σ(f) = eᶠ σ(−f),
 
     H(m) = m + v/2 + H(−m − v),
 
 and H(m) = log(1 − exp H(−m)): by both, every mean comes back to −v/2 ≤ m ≤ 0, where nothing is small.
+
+The mixture has an absolute error, and the tails of a normal. For logarithms, with H(m) = log E σ(d), d ~ N(m, v),
+
+    H(m) = m + v/2 + H(−m − v)  and  H(m) = log(1 − exp H(−m))
+
+bring every mean to where H is largest for it, |m| ≤ v/2 or beyond one half. Neither H nor its derivatives then lose
+digits in a tail.
 """
 
 import math
@@ -18,9 +25,30 @@ from numba.core import types
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.external import scipy_function
-from pymc_gpep.kernels.special.log_complement import log_complement
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, log_ndtr_derivatives
-from pymc_gpep.kernels.special.sinh_rule import FURTHEST, WIDEST, sinh_rule
+from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
+from pymc_gpep.kernels.special.unimodal_average import FURTHEST, WIDEST, sinh_rule
+
+
+@kernel
+def log_complement(value, first, second, third, fourth):
+    """log(1 − eʰ) and its first four derivatives, from those of h: neither loses the digits of a small eʰ."""
+    r = math.exp(value) / -math.expm1(value)
+    f2 = r * (1.0 + r)
+    f3 = f2 * (1.0 + 2.0 * r)
+    f4 = f2 * (1.0 + 6.0 * f2)
+    square = first * first
+    return (
+        math.log1p(-math.exp(value)) if value < -0.6931471805599453 else math.log(-math.expm1(value)),
+        -r * first,
+        -r * second - f2 * square,
+        -r * third - 3.0 * f2 * first * second - f3 * square * first,
+        -r * fourth
+        - f2 * (4.0 * first * third + 3.0 * second * second)
+        - 6.0 * f3 * square * second
+        - f4 * square * square,
+    )
+
 
 _WIDE = 4.0  # variance from which on a normal density is wide
 _LOG_ERROR = math.log(1e-20)  # each derivative multiplies the error by 2π / step, some fifteen times
@@ -277,3 +305,100 @@ def average_log_logistic(mean, variance, room):
     """E log σ(f), f ~ N(mean, variance), and its first two derivatives in the mean."""
     value, slope, curvature = _softplus_normal(-abs(mean), variance, room)
     return min(mean, 0.0) - value, slope if mean > 0.0 else 1.0 - slope, -curvature
+
+
+MIXTURE_ERROR = 1.5e-10
+"""Largest difference between the logistic function and the mixture."""
+
+# Σ w Φ(s x) ≈ 1 / (1 + e⁻ˣ) in the sense of Monahan and Stefanski (1992), who have up to eight terms; fitted by least
+# squares with weights raised where the difference was largest.
+_SCALES = np.array(
+    [
+        0.2168654102192859,
+        0.2724443761093447,
+        0.3378986247989019,
+        0.4182662170949304,
+        0.5178642322639669,
+        0.6406175536563951,
+        0.7907207619184236,
+        0.9741798448253929,
+        1.201829954038712,
+        1.5014079018194169,
+    ]
+)
+_SHARES = np.array(
+    [
+        2.5131186879369990e-04,
+        6.9906903494965462e-03,
+        4.6891966972276142e-02,
+        1.3994605367665403e-01,
+        2.4305038053957009e-01,
+        2.7373211849031504e-01,
+        1.9614356547872425e-01,
+        7.8772897384931498e-02,
+        1.3657372323851051e-02,
+        5.6364291538780510e-04,
+    ]
+)
+_REACH = 8.9  # standard deviations, of the table
+
+
+@kernel
+def mixture_scales(variance):
+    """Scales of the terms once a normal variable of this variance is averaged over."""
+    scales = np.empty_like(_SCALES)
+    for i in range(len(scales)):
+        scales[i] = _SCALES[i] / math.sqrt(1.0 + _SCALES[i] * _SCALES[i] * variance)
+    return scales
+
+
+@kernel
+def logistic_of_normal(mean, scales):
+    """E σ(d), d ~ N(mean, variance), to `MIXTURE_ERROR`, and its slope, with the `mixture_scales` of the variance."""
+    value = 0.0
+    slope = 0.0
+    for i in range(len(_SCALES)):
+        s = scales[i] * mean
+        if s > _REACH:
+            value += _SHARES[i]
+        elif s > -_REACH:
+            cdf, density = cdf_and_density(s)
+            value += _SHARES[i] * cdf
+            slope += _SHARES[i] * scales[i] * density
+    return value, slope
+
+
+@kernel
+def _average(mean, scales):
+    """E σ(d) and two derivatives in the mean."""
+    tail = 0.0
+    slope = 0.0
+    curvature = 0.0
+    for i in range(len(scales)):
+        s = abs(scales[i] * mean)
+        if s < _REACH:
+            p, density = cdf_and_density(-s)
+            weight = _SHARES[i]
+            tail += weight * p
+            slope += weight * scales[i] * density
+            curvature -= weight * scales[i] ** 3 * density
+    return 1.0 - tail if mean > 0.0 else tail, slope, curvature * mean
+
+
+@kernel
+def log_logistic_mixture(mean, variance, scales):
+    """H(m), H′ and H″, with the `mixture_scales` of the variance."""
+    if mean < -0.5 * variance:
+        value, slope, curvature = _average(-mean - variance, scales)
+        ratio = slope / value
+        return mean + 0.5 * variance + math.log(value), 1.0 - ratio, curvature / value - ratio * ratio
+    if mean > 0.5 * variance:
+        value, slope, curvature = _average(mean - variance, scales)
+        rest = math.exp(0.5 * variance - mean)  # σ(−d) on average is rest · value
+        kept = 1.0 - rest * value
+        first = rest * (value - slope) / kept
+        second = -rest * (value - 2.0 * slope + curvature) / kept
+        return math.log1p(-rest * value), first, second - first * first
+    value, slope, curvature = _average(mean, scales)
+    ratio = slope / value
+    return math.log(value), ratio, curvature / value - ratio * ratio

@@ -1,7 +1,17 @@
-"""The probability that each of c jointly normal utilities is the largest: c orthant probabilities in c − 1 dimensions.
+"""Orthant probabilities of two, three and more jointly normal variables.
 
-Up to three utilities have a closed form (`pymc_gpep.kernels.special.bivariate`), and for four one integral over it
-remains (`pymc_gpep.kernels.special.trivariate`). With more, rules over common factors of the classes come first
+Owen's T function has it in closed form, a difference of larger terms. That is right to 1e-16, and nothing is left of
+smaller probabilities. Small ones are an integral of positive terms instead. Let h and k be the bounds in units of the
+standard deviations, ρ the correlation, and r = √(1 − ρ²). The integral is over s > 0 of
+φ(h − s) Φ((k − ρ (h − s)) / r). The logarithm of this is concave with a curvature of 1 or more. Gauss-Legendre rules
+integrate it on pieces that are no wider than its variation.
+
+Plackett's identity makes it the product of that of the first variable and that of the two others, and one integral.
+This goes over the angle by which the first turns towards the others (Genz, 2004, section 3). Its terms may have either
+sign, so that little is left of a small probability. That one is an integral of positive terms over the first variable.
+
+Up to three utilities have a closed form (`pymc_gpep.kernels.special.orthant`), and for four one integral over it
+remains (`pymc_gpep.kernels.special.orthant`). With more, rules over common factors of the classes come first
 (`pymc_gpep.kernels.special.common_factors`). Where these do not reach, Genz's separation of variables with the
 variables reordered (Genz and Bretz 2009, chapter 4) turns the probability into an integral over the unit cube. Minimax
 exponential tilting (Botev 2017) makes the integrand nearly constant, and scrambled Sobol points in growing number
@@ -13,12 +23,257 @@ Throughout, the probability wanted is P(x_1 < b_1, ..., x_d < b_d) of x ~ N(0, S
 import math
 
 import numpy as np
+from numba.core import types
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.special.bivariate import bivariate, ndtr
-from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
+from pymc_gpep.kernels.external import scipy_function
+from pymc_gpep.kernels.special.normal import hazard, log_ndtr, log_ndtr_and_hazard
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density, quantile
-from pymc_gpep.kernels.special.trivariate import SMALL, STACK, small_trivariate, trivariate
+
+_SQRT_HALF = math.sqrt(0.5)
+_LOG_ROOT_2PI = 0.5 * math.log(2.0 * math.pi)
+
+_owens_t = scipy_function("special.cython_special", "owens_t", types.float64(types.float64, types.float64))
+
+_SMALL = 1e-8  # smaller ones have lost half their digits in closed form
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+_FALL = 40.0  # of the log integrand from its mode to where it is left out
+_REACH = math.sqrt(2.0 * _FALL)  # with a curvature of 1 it has fallen so far there
+_LEAST_LOG = -740.0  # less is no number
+_HALVINGS = 60
+_WIDTH = 1.5  # of a piece, in standard deviations
+_FLAT = 8.3  # standard deviations until a Φ is 1
+_PIECES = 4  # at least
+
+
+@kernel
+def ndtr(x):
+    """Φ(x)."""
+    return 0.5 * math.erfc(-x * _SQRT_HALF)
+
+
+@kernel
+def closed_form(b1, b2, s11, s12, s22):
+    """P(x₁ < b₁, x₂ < b₂) by Owen (1956), right to 1e-16 or so."""
+    # The formula has a limit at a bound of 0; next to it the same formula gives it.
+    b1 = 1e-300 if b1 == 0.0 else b1
+    b2 = 1e-300 if b2 == 0.0 else b2
+    h = b1 / math.sqrt(s11)
+    k = b2 / math.sqrt(s22)
+    rest = s22 - s12 * s12 / s11
+    if rest <= 0.0:  # up to rounding, one is a multiple of the other
+        return ndtr(min(h, k)) if s12 > 0.0 else max(ndtr(h) - ndtr(-k), 0.0)
+    root = math.sqrt(s11 * rest)
+    value = 0.5 * (ndtr(h) + ndtr(k))
+    value -= _owens_t(h, (b2 * s11 - s12 * b1) / (b1 * root))
+    value -= _owens_t(k, (b1 * s22 - s12 * b2) / (b2 * root))
+    if (b1 < 0.0) != (b2 < 0.0):
+        value -= 0.5
+    return 0.0 if value < 0.0 else value
+
+
+@kernel
+def bivariate(b1, b2, s11, s12, s22):
+    """P(x₁ < b₁, x₂ < b₂), right to 1e-8 of itself however small."""
+    value = closed_form(b1, b2, s11, s12, s22)
+    if value < _SMALL:
+        h, k = b1 / math.sqrt(s11), b2 / math.sqrt(s22)
+        rho = s12 / math.sqrt(s11 * s22)
+        r = math.sqrt((s22 - s12 * s12 / s11) / s22)
+        return _small(h, (k - rho * h) / r, rho / r)
+    return value
+
+
+@kernel
+def _log_integrand(s, h, offset, rate):
+    """log(φ(h − s) Φ(offset + rate s)) but for ½ log 2π."""
+    return log_ndtr(offset + rate * s) - 0.5 * (h - s) * (h - s)
+
+
+@kernel
+def _mode(h, offset, rate):
+    """Where the integrand is largest, by halving."""
+    low = 0.0
+    # A normal hazard φ / Φ at z is at most 1 + max(−z, 0).
+    high = max(h, 0.0) + max(rate, 0.0) * (1.0 + max(-offset, 0.0))
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        if h - middle + rate * hazard(offset + rate * middle) > 0.0:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+@kernel
+def _end(mode, top, furthest, h, offset, rate):
+    """Where it has fallen so far that the rest does not count, on the side of `furthest`, or that if it has not."""
+    inside, outside = mode, furthest
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (inside + outside)
+        if _log_integrand(middle, h, offset, rate) > top - _FALL:
+            inside = middle
+        else:
+            outside = middle
+    return outside
+
+
+@kernel
+def _small(h, offset, rate):
+    """The integral over s > 0 of φ(h − s) Φ(offset + rate s)."""
+    mode = _mode(h, offset, rate)
+    top = _log_integrand(mode, h, offset, rate)
+    if not top > _LEAST_LOG:
+        return 0.0
+    s = _end(mode, top, max(0.0, mode - _REACH), h, offset, rate)
+    end = _end(mode, top, mode + _REACH, h, offset, rate)
+    widest = min(_WIDTH, (end - s) / _PIECES)
+    total = 0.0
+    while s < end:
+        width = min(widest, end - s)
+        # Φ varies from here on, or has done so.
+        if offset + rate * (s if rate > 0.0 else s + width) < _FLAT:
+            width = min(width, _WIDTH / max(abs(rate), _WIDTH))
+        for q in range(_NODES.shape[0]):
+            at = s + 0.5 * width * (1.0 + _NODES[q])
+            total += 0.5 * width * _WEIGHTS[q] * math.exp(_log_integrand(at, h, offset, rate) - top)
+        s += width
+    return math.exp(top - _LOG_ROOT_2PI) * total
+
+
+SMALL = 1e-10
+"""`trivariate` has lost its digits where it is less."""
+
+_INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
+
+_ROUGH_NODES, _ROUGH_WEIGHTS = np.polynomial.legendre.leggauss(8)
+_RANGE = 9.0  # of a standard normal variable, to 1e-18
+_QUADRATURE_TOLERANCE = 1e-11
+_DIFFERENCE = 1e-10  # of the two rules on a piece; the error of the finer one is a hundredth of it
+_FURTHEST = 40.0  # standard deviations: Φ is 1 or 0
+_MAX_INTERVALS = 64
+
+STACK = (_MAX_INTERVALS + 2, 3)
+"""Shape of the room that both functions want."""
+
+
+@kernel
+def _cdf(z):
+    if z >= _RANGE:
+        return 1.0
+    return cdf_and_density(z)[0] if z > -_RANGE else 0.0
+
+
+@kernel
+def _turning(t, a2, a3, r, h1, h2, h3):
+    """Derivative of the probability in t, where the first correlates with the others by sin(t a₂) and sin(t a₃)."""
+    s2, c2 = math.sin(t * a2), math.cos(t * a2)
+    s3, c3 = math.sin(t * a3), math.cos(t * a3)
+    v2, v3 = c2 * c2, c3 * c3
+    rest = r - s2 * s3
+    root = math.sqrt(max(v2 * v3 - rest * rest, 1e-300))
+    third = (h3 * v2 - h1 * (s3 - s2 * r) - h2 * rest) / (root * c2)
+    second = (h2 * v3 - h1 * (s2 - s3 * r) - h3 * rest) / (root * c3)
+    with_second = a2 * math.exp(-0.5 * (h1 * h1 + h2 * h2 - 2.0 * s2 * h1 * h2) / v2) * _cdf(third)
+    return with_second + a3 * math.exp(-0.5 * (h1 * h1 + h3 * h3 - 2.0 * s3 * h1 * h3) / v3) * _cdf(second)
+
+
+@kernel
+def _turning_piece(left, width, nodes, weights, a2, a3, r, h1, h2, h3):
+    total = 0.0
+    for q in range(nodes.shape[0]):
+        total += weights[q] * _turning(left + 0.5 * width * (1.0 + nodes[q]), a2, a3, r, h1, h2, h3)
+    return total * width / (4.0 * math.pi)
+
+
+@kernel
+def _correlation(s, i, j):
+    return min(max(s[i, j] / math.sqrt(s[i, i] * s[j, j]), -1.0), 1.0)
+
+
+@kernel
+def _bound(b, s, i):
+    return min(max(b[i] / math.sqrt(s[i, i]), -_FURTHEST), _FURTHEST)
+
+
+@kernel
+def trivariate(b, s, stack):
+    """P(x < b) to 1e-10, of which 1e-16 is the error of rounding."""
+    h1, h2, h3 = _bound(b, s, 0), _bound(b, s, 1), _bound(b, s, 2)
+    r12, r13, r23 = _correlation(s, 0, 1), _correlation(s, 0, 2), _correlation(s, 1, 2)
+    # The two that depend on each other most stay together.
+    if abs(r12) >= max(abs(r13), abs(r23)):
+        h1, h3, r12, r23 = h3, h1, r23, r12
+    elif abs(r13) >= abs(r23):
+        h1, h2, r13, r23 = h2, h1, r23, r13
+    a2, a3 = math.asin(r12), math.asin(r13)
+    total = _cdf(h1) * closed_form(h2, h3, 1.0, r23, 1.0)
+    left, depth = 0.0, 1
+    stack[0, 0] = 1.0
+    while depth > 0:
+        width = stack[depth - 1, 0] - left
+        rough = _turning_piece(left, width, _ROUGH_NODES, _ROUGH_WEIGHTS, a2, a3, r23, h1, h2, h3)
+        fine = _turning_piece(left, width, _NODES, _WEIGHTS, a2, a3, r23, h1, h2, h3)
+        if abs(fine - rough) < _DIFFERENCE or depth == _MAX_INTERVALS:
+            total += fine
+            left += width
+            depth -= 1
+        else:
+            stack[depth, 0] = left + 0.5 * width
+            depth += 1
+    return total
+
+
+@kernel
+def _small_piece(left, right, b, lower, s22, s23, s33):
+    total = 0.0
+    half = 0.5 * (right - left)
+    for i in range(_NODES.shape[0]):
+        z = left + half * (1.0 + _NODES[i])
+        inner = closed_form(b[1] - lower[1, 0] * z, b[2] - lower[2, 0] * z, s22, s23, s33)
+        total += _WEIGHTS[i] * math.exp(-0.5 * z * z) * inner
+    return half * _INV_SQRT_2PI * total
+
+
+@kernel
+def small_trivariate(b, lower, stack):
+    """P(x < b) given the Cholesky factor of S: one quadrature over what drives the first variable.
+
+    The breaks are where the other two, given the first, are at their bounds: there the integrand may be steep.
+    """
+    s22 = lower[1, 1] ** 2
+    s23 = lower[1, 1] * lower[2, 1]
+    s33 = lower[2, 1] ** 2 + lower[2, 2] ** 2
+    top = min(b[0] / lower[0, 0], _RANGE)
+    bottom = min(top, 0.0) - _RANGE
+    one, two = b[1] / lower[1, 0], b[2] / lower[2, 0]
+    one = min(max(one, bottom), top) if one == one else top
+    two = min(max(two, bottom), top) if two == two else top
+    depth = 0
+    for left, right in ((bottom, min(one, two)), (min(one, two), max(one, two)), (max(one, two), top)):
+        if left < right:
+            stack[depth, 0] = left
+            stack[depth, 1] = right
+            stack[depth, 2] = _small_piece(left, right, b, lower, s22, s23, s33)
+            depth += 1
+    total = 0.0
+    while depth > 0:
+        depth -= 1
+        left, right, whole = stack[depth, 0], stack[depth, 1], stack[depth, 2]
+        middle = 0.5 * (left + right)
+        first = _small_piece(left, middle, b, lower, s22, s23, s33)
+        second = _small_piece(middle, right, b, lower, s22, s23, s33)
+        if abs(first + second - whole) < _QUADRATURE_TOLERANCE or depth + 2 > _MAX_INTERVALS:
+            total += first + second
+        else:
+            stack[depth, 1] = middle
+            stack[depth, 2] = first
+            stack[depth + 1, 0] = middle
+            stack[depth + 1, 1] = right
+            stack[depth + 1, 2] = second
+            depth += 2
+    return total
+
 
 SEQUENCES = 8
 """Independent scrambles of the Sobol points, from whose spread their error is estimated."""

@@ -11,17 +11,29 @@ from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.likelihoods.multinomial_probit import bound_terms
-from pymc_gpep.kernels.likelihoods.probit_points import curvature, curvature_slope, log_likelihood, rough_log_likelihood
-from pymc_gpep.kernels.methods.expected_log import utility_average
-from pymc_gpep.kernels.methods.factor_derivatives import pair_derivatives, point_derivatives, rough_log_normalisers
-from pymc_gpep.kernels.methods.iep import iep_update
+from pymc_gpep.kernels.likelihoods.multinomial_probit import (
+    bound_terms,
+    curvature,
+    curvature_slope,
+    log_likelihood,
+    rough_log_likelihood,
+)
+from pymc_gpep.kernels.methods.class_independent import iep_update, qiep_update
+from pymc_gpep.kernels.methods.factors import (
+    pair_derivatives,
+    point_derivatives,
+    rough_log_normalisers,
+    utility_average,
+)
 from pymc_gpep.kernels.methods.qep import full_qep_update, qep_update
-from pymc_gpep.kernels.methods.qiep import qiep_update
-from pymc_gpep.kernels.moments.inner_ep import inner_ep_update, tilted_log_normaliser
-from pymc_gpep.kernels.moments.noisy_inner_ep import noisy_inner_ep_update, noisy_site_parameters
+from pymc_gpep.kernels.moments.inner_ep import (
+    inner_ep_update,
+    noisy_inner_ep_update,
+    noisy_site_parameters,
+    tilted_log_normaliser,
+)
 from pymc_gpep.kernels.moments.site_information import probit_information
-from pymc_gpep.kernels.sampling.cone import draw_in_cone
+from pymc_gpep.kernels.sampling import draw_in_cone
 from pymc_gpep.kernels.scalar import probit
 from pymc_gpep.kernels.schemes.energy_descent import site_energies
 from pymc_gpep.kernels.sparse_step.point_terms import tabulated_derivatives

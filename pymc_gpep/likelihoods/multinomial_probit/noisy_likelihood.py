@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 from pytensor.graph.op import Op
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.methods.expected_log import noisy_probit_average
-from pymc_gpep.kernels.methods.nested_label_noise import nested_label_noise_update
-from pymc_gpep.kernels.methods.noisy_labels import noisy_probit_derivatives
+from pymc_gpep.kernels.methods.factors import noisy_probit_average
+from pymc_gpep.kernels.methods.label_noise import nested_label_noise_update, noisy_probit_derivatives
 from pymc_gpep.kernels.moments.inner_ep import tilted_log_normaliser
-from pymc_gpep.kernels.sampling.cone import draw_in_cone
+from pymc_gpep.kernels.sampling import draw_in_cone
 from pymc_gpep.likelihoods.label_noise.likelihood import LabelNoise
 from pymc_gpep.likelihoods.local_computations import (
     LargestUtility,

@@ -10,7 +10,7 @@ from scipy.stats import qmc
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.moments.inner_ep import tilted_log_normaliser
-from pymc_gpep.kernels.special.independent_classes import FINE, probabilities_of_independent
+from pymc_gpep.kernels.special.largest_of_independent import FINE, probabilities_of_independent
 from pymc_gpep.kernels.special.orthant import (
     BITS,
     LAST_LEVEL,

@@ -16,7 +16,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.kernels.compile import kernel, source_key
-from pymc_gpep.kernels.methods.factor_derivatives import point_derivatives
+from pymc_gpep.kernels.methods.factors import point_derivatives
 from pymc_gpep.likelihoods.multinomial_probit.noisy_distribution import largest_label
 
 

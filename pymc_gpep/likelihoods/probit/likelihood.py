@@ -12,7 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.special import ndtr
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.sampling.truncated import draw_by_sign
+from pymc_gpep.kernels.sampling import draw_by_sign
 from pymc_gpep.kernels.scalar import class_powers, probit
 from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.local_computations import (

@@ -8,10 +8,8 @@ from numpy.typing import NDArray
 from pytensor.graph.op import Op
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.methods.expected_log import noisy_step_average
-from pymc_gpep.kernels.methods.factor_derivatives import step_pair_derivatives
-from pymc_gpep.kernels.methods.nested_label_noise import nested_step_update
-from pymc_gpep.kernels.methods.noisy_labels import noisy_step_derivatives
+from pymc_gpep.kernels.methods.factors import noisy_step_average, step_pair_derivatives
+from pymc_gpep.kernels.methods.label_noise import nested_step_update, noisy_step_derivatives
 from pymc_gpep.kernels.moments.inner_ep import tilted_log_normaliser
 from pymc_gpep.likelihoods.label_noise.likelihood import LabelNoise
 from pymc_gpep.likelihoods.local_computations import (

@@ -8,8 +8,7 @@ from scipy.special import gammaln, log_softmax, logsumexp, ndtr, ndtri
 from scipy.stats import qmc
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.special.softmax_average import softmax_average
-from pymc_gpep.kernels.special.softmax_sobol import BLOCK, SEQUENCES
+from pymc_gpep.kernels.special.softmax_average import BLOCK, SEQUENCES, softmax_average
 from pymc_gpep.likelihoods.gaussian_moments import gaussian_moments
 from pymc_gpep.likelihoods.over_factors import DEAR, FEWEST, UtilityNoise, over_factors
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.methods.softmax_qiep import rough_softmax_sites, softmax_qiep_update
+from pymc_gpep.kernels.methods.class_independent import rough_softmax_sites, softmax_qiep_update
 from pymc_gpep.kernels.moments.site_information import softmax_information
 from pymc_gpep.likelihoods.class_nodes import Nodes, class_nodes, edge_nodes
 

@@ -14,8 +14,8 @@ from scipy.special import gammaln, log_softmax
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.kernels.likelihoods.votes import along_line, curvature_slope, log_density
-from pymc_gpep.kernels.methods.votes_qep import votes_qep_update
-from pymc_gpep.kernels.moments.votes_quadrature import votes_log_normalisers
+from pymc_gpep.kernels.methods.softmax_qep import votes_qep_update
+from pymc_gpep.kernels.moments.softmax_quadrature import votes_log_normalisers
 from pymc_gpep.likelihoods.class_nodes import class_nodes
 from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature

@@ -10,7 +10,7 @@ from pymc_gpep.approximations.selection.site_rules.row_site_rule import SEPARATE
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.kernels.moments.coupled_sites import site_parameters
+from pymc_gpep.kernels.moments.inner_ep import site_parameters
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import (
     BlockCurvature,

@@ -1,0 +1,315 @@
+"""Sites of class-independent EP: tilted moments by inner EP and by quadrature.
+
+The sites are c scalar ones for each point. Their precisions π and locations ν match the marginals of the tilted
+distribution. Class k's precision is 1/v̂_k − 1/v_k, v_k the variance of its cavity. The likelihood is log-concave,
+which makes that non-negative (Prékopa). Noise of variance 1 smooths each marginal likelihood of an f_k, which keeps it
+below 1.
+
+With independent cavities N(μ_k, v_k) the utilities f_k + e_k, e_k ~ N(0, 1), are independent too. Class y is observed
+when its utility t ~ N(μ_y, τ²), τ² = 1 + v_y, is the largest (Girolami and Zhong 2007). Given t all else is in closed
+form, and every moment is one integral over x = (t − μ_y) / τ:
+
+    Ẑ = ∫ φ(x) ∏_{j≠y} Φ(z_j) dx,   z_j = (μ_y + τ x − μ_j) / σ_j,   σ_j² = 1 + v_j.
+
+Seeger, Lawrence and Herbrich (2006) use two two-dimensional quadratures and 2c − 1 one-dimensional ones, of a few
+nodes. Girolami and Zhong use 2c + 1 two-dimensional ones, of a few nodes too. Here one trapezoid rule, to nearly full
+precision, does for all.
+
+Let V be the tilted variance of a class's standardised utility, and ρ the tilted mean of that over its deviation. The
+tilted mean of f is then μ + v ρ and its variance v (1 + v V) / (1 + v). A site of precision (1 − V) / (1 + v V) matches
+these. For class y, V is the variance of x. For the others it is E[1 − λ (λ + z)] + Var λ, λ the hazard at z, and their
+ρ is −E[λ] / σ.
+
+The moments of the differences g_j = f_y − f_j = (F t)_j come from `pymc_gpep.kernels.moments.softmax_quadrature`, with
+the loss of covariance Ω of t. Under an independent cavity of variances v_k the differences have C = diag(v_j) + v_y 11ᵀ
+= F Fᵀ. The latent values follow them by Cov(f, g) C⁻¹ F = R, with the rows
+
+    R_y = Σ_j q_j F_j / Σ_k q_k,   R_j = R_y − F_j,   q_k = 1 / v_k,
+
+where the last sum is over all classes. So there are weights, and no inverse. Tilted variances are v_k − R_k Ω R_kᵀ, or
+1 / Σ q + R_k (I − Ω) R_kᵀ. The one keeps the digits of what is lost where that is little, the other those of the rest.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import inlined_kernel, kernel
+from pymc_gpep.kernels.moments.inner_ep import change_site, gaussian_log_normaliser, inner_sweep, site_terms
+from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
+from pymc_gpep.kernels.special.normal import LOG_2PI, probit_moments
+from pymc_gpep.kernels.special.probit import LOWEST_LOG_WEIGHT, log_integrand, near_mode, trapezoid_rule
+
+
+@inlined_kernel
+def independent_update(tilted, settings, mean, variance, pi, nu, y, sites, target, scale):
+    """Write new sites of all points into `target` from the posterior's means and variances (c, n).
+
+    `tilted(settings, mean, variance, y, old, new, scale)` computes the moments of one point with the cavity's means and
+    variances (c,). The first c of this point's sites `old` (2, d) are π and ν, and the others are its own. It writes
+    `new`, and the scale of its own ones, and returns log Ẑ and the largest change of its own.
+
+    The function returns success, the part of the evidence that the points add, and the largest change of a site in
+    units of its marginal.
+    """
+    c, n = pi.shape
+    cavity = np.empty((2, c))
+    terms = 0.0
+    residual = 0.0
+    for i in range(n):
+        for a in range(c):
+            v = variance[a, i]
+            keep = 1.0 - pi[a, i] * v
+            if v < 0.0 or keep <= 0.0:  # no covariance leaves a marginal like that
+                return False, np.nan, np.nan
+            cavity[0, a] = (mean[a, i] - nu[a, i] * v) / keep
+            cavity[1, a] = v / keep
+            scale[i, a] = v
+            terms -= gaussian_log_normaliser(cavity[0, a], cavity[1, a], nu[a, i], pi[a, i])
+        log_z, change = tilted(settings, cavity[0], cavity[1], y[i], sites[:, i], target[:, i], scale[i])
+        terms += log_z
+        residual = max(residual, change)
+        for a in range(c):
+            v = variance[a, i]
+            residual = max(residual, abs(target[0, i, a] - pi[a, i]) * v)
+            residual = max(residual, abs(target[1, i, a] - nu[a, i]) * math.sqrt(v))
+    return True, terms, residual
+
+
+@kernel
+def class_sites(mean, variance, y, alpha, beta, pi, nu):
+    """π and ν (c,) that give independent cavities the marginals which the inner sites α and β (c − 1,) give them.
+
+    The sites of f are, up to a constant,
+
+        exp(νᵀf − fᵀΠf/2) = ∫ ∏_l exp(ν_l (f_l − w) − π_l (f_l − w)²/2) dw,
+
+    where π and ν are those of equations 12 and 15. Integrating f_l with its cavity leaves a Gaussian factor in w. Its
+    precision is r_l = π_l / (1 + π_l v_l) and its location t_l = (π_l μ_l − ν_l) / (1 + π_l v_l). Let D = Σ_{l≠k} r_l
+    and T = Σ_{l≠k} t_l. Integrating w then leaves for f_k the precision π_k D / (π_k + D) and the location
+    (ν_k D + π_k T) / (π_k + D). Nothing cancels.
+    """
+    c = mean.shape[0]
+    total = 1.0
+    location = 0.0
+    for j in range(c - 1):
+        total += alpha[j]
+        location += beta[j]
+    a = location / total
+    for k in range(c):
+        rest = 0.0
+        pull = 0.0
+        own, push = 1.0, a
+        for other in range(c):
+            precision, shift = 1.0, a
+            if other != y:
+                j = other - (other > y)
+                precision, shift = alpha[j], a * alpha[j] - beta[j]
+            if other == k:
+                own, push = precision, shift
+            else:
+                stretch = 1.0 + precision * variance[other]
+                rest += precision / stretch
+                pull += (precision * mean[other] - shift) / stretch
+        pi[k] = own * rest / (own + rest)
+        nu[k] = (push * rest + own * pull) / (own + rest)
+
+
+@kernel
+def inner_tilted(settings, mean, variance, y, old, new, scale):
+    """Compute the tilted moments of one point by inner EP, as `independent_update` wants them; its own sites are α, β.
+
+    Inner EP sweeps its own sites until they change no more than the tolerance, or `max_inner` times. They are part of
+    the iteration, so that the fixed point is the same.
+    """
+    max_inner, tolerance, m, s, work = settings
+    c = mean.shape[0]
+    others = c - 1
+    # Cavity moments of g_j = f_y − f_j + u, then those with the sites.
+    for j in range(others):
+        a = j + (j >= y)
+        m[j] = mean[y] - mean[a]
+        s[j, :] = variance[y] + 1.0
+        s[j, j] += variance[a]
+    log_z = 0.0
+    new[:, c:] = old[:, c:]
+    alpha, beta = new[0, c:], new[1, c:]
+    for j in range(others):
+        log_z += change_site(m, s, j, alpha[j], beta[j], work)
+    log_z += site_terms(m, s, alpha, beta)
+    for j in range(others):
+        scale[c + j] = s[j, j]
+    _, residual = inner_sweep(m, s, alpha, beta, work)
+    change = residual
+    for _ in range(1, max_inner):
+        if change <= tolerance:
+            break
+        _, change = inner_sweep(m, s, alpha, beta, work)
+    class_sites(mean, variance, y, alpha, beta, new[0], new[1])
+    return log_z, residual
+
+
+@kernel
+def iep_update(max_inner, tolerance, mean, variance, pi, nu, y, sites, target, scale):
+    """New sites of all points, see `independent_update`."""
+    others = mean.shape[0] - 1
+    settings = (max_inner, tolerance, np.empty(others), np.empty((others, others)), np.empty(others))
+    return independent_update(inner_tilted, settings, mean, variance, pi, nu, y, sites, target, scale)
+
+
+@kernel
+def _add_node(x, log_z, slopes, offsets, y, mode, at_mode, moments):
+    """Add the terms of node x to the sums of the standardised utilities' moments; return its weight.
+
+    `log_z` is the log integrand at the mode up to the Gaussian's. `moments` (4, c) holds x or λ less that at the mode,
+    its square, the truncated variance 1 − λ(λ + z), and room.
+    """
+    c = slopes.shape[0]
+    log_weight = -0.5 * x * x - log_z
+    for j in range(c):
+        if j != y:
+            log_p, moments[3, j], _, _ = probit_moments(slopes[j] * x + offsets[j])
+            log_weight += log_p
+    if not log_weight > LOWEST_LOG_WEIGHT:
+        return 0.0
+    weight = math.exp(log_weight)
+    for j in range(c):
+        if j == y:
+            difference = x - mode
+        else:
+            _, h, _, truncated = probit_moments(slopes[j] * x + offsets[j])
+            difference = h - at_mode[j]
+            moments[2, j] += weight * truncated
+        moments[0, j] += weight * difference
+        moments[1, j] += weight * difference * difference
+    return weight
+
+
+@kernel
+def quadrature_tilted(settings, mean, variance, y, old, new, scale):
+    """Tilted moments of one point by quadrature, as `independent_update` wants them."""
+    slopes, offsets, at_mode, moments = settings
+    c = mean.shape[0]
+    tau = math.sqrt(1.0 + variance[y])
+    curvature = 1.0
+    for j in range(c):
+        if j != y:
+            sigma = math.sqrt(1.0 + variance[j])
+            slopes[j] = tau / sigma
+            offsets[j] = (mean[y] - mean[j]) / sigma
+            curvature += slopes[j] * slopes[j]
+    mode = near_mode(slopes, offsets, y, at_mode)
+    peak = log_integrand(mode, slopes, offsets, y, at_mode)
+    step, nodes = trapezoid_rule(curvature)
+    moments[:] = 0.0
+    total = _add_node(mode, peak, slopes, offsets, y, mode, at_mode, moments)
+    for side in (-step, step):
+        for node in range(1, nodes + 1):
+            weight = _add_node(mode + node * side, peak, slopes, offsets, y, mode, at_mode, moments)
+            if weight == 0.0:
+                break
+            total += weight
+    for k in range(c):
+        shift = moments[0, k] / total
+        spread = moments[1, k] / total - shift * shift
+        if k == y:
+            rho = (mode + shift) / tau
+        else:
+            rho = -(at_mode[k] + shift) / math.sqrt(1.0 + variance[k])
+            spread += moments[2, k] / total
+        new[0, k] = max(0.0, 1.0 - spread) / (1.0 + variance[k] * spread)
+        new[1, k] = new[0, k] * (mean[k] + variance[k] * rho) + rho
+    return peak + math.log(total * step) - 0.5 * LOG_2PI, 0.0
+
+
+@kernel
+def qiep_update(mean, variance, pi, nu, y, sites, target, scale):
+    """New sites of all points, see `independent_update`."""
+    c = mean.shape[0]
+    settings = (np.empty(c), np.empty(c), np.empty(c), np.empty((4, c)))
+    return independent_update(quadrature_tilted, settings, mean, variance, pi, nu, y, sites, target, scale)
+
+
+_LEAST = 1e-150  # variance that a smaller one is taken for
+_HALF = 0.5  # part of a variance that is lost from which on the rest is the more accurate
+
+
+@inlined_kernel
+def _room(c):
+    """Scratch arrays for one point."""
+    d = c - 1
+    return np.empty((3, d)), np.empty((d, d)), np.empty((d, c)), np.empty((c, c))
+
+
+@kernel
+def _tilted(settings, mean, variance, y, old, new, scale):
+    """Matched site of one point by quadrature, as `independent_update` wants it."""
+    nodes, log_weights, (rows, s, factor, loss) = settings
+    m, gradient, weight = rows[0], rows[1], rows[2]
+    c = mean.shape[0]
+    d = c - 1
+    total = 1.0 / max(variance[y], _LEAST)
+    for j in range(d):
+        k = j + (j >= y)
+        m[j] = mean[y] - mean[k]
+        weight[j] = 1.0 / max(variance[k], _LEAST)
+        total += weight[j]
+        for e in range(d):
+            s[j, e] = variance[y]
+        s[j, j] += variance[k]
+    log_z = softmax_moments(m, s, nodes, log_weights, factor, gradient, loss)
+    common = np.zeros(c)
+    for j in range(d):
+        for e in range(c):
+            common[e] += weight[j] / total * factor[j, e]
+    for k in range(c):
+        j = k - (k > y)
+        own_variance = max(variance[k], _LEAST)
+        lost = 0.0
+        rest = 1.0 / total
+        rho = 0.0
+        for e in range(c):
+            own = common[e] if k == y else common[e] - factor[j, e]
+            for h in range(c):
+                other = common[h] if k == y else common[h] - factor[j, h]
+                lost += own * loss[e, h] * other
+                rest += own * ((1.0 if e == h else 0.0) - loss[e, h]) * other
+        for e in range(d):
+            if k == y:
+                rho += gradient[e]
+            elif e == j:
+                rho -= gradient[e]
+        lost = max(lost, 0.0) / own_variance
+        kept = 1.0 - lost if lost < _HALF else rest / own_variance
+        new[0, k] = lost / (own_variance * kept)
+        new[1, k] = rho * (1.0 + new[0, k] * variance[k]) + new[0, k] * mean[k]
+    return log_z, 0.0
+
+
+@kernel
+def softmax_qiep_update(nodes, log_weights, mean, variance, pi, nu, y, sites, target, scale):
+    """New sites of all points, see `independent_update`; `nodes` and `log_weights` are as in `softmax_moments`."""
+    settings = (nodes, log_weights, _room(mean.shape[0]))
+    return independent_update(_tilted, settings, mean, variance, pi, nu, y, sites, target, scale)
+
+
+@kernel
+def rough_softmax_sites(nodes, log_weights, mean, variance, y, log_z, sites):
+    """Compute log normalisers and matched sites of points that have none yet.
+
+    Parameters
+    ----------
+    nodes, log_weights : arrays
+        As in `softmax_moments`.
+    mean, variance : (n, c) array
+    y : (n,) array
+    log_z : (n,) array
+        Overwritten.
+    sites : (n, 2, c) array
+        Overwritten with π and ν.
+    """
+    n, c = mean.shape
+    settings = (nodes, log_weights, _room(c))
+    nothing, room = np.zeros((2, c)), np.empty(c)
+    for i in range(n):
+        log_z[i], _ = _tilted(settings, mean[i], variance[i], y[i], nothing, sites[i], room)

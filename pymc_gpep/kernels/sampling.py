@@ -1,0 +1,264 @@
+"""Draws of utilities and latent values that samplers need in an inner loop.
+
+Given labels these utilities are independent normals whose signs are known (Albert and Chib 1993).
+
+The utilities v of a point are N(f, I) in the cone where v_y is the largest. They are drawn jointly, not coordinate by
+coordinate, so that successive draws owe nothing to each other (the model: Girolami and Rogers 2006, appendix D).
+
+The density of v_y alone, φ(v_y − f_y) ∏_{j≠y} Φ(v_y − f_j), has a logarithm h with h″ ≤ −1. For any t it is therefore
+below a parabola of curvature −1 that touches it at t. Up to a constant the parabola is the logarithm of
+N(t + h′(t), 1). A draw x from that normal is accepted with the logarithm of the probability
+
+    Σ_{j≠y} [log Φ(x − f_j) − log Φ(t − f_j) − (x − t) φ(t − f_j) / Φ(t − f_j)] ≤ 0,
+
+in which the parabolas have cancelled. With t at the mode at least one draw in about √c is accepted, since h″ ≥ −c.
+Given v_y the others are normals truncated from above.
+
+The utilities are v_k = f_k + noise of variance 1. The label of a point is a function of them: the class of the largest,
+or of one alone its sign. Given f they are independent between points (`cone`, `sign`); given v the latent values of
+each class are Gaussian,
+
+    f_k = m_k + G_k (v_k − m_k) + noise of covariance G_k,   G_k = K_k S_k = I − S_k,   S_k = (K_k + I)⁻¹.
+
+They are drawn without a factor of G_k, which is nearly singular where K_k is. For prior draws f⁰ of the latent values
+and v⁰ = f⁰ + noise of the utilities, with d_k = v_k − m_k − v⁰_k,
+
+    f_k = m_k + f⁰_k + G_k d_k
+
+has that distribution.
+
+The class of the largest utility says nothing about the part that all utilities of a point have in common. Alternating
+between f and v would move that part by small steps only. With f integrated out, the shift s of all utilities of a point
+has the density ∏_k N(v_k + s; m_k, K_k + I). A draw of it is s = −(Σ_k S_k)⁻¹ Σ_k S_k d_k. If all classes have one
+covariance, s is minus the mean of d_k over them. The same d_k may then serve to draw f given the shifted v. The part of
+f⁰ that is left to chance is independent of v⁰.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.linalg.lapack import (
+    cholesky,
+    copy_into,
+    inverse_from_cholesky,
+    multiply_symmetric,
+    multiply_triangular,
+    solve_with_cholesky,
+)
+from pymc_gpep.kernels.scalar.probit import class_sign
+from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
+
+_NAIVE_ABOVE = -0.4  # bound above which trying normals is the fastest way to a truncated one
+
+
+@kernel
+def draw_below(rng, mean, top):
+    """A draw of N(mean, 1) truncated to lie below `top`; both are finite.
+
+    Far out by Robert's (1995) rejection from an exponential, in terms of the distance to `top`, which keeps its digits.
+    """
+    if top - mean > _NAIVE_ABOVE:
+        while True:
+            x = mean + rng.standard_normal()
+            if x <= top:
+                return x
+    least = mean - top
+    excess = 2.0 / (least + math.sqrt(least * least + 4.0))  # of the exponential's rate over `least`
+    while True:
+        distance = rng.standard_exponential() / (least + excess)
+        if 0.5 * (distance - excess) ** 2 <= rng.standard_exponential():
+            return top - distance
+
+
+@kernel
+def draw_by_sign(rng, f, labels, v):
+    """Draw utilities v ~ N(f, 1), positive where the label is 1 and negative where it is 0, exactly.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    f : ndarray, shape (1, n)
+        Latent values.
+    labels : ndarray of int64, shape (n,)
+        0 or 1.
+    v : ndarray, shape (1, n)
+        The draw is put here; NaN for points whose latent value is not finite.
+    """
+    for i in range(f.shape[1]):
+        sign = class_sign(labels[i])
+        mean = -sign * f[0, i]
+        v[0, i] = -sign * draw_below(rng, mean, 0.0) if math.isfinite(mean) else np.nan
+
+
+_NEWTON_STEPS = 6
+_FLAT = 0.1  # slope at which a tangent is good enough: it costs less than one draw in a hundred
+_MOST_PROPOSALS = 10_000  # far more than ever needed, and an end for what rounding may do
+
+
+@kernel
+def _tangent(f, y, i, hazards):
+    """A point t near the mode of h and the slope h′(t); φ/Φ of t − f_j at point i into `hazards` (c,).
+
+    h′ is convex, so that Newton's iteration cannot run away from wherever it starts.
+    """
+    own = f[y, i]
+    highest = own
+    for j in range(f.shape[0]):
+        highest = max(highest, f[j, i])
+    t = own + 0.5 * (highest - own)
+    slope = np.nan
+    for step in range(_NEWTON_STEPS + 1):
+        slope = own - t
+        curvature = 1.0
+        for j in range(f.shape[0]):
+            if j != y:
+                z = t - f[j, i]
+                hazards[j] = log_ndtr_and_hazard(z)[1]
+                slope += hazards[j]
+                curvature += max(hazards[j] * (hazards[j] + z), 0.0)
+        if step == _NEWTON_STEPS or not abs(slope) > _FLAT:
+            break
+        t += slope / curvature
+    return t, slope
+
+
+@kernel
+def _below_tangent(z, hazard, step):
+    """log Φ(z + step) − log Φ(z) − step · φ(z)/Φ(z), the last factor being `hazard`; it is not positive.
+
+    In the tail log Φ = log φ − log(φ/Φ) takes the parabola out before the difference is formed.
+    """
+    log_p, next_hazard = log_ndtr_and_hazard(z + step)
+    if z < 0.0:
+        return math.log(hazard / next_hazard) - step * (0.5 * step + (hazard + z))
+    return log_p - log_ndtr_and_hazard(z)[0] - step * hazard
+
+
+@kernel
+def _draw_largest(rng, f, y, i, hazards):
+    """The utility of the observed class, NaN where rounding or values that are not finite leave nothing to accept."""
+    t, slope = _tangent(f, y, i, hazards)
+    if not math.isfinite(slope):
+        return np.nan
+    for _ in range(_MOST_PROPOSALS):
+        step = slope + rng.standard_normal()
+        log_uniform = -rng.standard_exponential()
+        log_accepted = 0.0
+        for j in range(f.shape[0]):
+            if j != y:
+                log_accepted += _below_tangent(t - f[j, i], hazards[j], step)
+        if log_accepted >= log_uniform:
+            return t + step
+    return np.nan
+
+
+@kernel
+def draw_in_cone(rng, f, labels, v):
+    """Draw utilities v ~ N(f, I) given that the observed class has the largest, exactly, every point by itself.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    f : ndarray, shape (c, n)
+        Latent values.
+    labels : ndarray of int64, shape (n,)
+    v : ndarray, shape (c, n)
+        The draw is put here; NaN for points whose latent values are not finite, or 10⁸ and more apart.
+    """
+    c, n = f.shape
+    hazards = np.empty(c)
+    for i in range(n):
+        y = labels[i]
+        top = _draw_largest(rng, f, y, i, hazards)
+        for j in range(c):
+            v[j, i] = top
+            if j != y and math.isfinite(top):
+                v[j, i] = draw_below(rng, f[j, i], top)
+
+
+@kernel
+def utility_precisions(k, precisions, total):
+    """Compute the matrices that `draw_latent_values` needs; return False if a covariance is far from positive definite.
+
+    Parameters
+    ----------
+    k : ndarray, shape (1 or c, n, n)
+    precisions : ndarray, shape of k
+        S_k = (K_k + I)⁻¹ into the lower triangles.
+    total : ndarray, shape (n, n)
+        The Cholesky factor of Σ_k S_k into the lower triangle; left alone if all classes have one covariance.
+    """
+    n = k.shape[1]
+    copy_into(precisions, k)
+    definite = True
+    for a in range(k.shape[0]):
+        for i in range(n):
+            precisions[a, i, i] += 1.0
+        definite = definite and cholesky(precisions[a]) and inverse_from_cholesky(precisions[a])
+    if definite and k.shape[0] > 1:
+        for i in range(n):
+            for j in range(i + 1):
+                total[i, j] = 0.0
+                for s in precisions:
+                    total[i, j] += s[i, j]
+        definite = cholesky(total)
+    return definite
+
+
+@kernel
+def _common_shift(d, precisions, total):
+    """(Σ_k S_k)⁻¹ Σ_k S_k d_k, shape (n,)."""
+    c, n = d.shape
+    shift = np.zeros(n)
+    if precisions.shape[0] == 1:
+        for a in range(c):
+            for i in range(n):
+                shift[i] += d[a, i] / c
+        return shift
+    product = np.empty(n)
+    for a in range(c):
+        multiply_symmetric(precisions[a], d[a], product)
+        for i in range(n):
+            shift[i] += product[i]
+    return solve_with_cholesky(total, shift)
+
+
+@kernel
+def draw_latent_values(rng, mean, roots, precisions, total, shifted, f, v):
+    """Draw latent values given utilities, after shifting the utilities of every point if these may be.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    mean : ndarray, shape (c, n)
+        Prior mean m.
+    roots : ndarray, shape (1 or c, n, n)
+        Cholesky factors of the prior covariances.
+    precisions, total : ndarray
+        As `utility_precisions` leaves them.
+    shifted : bool
+        Whether labels say nothing about what the utilities of a point have in common, so that it is drawn anew.
+    f : ndarray, shape (c, n)
+        The draw is put here.
+    v : ndarray, shape (c, n)
+        Utilities; a shift is in place.
+    """
+    c, n = v.shape
+    d = np.empty((c, n))
+    for a in range(c):
+        for i in range(n):
+            f[a, i] = rng.standard_normal()
+        multiply_triangular(roots[a if roots.shape[0] > 1 else 0], f[a], False)
+        for i in range(n):
+            d[a, i] = v[a, i] - mean[a, i] - f[a, i] - rng.standard_normal()
+    shift = _common_shift(d, precisions, total) if shifted else np.zeros(n)
+    product = np.empty(n)
+    for a in range(c):
+        for i in range(n):
+            d[a, i] -= shift[i]
+            v[a, i] -= shift[i]
+        multiply_symmetric(precisions[a if precisions.shape[0] > 1 else 0], d[a], product)
+        for i in range(n):
+            f[a, i] += mean[a, i] + d[a, i] - product[i]

@@ -1,1 +1,0 @@
-"""Draws that samplers need in an inner loop."""
