@@ -38,9 +38,9 @@ from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINIT
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceFactors
 from pymc_gpep.solvers.accelerated_ep import Steps, accelerated_ep
+from pymc_gpep.solvers.block_ep import SitePosterior, derivatives, site_posterior, site_posterior_space
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem
-from pymc_gpep.solvers.site_posterior import SitePosterior, derivatives, site_posterior, site_posterior_space
 
 type _Energies = Callable[..., tuple[float, float, float]]
 

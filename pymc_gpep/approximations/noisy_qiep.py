@@ -21,9 +21,9 @@ from pymc_gpep.kernels.moments.full_sites import packed_size
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import MixedDifferenceFactors, PointFactor
 from pymc_gpep.solvers.accelerated_ep import signed_ladder
+from pymc_gpep.solvers.dense_form import SignedBlocks
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix
-from pymc_gpep.solvers.signed_blocks import SignedBlocks
 
 _HALVINGS = 30  # of precisions below zero, where there is no posterior
 

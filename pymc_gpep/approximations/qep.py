@@ -20,10 +20,9 @@ from pymc_gpep.kernels.moments.full_sites import difference_sites, packed_size
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
 from pymc_gpep.solvers.accelerated_ep import ep_ladder
-from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace, refused
+from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace, derivatives, refused, site_posterior, site_posterior_space
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, History, Problem
-from pymc_gpep.solvers.site_posterior import derivatives, site_posterior, site_posterior_space
 
 
 def qep(

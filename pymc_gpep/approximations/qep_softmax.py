@@ -15,9 +15,9 @@ from pymc_gpep.likelihoods.class_nodes import Nodes, class_nodes
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledQuadrature
 from pymc_gpep.solvers.accelerated_ep import ep_ladder
+from pymc_gpep.solvers.block_ep import derivatives, relative_posterior, site_posterior_space
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem
-from pymc_gpep.solvers.site_posterior import derivatives, relative_posterior, site_posterior_space
 
 
 def softmax_qep(

@@ -18,7 +18,7 @@ from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, ParameterSlopes, ScalarDensity
-from pymc_gpep.solvers.fixed_cavity import fixed_cavity
+from pymc_gpep.solvers.newton import fixed_cavity
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem
 

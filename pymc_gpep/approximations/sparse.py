@@ -19,7 +19,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.solvers.inducing import Block, InducedPrior, RowFeatures, whitening
 from pymc_gpep.solvers.problem import History
-from pymc_gpep.solvers.sparse_contract import LeftOut, PointSites, Pull, SiteSweeps
+from pymc_gpep.solvers.sparse_sweeps import LeftOut, PointSites, Pull, SiteSweeps
 from pymc_gpep.solvers.team import Team, gather, one_blas_thread
 
 

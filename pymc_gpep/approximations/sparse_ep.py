@@ -16,7 +16,7 @@ from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.accelerated_ep import SCHEMES, Steps, Sweep, accelerated_ep, ep_ladder
 from pymc_gpep.solvers.problem import History
-from pymc_gpep.solvers.sparse_contract import PointSites
+from pymc_gpep.solvers.sparse_sweeps import PointSites
 
 _SITES = tuple(name for name in RULE_NAMES if name != LatentPairs.name)  # those are what makes GFITC another method
 _ELSEWHERE = {"coupled": "nested", "independent": "quadrature"}  # what the IVM calls them

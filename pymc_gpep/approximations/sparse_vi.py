@@ -13,11 +13,11 @@ from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.solvers.accelerated_ascent import accelerated_ascent
 from pymc_gpep.solvers.accelerated_ep import Steps, accelerated_ep
 from pymc_gpep.solvers.inducing import RowFeatures
 from pymc_gpep.solvers.problem import History
-from pymc_gpep.solvers.sparse_contract import PointSites
+from pymc_gpep.solvers.scalar_bound import accelerated_ascent
+from pymc_gpep.solvers.sparse_sweeps import PointSites
 from pymc_gpep.solvers.sparse_vi import SparseVISweeps
 from pymc_gpep.solvers.team import Team
 

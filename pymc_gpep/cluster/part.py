@@ -20,7 +20,7 @@ from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.solvers.accelerated_ep import SiteVector
 from pymc_gpep.solvers.common_shift import CommonShift
 from pymc_gpep.solvers.inducing import Block, InducingWhitening, RowFeatures
-from pymc_gpep.solvers.sparse_contract import SiteSweeps
+from pymc_gpep.solvers.sparse_sweeps import SiteSweeps
 from pymc_gpep.solvers.team import ALONE, one_blas_thread
 from pymc_gpep.solvers.whitened_posterior import Whitened
 

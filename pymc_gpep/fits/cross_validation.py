@@ -19,7 +19,7 @@ from pymc_gpep.fits.fitted import Fitted, Gp
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.solvers.sparse_sweeps import LeftOut
 from pymc_gpep.solvers.team import one_blas_thread
 
 if TYPE_CHECKING:

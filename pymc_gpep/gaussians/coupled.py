@@ -17,7 +17,7 @@ from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import FLOOR, CoupledSites, Sites
 from pymc_gpep.gaussians.whitening import CoupledWhitening
 from pymc_gpep.kernels.gaussians.coupled import latent_weights
-from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
+from pymc_gpep.solvers.dense_form import evidence_gradient, factorise, marginal_moments
 from pymc_gpep.solvers.problem import own_matrix
 from pymc_gpep.solvers.team import gather
 

@@ -6,8 +6,8 @@ import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.row_prior import NormalsPrior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.kernels.sampling import draw_latent_values, utility_precisions
 

@@ -7,9 +7,8 @@ from scipy.linalg import cholesky
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import DensePosterior
-from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.inducing import Block, InducingWhitening
-from pymc_gpep.solvers.whitened_posterior import Whitened
+from pymc_gpep.solvers.whitened_posterior import CoupledWhitened, Whitened
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,12 +1,17 @@
-"""Gaussian posteriors of latent functions: what those who predict, draw and check ask of one, whatever its form."""
+"""Gaussian posteriors of latent functions: what those who predict, draw and check ask of one, whatever its form.
+
+Nothing is subtracted: variances far below those of the prior keep their digits, where I − JᵀMJ has lost them.
+"""
 
 from abc import ABC, abstractmethod
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import LinAlgError
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import DensePrior, Prior
@@ -16,6 +21,7 @@ from pymc_gpep.kernels.linalg.lapack import multiply_functions
 from pymc_gpep.solvers.coefficients import Coefficients
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.solvers.whitened_posterior import CoupledWhitened, coupled_whitened
 
 
 class Posterior[P: Prior](ABC):
@@ -293,3 +299,32 @@ def scaled_symmetric(lower: Array, root: Array) -> Array:
     triangle = np.tril(lower)
     full: Array = (triangle + np.tril(triangle, -1).T) * root[:, None] * root
     return full
+
+
+def posterior_of_normals(posterior: DensePosterior) -> CoupledWhitened | None:
+    """Return q(z) = N(μ, Σ) of z (c, q), with J (1 or c, n, q) the factors that the posterior's prior has.
+
+    None where sites are not of single points, or the precision has no Cholesky factor.
+    """
+    sites, prior = posterior.sites, posterior.prior
+    if not sites.pointwise:
+        return None
+    c, n = prior.shape
+    roots = np.broadcast_to(prior.roots, (c, *prior.roots.shape[1:]))
+    q = roots.shape[-1]
+    precision = np.zeros((c, q, c, q))
+    for k, own in enumerate(roots):
+        columns = np.zeros((q, c, n))
+        columns[:, k] = own.T
+        precision[k] = np.einsum("jbi,bil->jbl", sites.product(columns), roots, optimize=True)
+    try:
+        found = coupled_whitened(precision.reshape(c * q, c * q), np.zeros((c, q)))
+    except LinAlgError:
+        return None
+    return replace(found, mean=prior.whitened_slope(posterior.weights))
+
+
+def draw_normals(posterior: DensePosterior, rng: np.random.Generator, count: int) -> Array:
+    """Draw z (count, c, q); by perturbation where `posterior_of_normals` has no answer."""
+    normals = posterior_of_normals(posterior)
+    return posterior.draw_whitened(rng, count) if normals is None else normals.draw(rng, count)

@@ -6,17 +6,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.block import BlockPosterior, SignedPosterior, SignedRowPosterior
 from pymc_gpep.gaussians.coupled import CoupledPosterior
 from pymc_gpep.gaussians.factorial import FactorialPosterior
 from pymc_gpep.gaussians.independent import IndependentPosterior
-from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.posterior import DensePosterior, Posterior
-from pymc_gpep.gaussians.precision_posterior import PrecisionPosterior
-from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.gaussians.prior import DensePrior, Prior
-from pymc_gpep.gaussians.row_posterior import BlockRowPosterior, CoupledRowPosterior, RootedPosterior, RowPosterior
-from pymc_gpep.gaussians.row_prior import RootedPrior, RowPrior
+from pymc_gpep.gaussians.row_posterior import (
+    BlockPosterior,
+    BlockRowPosterior,
+    CoupledRowPosterior,
+    PrecisionPosterior,
+    RootedPosterior,
+    RowPosterior,
+    SignedPosterior,
+    SignedRowPosterior,
+)
+from pymc_gpep.gaussians.row_prior import NormalsPrior, PrecisionPrior, RootedPrior, RowPrior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.gaussians.whitening import NormalsWhitening, Sampled, Whitening
 

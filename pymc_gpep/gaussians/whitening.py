@@ -15,8 +15,8 @@ from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.lapack import dtrtrs
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
+from pymc_gpep.gaussians.row_prior import NormalsPrior
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.kernels.gaussians.whitening import colour, colour_transposed, whiten
 

@@ -30,7 +30,7 @@ from pymc_gpep.prior_moments.model_rows import ModelRows, RowInputs
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block, row_blocks
-from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.solvers.sparse_sweeps import LeftOut
 
 _NO_START = np.empty(0)
 _STEP = 0.01  # of a hyperparameter, unconstrained, for differences of the bound

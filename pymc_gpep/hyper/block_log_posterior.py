@@ -28,7 +28,7 @@ from pymc_gpep.processes.cross_covariance import inputs_by_name
 from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block, row_blocks
-from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.solvers.sparse_sweeps import LeftOut
 
 OVER_FITTED = (
     "Inducing inputs were fitted to the labels: the number comes out too high, and is not to be compared with that of "

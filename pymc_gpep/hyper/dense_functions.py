@@ -11,15 +11,14 @@ from pymc.blocking import PointType
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.gaussians.normals import posterior_of_normals
-from pymc_gpep.gaussians.posterior import DensePosterior
+from pymc_gpep.gaussians.posterior import DensePosterior, posterior_of_normals
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.hyper.latent_functions import GroupOfRows, Labelled, LatentFunctions, NewRows, Reach
 from pymc_gpep.latent.latent_prior import Elsewhere, There
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.inducing import row_blocks
-from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.solvers.sparse_sweeps import LeftOut
+from pymc_gpep.solvers.whitened_posterior import CoupledWhitened
 
 _SOME = 200  # fitted rows that are looked at for all
 _ROWS = 500  # after which progress is told, and an interrupt is heeded

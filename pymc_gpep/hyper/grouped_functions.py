@@ -12,7 +12,7 @@ from pymc_gpep.hyper.dense_functions import DenseFunctions, leave_one_out_moment
 from pymc_gpep.hyper.latent_functions import GroupOfRows, Labelled
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
-from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.solvers.sparse_sweeps import LeftOut
 from pymc_gpep.sums.row_groups import RowGroups, combined
 
 _ROWS = 2_000_000  # rows of groups without one of them, that are worked on at a time

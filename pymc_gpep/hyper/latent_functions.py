@@ -11,7 +11,7 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.inducing import Block
-from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.solvers.sparse_sweeps import LeftOut
 
 
 class NewRows(NamedTuple):

@@ -24,11 +24,10 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.rows.rows import Rows
-from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.inducing import Block, InducingWhitening
 from pymc_gpep.solvers.problem import from_start_or_cold
-from pymc_gpep.solvers.sparse_contract import LeftOut
-from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
+from pymc_gpep.solvers.sparse_sweeps import LeftOut
+from pymc_gpep.solvers.whitened_posterior import CoupledWhitened, WhitenedPosterior
 
 
 class SparseLogPosterior(BlockLogPosterior):

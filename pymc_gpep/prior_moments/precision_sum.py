@@ -20,17 +20,17 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.gaussians.prior import BoundPrior, DensePrior
+from pymc_gpep.gaussians.row_prior import PrecisionPrior
 from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.latent.latent_prior import Elsewhere, Joint, PosteriorFunctions, RowsOfNormals
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.reading.classifier import GPClassifier
 from pymc_gpep.recipes.recipe import shape_of
 from pymc_gpep.solvers.coefficients import Coefficients, Entries
-from pymc_gpep.solvers.factor_pattern import pairs_of_rows
-from pymc_gpep.solvers.precision_structure import PrecisionStructure
+from pymc_gpep.solvers.precision_form import PrecisionStructure
 from pymc_gpep.solvers.prior_form import TakesForms
+from pymc_gpep.solvers.sparse_precision import pairs_of_rows
 from pymc_gpep.sums.affine_variables import AffineVariables, InNormals, SumVariables, slopes_along
 from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.sums.levels import NOT_ALIKE, NewData, OwnRows

@@ -40,7 +40,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import is_elementwise
 from pymc_gpep.graphs.interpreted import graph_function
-from pymc_gpep.solvers.profiles import PROFILES, Profile
+from pymc_gpep.solvers.step_blocks import PROFILES, Profile
 
 
 def scales_outside(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:

@@ -31,8 +31,7 @@ from scipy.sparse import csc_array, csc_matrix, issparse
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import is_elementwise
 from pymc_gpep.graphs.private_names import log_density, support_point
-from pymc_gpep.solvers.factor_pattern import FactorPattern
-from pymc_gpep.solvers.sparse_precision import SparsePrecision
+from pymc_gpep.solvers.sparse_precision import FactorPattern, SparsePrecision
 
 type Indices = NDArray[np.int64]
 

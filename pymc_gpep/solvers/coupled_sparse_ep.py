@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.moments.inner_ep import relative_location
 from pymc_gpep.solvers.common_shift import CommonShift
-from pymc_gpep.solvers.coupled_whitened import (
+from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
+from pymc_gpep.solvers.sparse_sweeps import LeftOut, Pull, SiteSweeps
+from pymc_gpep.solvers.team import ALONE, Team
+from pymc_gpep.solvers.whitened_posterior import (
     CoupledWhitened,
+    Whitened,
     coupled_precision,
     coupled_whitened,
     shared_precision,
 )
-from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
-from pymc_gpep.solvers.sparse_contract import LeftOut, Pull, SiteSweeps
-from pymc_gpep.solvers.team import ALONE, Team
-from pymc_gpep.solvers.whitened_posterior import Whitened
 
 
 class CoupledFactors(NamedTuple):

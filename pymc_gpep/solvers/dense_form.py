@@ -1,4 +1,13 @@
-"""A prior covariance that is a matrix.
+"""A prior covariance that is a matrix: its algebra with sites that leave functions independent, couple them, or have any sign.
+
+The algebra is that of `pymc_gpep.kernels.gaussians.coupled`.
+
+Let W be any symmetric precision for which there is a posterior. With a root L of the prior covariance K of all latent
+values and Λ = I + LᵀWL = C Cᵀ
+
+    G = L C⁻ᵀ,   Cov f = G Gᵀ,   log|I + WK| = log|Λ|,   F = W G,   M = W − F Fᵀ.
+
+Roots of W, by which other algebras go, do not exist here.
 
 The algebra is that of `pymc_gpep.kernels.gaussians.independent`: one factorisation and one inverse.
 
@@ -7,11 +16,14 @@ O((cn)³), with the algebra of `pymc_gpep.kernels.gaussians.block_sites`.
 """
 
 from copy import copy
+from functools import cache
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.blas import dtrmm
+from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.block_sites import (
@@ -22,11 +34,20 @@ from pymc_gpep.kernels.gaussians.block_sites import (
     project,
     smooth_blocks,
 )
-from pymc_gpep.kernels.gaussians.coupled import add_implicit_gradient, latent_weights
+from pymc_gpep.kernels.gaussians.coupled import (
+    add_gradient,
+    add_implicit_gradient,
+    factorise_sum,
+    function_moments,
+    latent_weights,
+    mirror,
+    shared_moments,
+)
 from pymc_gpep.kernels.gaussians.independent import (
     add_function_gradient,
     decompose_function,
     decomposed_product,
+    factorise_function,
     function_variance,
     function_weights,
     kept_variance,
@@ -39,14 +60,193 @@ from pymc_gpep.kernels.linalg.lapack import (
     multiply_functions,
     multiply_symmetric,
     rounding,
+    solve_right_transposed,
     square_triangular,
 )
 from pymc_gpep.kernels.schemes.newton_direction import newton_direction
-from pymc_gpep.solvers.coupled import Matrices, evidence_gradient, factorise, marginal_moments
 from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, PriorForm, SiteAlgebra
-from pymc_gpep.solvers.signed_blocks import SignedBlocks
-from pymc_gpep.solvers.signed_posterior import SignedFunctionPosterior
-from pymc_gpep.solvers.team import Team
+from pymc_gpep.solvers.problem import own_matrix
+from pymc_gpep.solvers.row_form import SignedFunctionPosterior, covariance_root
+from pymc_gpep.solvers.team import ALONE, Team
+
+type Matrices = NDArray[np.float64] | NDArray[np.float32]
+"""Those that take the time of a sweep, with 64 or 32 bits a number."""
+
+_FEW = 200  # points; below, a triangular system less is not worth its digits
+_DIGITS = 1e-9  # of what classes differ by, that may be lost for it
+_LONG = 2000  # points; above, all is shared out that can be
+_GAIN = 1.6  # up to there, as many factorisations as make a sweep this much faster by the count of operations
+
+
+@cache
+def _shared_out(c: int) -> int:
+    """Return the number of classes whose factorisations are shared out on two processors.
+
+    With all of them one fit would be nearly twice as fast as on one thread. Two fits at once would then take twice as
+    long as one alone. With these a fit is as fast as with two threads of BLAS, and two at once take about 1.5 times as
+    long. In units of n³ operations a class has one in its factorisation and inverse, one in its moments, and P a third.
+    """
+    alone = 2 * c + 1 / 3
+    return max(
+        count for count in range(c + 1) if alone / (-(-count // 2) + c - count + 1 / 3 - (-c // 2)) < _GAIN or not count
+    )
+
+
+def factorise(k: Array, pi: Array, inverses: Matrices, p: Matrices, team: Team = ALONE) -> tuple[bool, float]:
+    """A_k⁻¹ into `inverses` (c, n, n) and the Cholesky factor of P into `p` (n, n), lower triangles.
+
+    Returns whether every matrix was positive definite, and Σ_k log|A_k| + log|P| = log|I + KΠ| + Σ_i log 1ᵀπ_i.
+    """
+
+    def one(a: int) -> tuple[bool, float]:
+        return factorise_function(own_matrix(k, a), pi[a], inverses[a])
+
+    c, n = pi.shape
+    count = c if n > _LONG else _shared_out(c)
+    of_classes = team.each(one, range(count)) + [one(a) for a in range(count, c)]
+    if not all(ok for ok, _ in of_classes):
+        return False, np.nan
+    ok, log_det = factorise_sum(pi, inverses, p)
+    return ok, log_det + sum(own for _, own in of_classes)
+
+
+def marginal_moments(
+    k: Array,
+    inverses: Matrices,
+    p: Matrices,
+    pi: Array,
+    b: Array,
+    work: Matrices,
+    mean: Array,
+    cov: Array,
+    team: Team = ALONE,
+) -> None:
+    """Posterior means K b into `mean` (c, n), marginal covariances of each f_i into `cov` (n, c, c).
+
+    `work` (c, n, n) is overwritten.
+    """
+    c, n = pi.shape
+    needed = c - 1 if _last_follows(k) else c
+
+    def one(a: int) -> None:
+        function_moments(own_matrix(k, a), inverses[a], pi[a], b[a], work[a], mean[a], cov, a)
+        if a < needed:
+            solve_right_transposed(p, work[a])
+
+    team.each(one, range(c))
+    half = (n + 1) // 2
+    team.each(lambda low: shared_moments(k, work[:needed], cov, low, min(low + half, n)), range(0, n, half))
+
+
+def _last_follows(k: Array) -> bool:
+    """Whether what the last class has is taken from the others, as it can be where all have one prior covariance.
+
+    It is a difference of numbers as large as the prior variance then, so that this must not be too large.
+    """
+    n = k.shape[-1]
+    return len(k) == 1 and n >= _FEW and float(np.finfo(np.float64).eps * k[0].trace()) < _DIGITS
+
+
+def evidence_gradient(inverses: Matrices, p: Matrices, pi: Array, b: Array, work: Array, gradient: Array) -> None:
+    """½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n), summed over classes where there is one prior covariance.
+
+    This is d log Z / d K_k at a fixed point of EP, where the sites may be taken as constants. `work` is (n, n).
+    """
+    gradient[:] = 0.0
+    for a in range(len(pi)):
+        add_gradient(inverses[a], p, pi[a], b[a], work, own_matrix(gradient, a))
+    for matrix in gradient:
+        mirror(matrix)
+
+
+_ROUNDING = 1e-8  # relative, as of what else is taken for a covariance
+
+
+class SignedBlocks(SiteAlgebra):
+    """The algebra by Λ.
+
+    Attributes
+    ----------
+    half : array (c, n, cn)
+        G, after `factorise`.
+    """
+
+    half: Array
+    _precision: Array
+
+    def __init__(self, k: Array, n_functions: int) -> None:
+        self._k, self._c = k, n_functions
+        self._roots = np.stack([_root(own) for own in k])
+
+    def factorise(self, precision: Array) -> tuple[bool, float]:
+        """See `SiteAlgebra`; W (n, c, c)."""
+        self._precision = precision
+        c, n = self._c, self._k.shape[-1]
+        matrix = np.empty((c, n, c, n))
+        for a in range(c):
+            root = own_matrix(self._roots, a)
+            for e in range(a + 1):
+                product = root.T @ (precision[:, a, e, None] * own_matrix(self._roots, e))
+                matrix[a, :, e], matrix[e, :, a] = product, product.T
+        whole = matrix.reshape(c * n, c * n)
+        whole[np.diag_indices(c * n)] += 1.0
+        if not np.isfinite(whole).all():
+            return False, np.nan
+        try:
+            lower = cholesky(whole, lower=True, overwrite_a=True, check_finite=False)
+        except LinAlgError:
+            return False, np.nan
+        inverse, _ = dtrtri(lower, lower=1)
+        by_function = inverse.T.reshape(c, n, c * n)
+        self.half = np.stack([own_matrix(self._roots, a) @ by_function[a] for a in range(c)])
+        return True, 2.0 * float(np.log(lower.diagonal()).sum())
+
+    @property
+    def weighted(self) -> Array:
+        """F, (c, n, cn)."""
+        return np.einsum("iae,eiq->aiq", self._precision, self.half)
+
+    def weights(self, force: Array, out: Array) -> None:
+        """See `SiteAlgebra`: r − W G Gᵀ r, corrected once by what is left of r − (I + WK) b."""
+        out[:] = self._smoothed(force)
+        out += self._smoothed(force - self._times(self._image(out)) - out)
+
+    def _smoothed(self, force: Array) -> Array:
+        pulled = np.einsum("aiq,ai->q", self.half, force)
+        return force - self._times(self.half @ pulled)
+
+    def _times(self, f: Array) -> Array:
+        """W f (c, n)."""
+        return np.einsum("iae,ei->ai", self._precision, f)
+
+    def _image(self, b: Array) -> Array:
+        """K b (c, n)."""
+        return np.stack([own_matrix(self._k, a) @ own for a, own in enumerate(b)])
+
+    def moments(self, b: Array, mean: Array, cov: Array) -> None:
+        mean[:] = self._image(b)
+        cov[:] = np.einsum("aiq,eiq->iae", self.half, self.half, optimize=True)
+
+    def gradient(self, b: Array, moved: Array | None = None) -> Array:
+        """See `SiteAlgebra`; (1 or c, n, n)."""
+        weighted, gradient = self.weighted, np.zeros_like(self._k)
+        for a, own in enumerate(b):
+            of_function = np.outer(own, own) + weighted[a] @ weighted[a].T
+            of_function[np.diag_indices(len(own))] -= self._precision[:, a, a]
+            own_matrix(gradient, a)[:] += 0.5 * of_function
+        if moved is not None:
+            add_implicit_gradient(b, moved, gradient)
+        return gradient
+
+
+def _root(k: Array) -> Array:
+    """A root of a covariance that may be singular; NaN where it has negative eigenvalues."""
+    try:
+        return np.asarray(np.linalg.cholesky(k))
+    except np.linalg.LinAlgError:
+        root = covariance_root(k)
+    missing = np.abs(root @ root.T - k).max()
+    return root if missing <= _ROUNDING * np.abs(k).max() else np.full_like(k, np.nan)
 
 
 class DenseBlocks(SiteAlgebra):
@@ -137,7 +337,7 @@ def _halved(matrices: Matrices) -> Matrices:
 
 _FACTOR, _ROOT, _INVERSE = range(3)  # what a matrix holds
 _CERTAIN = 1e-3  # 1 − kept that has the digits of a variance left
-_FEW = 4  # rows in which one may lack them, before all of A⁻¹ takes less time than their columns
+_FEW_ROWS = 4  # rows in which one may lack them, before all of A⁻¹ takes less time than their columns
 
 
 class DenseFunctionPosterior(FunctionPosterior):
@@ -181,7 +381,7 @@ class DenseFunctionPosterior(FunctionPosterior):
     def spread(self) -> None:
         certain = 1.0 - self._kept
         unsure = np.flatnonzero(certain <= _CERTAIN)
-        if unsure.size and (self._holds == _INVERSE or _FEW * unsure.size > certain.size):
+        if unsure.size and (self._holds == _INVERSE or _FEW_ROWS * unsure.size > certain.size):
             function_variance(self._k, self.precision, self.inverse, self.variance)
             return
         np.divide(certain, self.precision, out=self.variance, where=~(certain <= _CERTAIN))

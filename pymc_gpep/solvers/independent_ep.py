@@ -19,7 +19,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.independent import add_function_gradient, function_variance, function_weights
 from pymc_gpep.kernels.linalg.lapack import multiply_functions, solve_with_cholesky
 from pymc_gpep.solvers.accelerated_ep import ep_ladder
-from pymc_gpep.solvers.coupled import factorise
+from pymc_gpep.solvers.dense_form import factorise
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix
 
 

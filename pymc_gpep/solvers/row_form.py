@@ -13,6 +13,9 @@ With c functions J is (cn, q), all rows of a function after those of the one bef
 Functions may have normals in common. Time for n rows is O(c² n q²), products of matrices, or O(c² n k²) where rows
 have k entries. The difference 1 − π var f of one function loses digits where a row all but decides on its latent value
 alone.
+
+A root of the covariance makes rows of coefficients of it, whose algebra takes precisions of any sign. The roots of
+precisions, by which other posteriors are computed, do not exist here.
 """
 
 from collections.abc import Callable
@@ -24,10 +27,17 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.coefficients import Coefficients, Composed
-from pymc_gpep.solvers.function_rows import rows_of_functions
+from pymc_gpep.solvers.coefficients import (
+    BlockPrecisions,
+    Coefficients,
+    Composed,
+    CoupledPrecisions,
+    IndependentPrecisions,
+    SitePrecisions,
+    coefficients,
+    rows_of_functions,
+)
 from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, PriorForm, SiteAlgebra
-from pymc_gpep.solvers.site_precisions import BlockPrecisions, CoupledPrecisions, IndependentPrecisions, SitePrecisions
 from pymc_gpep.solvers.team import Team
 
 
@@ -287,3 +297,27 @@ class RowForm(PriorForm):
 
     def blocks(self, n_functions: int, *, signed: bool = False) -> RowAlgebra:
         return RowAlgebra(self.rows, self.array.shape, BlockPrecisions)
+
+
+def covariance_root(k: Array) -> Array:
+    """Return R (n, n) with R Rᵀ = K, of a covariance K (n, n) that may be singular."""
+    values, vectors = np.linalg.eigh(k)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+
+
+class SignedFunctionPosterior(RowFunctionPosterior):
+    """The posterior by Λ = I + RᵀΠR, R Rᵀ = K."""
+
+    def __init__(self, k: Array, prior_mean: Array) -> None:
+        super().__init__(coefficients(covariance_root(k)), prior_mean, signed=True)
+
+    def gradient(self, moved: Array | None = None, of_variance: Array | None = None) -> Array:
+        """See `FunctionPosterior`; (1, n, n)."""
+        b, pi = self.weights, self.precision
+        half = pi[:, None] * self._rows.combined(self._root.T)
+        gradient = 0.5 * (np.outer(b, b) + half @ half.T - np.diag(pi))
+        if moved is not None:
+            gradient += 0.5 * (np.outer(moved, b) + np.outer(b, moved))
+        if of_variance is not None:
+            gradient[np.diag_indices(len(pi))] += of_variance
+        return gradient[None]

@@ -59,7 +59,7 @@ class SparseVISweeps(SparseSweeps):
         self._averages = averages
 
     def ascend(self, sites: Array, natural: Array, better: Array, scale: Array) -> tuple[bool, float, float]:
-        """Do one sweep, see `pymc_gpep.solvers.accelerated_ascent.Sweep`; the bound is −∞ where the sweep failed."""
+        """Do one sweep, see `pymc_gpep.solvers.scalar_bound.Sweep`; the bound is −∞ where the sweep failed."""
         ok, bound, residual = self.sweep(sites, natural, scale)
         better[:] = natural
         return (True, bound, residual) if ok else (True, -np.inf, np.inf)

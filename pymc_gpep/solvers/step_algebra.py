@@ -211,7 +211,7 @@ class StepPosterior:
     def shift(self, common: Array) -> Array:
         """Move sites with the best function common to all, h_k + S_k a, and return what becomes of `common`, g (M,).
 
-        All functions have the same features. See `pymc_gpep.solvers.step_common`. The system there is the sum of
+        All functions have the same features. See `pymc_gpep.solvers.common_shift`. The system there is the sum of
         (I − Σ_k) / β_k, since S Σ S = (S − (I − Σ) / β) / β. And S μ is h − μ / β.
         """
         size = self.location.shape[1]

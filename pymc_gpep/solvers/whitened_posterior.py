@@ -1,13 +1,55 @@
-"""The posterior of whitened inducing values: of functions that are independent given the data."""
+"""The posterior of whitened inducing values: of functions that are independent given the data, and of coupled functions.
 
+The v of all functions are one vector of cM numbers. The site of a point acts on its c projections x_k = w_kᵀv_k, with a
+precision Π = diag(π) − ππᵀ / 1ᵀπ. Time for n points is O(n c² M²), of products of matrices.
+
+Where all functions share their features w, a point needs the forms wᵀΣ_kl w of pairs of functions alone. These see the
+symmetric parts of the blocks of Σ, and S has symmetric blocks. BLAS then does half of the products.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky
-from scipy.linalg.lapack import dtrtri
+from scipy.linalg.blas import dsyrk, dtrmm
+from scipy.linalg.lapack import dlauum, dtrtri
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.triangular_products import lower_product, squared_columns
+from pymc_gpep.kernels.gaussians.coupled import mirror
+from pymc_gpep.kernels.sparse_step.loops import scaled_rows, squared_rows
+
+
+def lower_product(lower: Array, w: Array, transposed: bool = False) -> Array:
+    """R w, or Rᵀ w, for a lower triangular R (M, M) in C order and w (M, B), best in Fortran order as the result is."""
+    product: Array = dtrmm(1.0, lower.T, w, trans_a=not transposed)
+    return product
+
+
+def squared_columns(w: Array) -> Array:
+    """Squared norms (B,) of the columns of w (M, B), best in Fortran order."""
+    found = np.empty(w.shape[1])
+    squared_rows(np.ascontiguousarray(w.T), found)
+    return found
+
+
+def weighted_gram(w: Array, weights: Array, out: Array | None = None) -> Array:
+    """Σ_b weights_b w_b w_bᵀ, (M, M), of w (M, B), best in Fortran order."""
+    rows = np.ascontiguousarray(w.T)
+    half = np.zeros((len(w), len(w)))
+    below = weights < 0.0
+    for sign, chosen in ((1.0, ~below), (-1.0, below)) if below.any() else ((1.0, slice(None)),):
+        own = rows[chosen]
+        scaled = np.empty_like(own)
+        scaled_rows(own, weights[chosen, None], 0, sign, scaled)
+        dsyrk(sign, scaled.T, beta=1.0, c=half.T, lower=0, overwrite_c=1)  # the lower triangle, in the order of C
+    mirror(half)
+    if out is None:
+        return half
+    out[:] = half
+    return out
 
 
 class Whitened(Protocol):
@@ -101,3 +143,153 @@ def whitened_posterior(precision: Array, location: Array) -> WhitenedPosterior:
         root[k], _ = dtrtri(factor, lower=1)
         total += 0.5 * float(h @ mean[k]) - float(np.log(factor.diagonal()).sum())
     return WhitenedPosterior(mean, root, total)
+
+
+_ENTRIES = 4_000_000  # of the products of R with features that are held at a time: 32 MB
+
+
+@dataclass(frozen=True, eq=False)
+class CoupledWhitened:
+    """q(v) = N(μ, Σ), Σ = (I + S)⁻¹ = Rᵀ R, μ = Σ h."""
+
+    mean: Array
+    """μ, (c, M)."""
+    root: Array
+    """R, lower triangular, (cM, cM)."""
+    log_normaliser: float
+    """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv."""
+
+    def moments(self, w: list[Array]) -> tuple[Array, Array]:
+        """Means (c, B) and covariances (B, c, c) of the projections; see `Whitened.moments`."""
+        c, columns = len(w), w[0].shape[1]
+        cov = np.empty((columns, c, c))
+        for some, halves in self._halves(w):
+            for k, half in enumerate(halves):
+                for other in range(k + 1):
+                    product = np.einsum("ij,ij->j", half, halves[other][-len(half) :])
+                    cov[some, k, other] = cov[some, other, k] = product
+        return np.stack([mean @ own for mean, own in zip(self.mean, w, strict=True)]), cov
+
+    def shared_moments(self, w: Array) -> tuple[Array, Array]:
+        """Return the same as `moments` for features w (M, B) that all functions share."""
+        c, columns = len(self.mean), w.shape[1]
+        cov = np.empty((columns, c, c))
+        for (k, other), form in self._pair_forms.items():
+            cov[:, k, other] = cov[:, other, k] = np.einsum("ij,ij->j", w, lower_product(form, w))
+        return self.mean @ w, cov
+
+    def joint_covariance(self, w: list[Array]) -> Array:
+        halves = [self._rows(k) @ own for k, own in enumerate(w)]
+        c, columns = len(w), w[0].shape[1]
+        cov = np.empty((c, columns, c, columns))
+        for k, half in enumerate(halves):
+            for other in range(k + 1):
+                product = half.T @ halves[other][-len(half) :]
+                cov[k, :, other], cov[other, :, k] = product, product.T
+        return cov
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        noise = rng.standard_normal((count, self.mean.size))
+        drawn: Array = self.mean + (noise @ self.root).reshape(count, *self.mean.shape)
+        return drawn
+
+    def smoothed(self, w: list[Array], pi: Array) -> Array:
+        """Return the part of Σ W Π that belongs to the features of each function, (c, M, B), for π (c, B)."""
+        c, size = self.mean.shape
+        found = np.empty((c, size, pi.shape[1]))
+        for some, halves in self._halves(w):
+            weights = pi[:, some]
+            total = np.zeros_like(halves[0])
+            for half, own in zip(halves, weights, strict=True):
+                half *= own
+                total[-len(half) :] += half
+            total /= weights.sum(axis=0)
+            for k, (half, own) in enumerate(zip(halves, weights, strict=True)):
+                found[k, :, some] = self._rows(k).T @ (half - total[k * size :] * own)
+        return found
+
+    def shared_smoothed(self, w: Array, pi: Array) -> Array:
+        """Return `smoothed` for features w (M, B) that all functions share, summed over functions, (M, B)."""
+        found = np.zeros_like(w)
+        for (k, other), form in self._pair_forms.items():
+            # A pair of different functions counts twice, and a form is twice its symmetric part off the diagonal.
+            found += (form + form.T) @ (w * (_pair_precision(pi, k, other) * (0.5 if k == other else 1.0)))
+        return found
+
+    @cached_property
+    def _pair_forms(self) -> dict[tuple[int, int], Array]:
+        """Lower triangular T (M, M) of each pair k ≥ l of functions, with wᵀT w = wᵀΣ_kl w for all w."""
+        (c, size), (whole, _) = self.mean.shape, dlauum(self.root, lower=1)
+        blocks = whole.reshape(c, size, c, size)
+        diagonal = np.arange(size)
+        forms = {}
+        for k in range(c):
+            for other in range(k + 1):
+                block = blocks[k, :, other]
+                # The upper triangle of a block on the diagonal is no part of what LAPACK returns.
+                form = np.tril(block + (block if k == other else block.T))
+                form[diagonal, diagonal] = block.diagonal()
+                forms[k, other] = form
+        return forms
+
+    def _halves(self, w: list[Array]) -> Iterator[tuple[slice, list[Array]]]:
+        """For some points at a time, the rows of R W that are not zero for each function."""
+        c, size = self.mean.shape
+        step = max(1, _ENTRIES // (c * c * size))
+        for start in range(0, w[0].shape[1], step):
+            some = slice(start, start + step)
+            yield some, [self._rows(k) @ np.ascontiguousarray(w[k][:, some]) for k in range(c)]
+
+    def _rows(self, k: int) -> Array:
+        """Return the rows that are not zero of the columns of R for v_k, ((c − k)M, M)."""
+        size = self.mean.shape[1]
+        return self.root[k * size :, k * size : (k + 1) * size]
+
+
+def coupled_precision(w: list[Array], pi: Array) -> Array:
+    """S (cM, cM) of the sites of B points, from the features (M, B) of each function and π (c, B)."""
+    size = len(w[0])
+    shared = np.concatenate([own * weights for own, weights in zip(w, pi / np.sqrt(pi.sum(axis=0)), strict=True)])
+    precision: Array = shared @ shared.T
+    np.negative(precision, out=precision)
+    for k, own in enumerate(w):
+        block = slice(k * size, (k + 1) * size)
+        precision[block, block] += weighted_gram(own, pi[k])
+    return precision
+
+
+def shared_precision(w: Array, pi: Array) -> Array:
+    """Return `coupled_precision`, whose lower triangle counts, for features w (M, B) that all functions share."""
+    c, size = len(pi), len(w)
+    precision = np.zeros((c, size, c, size))
+    for k in range(c):
+        precision[k, :, k] = weighted_gram(w, _pair_precision(pi, k, k))
+        for other in range(k):
+            np.negative(weighted_gram(w, -_pair_precision(pi, k, other)), out=precision[k, :, other])
+    return precision.reshape(c * size, c * size)
+
+
+def _pair_precision(pi: Array, k: int, other: int) -> Array:
+    """Π_kl of B points, from π (c, B)."""
+    shared = pi[k] * pi[other] / pi.sum(axis=0)
+    return pi[k] - shared if k == other else -shared
+
+
+def coupled_whitened(precision: Array, location: Array) -> CoupledWhitened:
+    """The posterior for S (cM, cM), whose lower triangle counts, and h (c, M).
+
+    Raises
+    ------
+    LinAlgError
+        If I + S has no Cholesky factor, or is not finite.
+    """
+    if not np.isfinite(precision).all():
+        raise LinAlgError("S is not finite")
+    every = np.arange(len(precision))
+    total = precision.copy()
+    total[every, every] += 1.0
+    factor = cholesky(total, lower=True, overwrite_a=True)
+    root, _ = dtrtri(factor, lower=1)
+    half = root @ location.ravel()
+    log_normaliser = 0.5 * float(half @ half) - float(np.log(factor.diagonal()).sum())
+    return CoupledWhitened((root.T @ half).reshape(location.shape), root, log_normaliser)

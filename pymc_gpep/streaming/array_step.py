@@ -23,9 +23,9 @@ from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.interpreted import INTERPRETED, without_c_compiler
 from pymc_gpep.solvers.batch_sites import ArrayMarginals, ArrayMemory, PointKernel, at_sites, summed_by_function
+from pymc_gpep.solvers.common_shift import CommonSites, OwnFeatures, SameFeatures
 from pymc_gpep.solvers.step_algebra import StepPosterior, StepWhitening, adam_step, average_sites, log_normalisers
 from pymc_gpep.solvers.step_blocks import Group, StepBlocks, grouped
-from pymc_gpep.solvers.step_common import CommonSites, OwnFeatures, SameFeatures
 from pymc_gpep.streaming.falling import FallingAdam
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken

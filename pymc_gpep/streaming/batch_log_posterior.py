@@ -26,7 +26,7 @@ from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import InducingWhitening, whitening
-from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.solvers.sparse_sweeps import LeftOut
 from pymc_gpep.solvers.team import Team, gather, one_blas_thread
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
 from pymc_gpep.streaming.left_off import LeftOff

@@ -23,9 +23,8 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.shape import shape_tuple
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.prior import BoundPrior, DensePrior
-from pymc_gpep.gaussians.row_prior import RowPrior
+from pymc_gpep.gaussians.row_prior import NormalsPrior, RowPrior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.latent.assembly import Dims

@@ -26,8 +26,7 @@ from pymc_gpep.graphs.affine import Affinity
 from pymc_gpep.graphs.interpreted import graph_function, initial_point
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import Elsewhere
-from pymc_gpep.solvers.coefficients import Coefficients, Composed
-from pymc_gpep.solvers.function_rows import rows_from_entries
+from pymc_gpep.solvers.coefficients import Coefficients, Composed, rows_from_entries
 from pymc_gpep.sums.affine_variables import InNormals, slopes_of
 
 _SAME = 1e-9

@@ -24,7 +24,7 @@ from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import Elsewhere, RowsOfNormals
 from pymc_gpep.processes.cross_covariance import new_inputs
 from pymc_gpep.processes.process_functions import MovedSum
-from pymc_gpep.solvers.function_rows import rows_of_functions
+from pymc_gpep.solvers.coefficients import rows_of_functions
 from pymc_gpep.sums.affine_variables import at_zero, slopes_of
 from pymc_gpep.sums.levels import NewData, OwnRows, as_data, common_length
 from pymc_gpep.sums.new_levels import NewLevels

@@ -14,7 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.linalg import lstsq, solve_triangular
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.normals_prior import NormalsPrior
+from pymc_gpep.gaussians.row_prior import NormalsPrior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.graphs.interpreted import graph_function, initial_point
 from pymc_gpep.latent.latent_prior import SampledValues

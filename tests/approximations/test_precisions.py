@@ -9,16 +9,15 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import APPROXIMATIONS
 from pymc_gpep.gaussians.posteriors import posterior_of
-from pymc_gpep.gaussians.precision_posterior import PrecisionPosterior
-from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.gaussians.prior import BoundPrior, DensePrior, NotPositiveDefiniteError
+from pymc_gpep.gaussians.row_posterior import PrecisionPosterior
+from pymc_gpep.gaussians.row_prior import PrecisionPrior
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.kernels.status import NOT_POSITIVE_DEFINITE
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.solvers.coefficients import coefficients as coefficients_of
-from pymc_gpep.solvers.precision_form import PrecisionForm
-from pymc_gpep.solvers.precision_structure import PrecisionStructure
+from pymc_gpep.solvers.precision_form import PrecisionForm, PrecisionStructure
 from tests.likelihoods.with_parameters import EVERY as WITH
 
 N, GROUPS, WALK = 20, 5, 9

@@ -13,9 +13,14 @@ from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites, SignedSites
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.solvers.function_rows import rows_from_entries, rows_of_functions
+from pymc_gpep.solvers.coefficients import (
+    BlockPrecisions,
+    CoupledPrecisions,
+    IndependentPrecisions,
+    rows_from_entries,
+    rows_of_functions,
+)
 from pymc_gpep.solvers.row_form import RowForm
-from pymc_gpep.solvers.site_precisions import BlockPrecisions, CoupledPrecisions, IndependentPrecisions
 from tests.approximations.every import in_turn
 
 N, C = 16, 3

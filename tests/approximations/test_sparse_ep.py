@@ -14,9 +14,9 @@ from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbi
 from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
 from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
-from pymc_gpep.solvers import coupled_whitened as coupled_whitened_module
 from pymc_gpep.solvers import inducing as inducing_module
-from pymc_gpep.solvers import sparse_contract as sparse_contract_module
+from pymc_gpep.solvers import sparse_sweeps as sparse_contract_module
+from pymc_gpep.solvers import whitened_posterior as coupled_whitened_module
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.team import Team
 from tests.approximations.sparse import random_sparse

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import EP, NaiveTAP
-from pymc_gpep.gaussians.precision_prior import PrecisionPrior
+from pymc_gpep.gaussians.row_prior import PrecisionPrior
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.prior_moments import precision_sum
 from pymc_gpep.reading import read_classifier

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.gaussians.block import BlockPosterior
 from pymc_gpep.gaussians.coupled import CoupledPosterior
 from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.row_posterior import BlockPosterior
 
 N, M, C = 6, 4, 3
 

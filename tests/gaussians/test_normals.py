@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.gaussians.normals import posterior_of_normals
+from pymc_gpep.gaussians.posterior import posterior_of_normals
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import IndependentSites

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from pymc_gpep.kernels.gaussians.coupled import latent_weights
-from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
+from pymc_gpep.solvers.dense_form import evidence_gradient, factorise, marginal_moments
 from tests.reference.dense_posterior import dense_posterior
 
 EPS = np.finfo(float).eps

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.solvers.coupled_whitened import coupled_precision, coupled_whitened, shared_precision
+from pymc_gpep.solvers.whitened_posterior import coupled_precision, coupled_whitened, shared_precision
 
 M, ROWS = 4, 9
 

@@ -8,9 +8,9 @@ from pymc_gpep.approximations import NestedEP
 from pymc_gpep.approximations.nested_ep import energy_descent
 from pymc_gpep.kernels.schemes.energy_descent import matching_cavity, site_energies
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
+from pymc_gpep.solvers.block_ep import site_posterior_space
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.problem import History, Problem
-from pymc_gpep.solvers.site_posterior import site_posterior_space
 from tests.reference import flat_energy
 from tests.reference.data import iris, random_problem, squared_exponential
 

@@ -14,7 +14,7 @@ from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.adaptive_averages import average_log_density, gaussian_average, parameter_slopes
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.solvers.dense_form import DenseForm
-from pymc_gpep.solvers.fixed_cavity import fixed_cavity
+from pymc_gpep.solvers.newton import fixed_cavity
 from pymc_gpep.solvers.problem import run
 from pymc_gpep.solvers.scalar_bound import average_target, scalar_bound
 from tests.approximations.binary import random_binary

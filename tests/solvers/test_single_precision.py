@@ -7,9 +7,9 @@ from numpy.testing import assert_allclose
 from pymc_gpep.approximations import NestedEP, nested_ep
 from pymc_gpep.approximations.nested_ep import SinglePrecision
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.solvers.block_ep import site_posterior, site_posterior_space
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.problem import Problem
-from pymc_gpep.solvers.site_posterior import site_posterior, site_posterior_space
 from tests.reference.data import random_problem
 
 EPS = np.finfo(np.float32).eps

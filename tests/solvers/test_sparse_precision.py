@@ -5,9 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.linalg import block_diag
 
-from pymc_gpep.solvers import factor_pattern
-from pymc_gpep.solvers.factor_pattern import FactorPattern, pairs_of_rows
-from pymc_gpep.solvers.sparse_precision import SparsePrecision
+from pymc_gpep.solvers import sparse_precision as factor_pattern
+from pymc_gpep.solvers.sparse_precision import FactorPattern, SparsePrecision, pairs_of_rows
 
 
 def chain(n):

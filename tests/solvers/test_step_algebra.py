@@ -7,9 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.solvers import step_algebra
-from pymc_gpep.solvers.profiles import PROFILES
 from pymc_gpep.solvers.step_algebra import StepPosterior, StepWhitening, average_sites
-from pymc_gpep.solvers.step_blocks import Group, StationaryBlocks, grouped
+from pymc_gpep.solvers.step_blocks import PROFILES, Group, StationaryBlocks, grouped
 
 C, M, B, D = 3, 5, 7, 2
 RNG = np.random.default_rng(1)

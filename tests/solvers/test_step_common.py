@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from pymc_gpep.solvers.common_shift import OwnFeatures
 from pymc_gpep.solvers.step_algebra import StepFeatures, StepPosterior
 from pymc_gpep.solvers.step_blocks import Group
-from pymc_gpep.solvers.step_common import OwnFeatures
 
 C, M, B = 3, 5, 40
 RNG = np.random.default_rng(1)

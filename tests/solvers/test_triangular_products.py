@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.solvers.triangular_products import lower_product, weighted_gram
+from pymc_gpep.solvers.whitened_posterior import lower_product, weighted_gram
 
 M = 4
 RNG = np.random.default_rng(0)

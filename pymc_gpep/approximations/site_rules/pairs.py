@@ -12,8 +12,7 @@ from pymc_gpep.approximations.site_rules.site_rule import ScalarSites, SiteRule
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import PairFactors
-from pymc_gpep.solvers.sparse_ep import Tilted
-from pymc_gpep.solvers.sparse_latent_ep import LatentSites
+from pymc_gpep.solvers.sparse_ep import LatentSites, Tilted
 
 
 class Pairs(ScalarSites):

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.solvers.sparse_contract import PointSites
 from pymc_gpep.solvers.sparse_ep import Factors, Tilted
+from pymc_gpep.solvers.sparse_sweeps import PointSites
 
 
 class SiteRule(ABC):

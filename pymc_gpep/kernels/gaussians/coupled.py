@@ -14,7 +14,7 @@ classes. Mean and Cov f carry the part that all classes share, which the sites d
 
 Arrays: `pi`, `nu` (c, n), `inverses` (c, n, n), the A_k⁻¹, and `p` (n, n), the Cholesky factor of P. The lower
 triangles of these are in use. Arrays of one class are `prior` (n, n), `pi` (n,), `inverse` (n, n). These matrices, and
-`work`, may have 32 bits a number: they take the time. All else has 64. `pymc_gpep.solvers.coupled` puts the classes
+`work`, may have 32 bits a number: they take the time. All else has 64. `pymc_gpep.solvers.dense_form` puts the classes
 together.
 
 The l points included have B_k = L_k⁻¹ D_k^½, A_k = L_k L_kᵀ, and H = Σ_k B_kᵀ B_k = L Lᵀ. Another point j has the stubs
