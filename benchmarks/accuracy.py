@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
+from pymc_gpep.likelihoods.multinomial_probit import class_probabilities
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the references of the tests
 

@@ -20,7 +20,7 @@ from pymc_gpep.approximations.site_rules.pairs import Pairs
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import Nested, WholePoint
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.solvers.inducing import Block, RowFeatures, whitening
 from pymc_gpep.solvers.sparse_sweeps import SiteSweeps
 from pymc_gpep.solvers.team import ALONE

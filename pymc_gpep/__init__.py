@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from pymc_gpep.fits.reading import from_datatree
     from pymc_gpep.fits.recover_latent import recover_latent
     from pymc_gpep.graph.marginal_model import marginalize
-    from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbit
-    from pymc_gpep.likelihoods.probit.distribution import Probit
-    from pymc_gpep.likelihoods.robust_max.distribution import RobustMax
+    from pymc_gpep.likelihoods.bernoulli import Probit
+    from pymc_gpep.likelihoods.multinomial_probit_distribution import MultinomialProbit, RobustMax
     from pymc_gpep.priors import default_priors
     from pymc_gpep.reading import StructureError
     from pymc_gpep.recipes.sparse_normal import SparseNormal
@@ -38,9 +37,9 @@ _HOME = {
     "Checkpoint": "fits.checkpoint",
     "EarlyStopping": "fits.early_stopping",
     "Fit": "fits.fit",
-    "MultinomialProbit": "likelihoods.multinomial_probit.distribution",
-    "Probit": "likelihoods.probit.distribution",
-    "RobustMax": "likelihoods.robust_max.distribution",
+    "MultinomialProbit": "likelihoods.multinomial_probit_distribution",
+    "Probit": "likelihoods.bernoulli",
+    "RobustMax": "likelihoods.multinomial_probit_distribution",
     "RowError": "rows.errors",
     "SparseNormal": "recipes.sparse_normal",
     "StructureError": "reading",

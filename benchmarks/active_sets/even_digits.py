@@ -20,7 +20,7 @@ from benchmarks.paper.data import Split
 from benchmarks.scalable_paper.large_data import mnist
 from pymc_gpep.approximations import IVM
 from pymc_gpep.approximations.selection.selection import DenseRows
-from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
+from pymc_gpep.likelihoods.softmax import SoftmaxLikelihood
 from pymc_gpep.plots.style import LINE_STYLES, colours
 
 DIGITS = (0, 2, 4, 6, 8)

@@ -20,7 +20,7 @@ from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split, read_table, standardised, subset
 from pymc_gpep.approximations import IVM, VariationalBayes
 from pymc_gpep.approximations.selection.selection import DenseRows
-from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
+from pymc_gpep.likelihoods.multinomial_probit import class_probabilities
 
 PHI = 0.001
 JITTER = 1e-6

@@ -17,7 +17,7 @@ from benchmarks.active_sets.toy import INPUTS, RELEVANT, covariance, draw_data
 from benchmarks.experiment import Arrays, Cell, Experiment
 from pymc_gpep.approximations import IVM
 from pymc_gpep.approximations.selection.selection import DenseRows
-from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
+from pymc_gpep.likelihoods.multinomial_probit import class_probabilities
 
 ROWS, TEST, ACTIVE, STARTS = 1000, 2385, 50, 20
 COUNTS = (10, 20, 30, 40, 50)

@@ -16,7 +16,7 @@ from benchmarks.paper import data as sets
 from benchmarks.paper.fixed import covariance
 from benchmarks.paper.gibbs import combine, sample
 from pymc_gpep.approximations import IEP, QEP, QIEP, NestedEP
-from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
+from pymc_gpep.likelihoods.multinomial_probit import class_probabilities
 
 Array = np.ndarray
 

@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 from benchmarks.scalable_paper.models import AMPLITUDE, NOISE, typical_distance
 from benchmarks.scalable_paper.scoring import EPSILON, with_label_noise
 from pymc_gpep.graphs.interpreted import INTERPRETED
-from pymc_gpep.likelihoods.normal_tails import log_ndtr
+from pymc_gpep.likelihoods.log_probabilities import log_ndtr
 
 Array = np.ndarray
 

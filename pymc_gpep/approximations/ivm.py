@@ -24,7 +24,7 @@ from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SiteForm, Sites
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
 

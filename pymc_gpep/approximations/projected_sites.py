@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.class_nodes import class_nodes
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledQuadrature
+from pymc_gpep.likelihoods.softmax import class_nodes
 
 _NODES = 2000
 _NOTHING = 1e-14  # precision of a site that says nothing, in units of the variance

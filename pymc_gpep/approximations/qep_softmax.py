@@ -11,9 +11,9 @@ from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.methods.softmax_qep import softmax_sites
-from pymc_gpep.likelihoods.class_nodes import Nodes, class_nodes
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledQuadrature
+from pymc_gpep.likelihoods.softmax import Nodes, class_nodes
 from pymc_gpep.solvers.accelerated_ep import ep_ladder
 from pymc_gpep.solvers.block_ep import derivatives, relative_posterior, site_posterior_space
 from pymc_gpep.solvers.prior_form import Algebra

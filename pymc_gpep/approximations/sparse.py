@@ -16,7 +16,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.solvers.inducing import Block, InducedPrior, RowFeatures, whitening
 from pymc_gpep.solvers.problem import History
 from pymc_gpep.solvers.sparse_sweeps import LeftOut, PointSites, Pull, SiteSweeps

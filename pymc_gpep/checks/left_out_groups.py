@@ -22,7 +22,7 @@ from scipy.special import logsumexp
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.latent_functions import GroupOfRows, Labelled
 from pymc_gpep.hyper.weights import excess_of_tail, importance_estimate, smooth
-from pymc_gpep.likelihoods.log_predictive import log_predictive
+from pymc_gpep.likelihoods.likelihood import log_predictive
 
 _SEED = 20_161_018  # the same fit has the same answer
 _NEGLIGIBLE = 0.02  # part of the density of a group that its largest weights have in excess

@@ -16,7 +16,7 @@ from pytensor.link.jax.dispatch.basic import jax_funcify
 
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.graphs.repeated import Repeated
-from pymc_gpep.likelihoods.multinomial_probit.log_probability import (
+from pymc_gpep.likelihoods.multinomial_probit_distribution import (
     LogProbability,
     LogProbabilityHessian,
     log_probabilities_and_gradients,

@@ -27,8 +27,7 @@ from pymc_gpep.graphs.interpreted import GraphFunction, check_installed, graph_f
 from pymc_gpep.latent.latent_prior import LatentPrior, SampledValues
 from pymc_gpep.latent.missing_responses import MissingResponses, missing_responses
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.log_density_slopes import LogDensity, log_density_with_slope
+from pymc_gpep.likelihoods.likelihood import Likelihood, LogDensity, log_density_with_slope
 from pymc_gpep.likelihoods.log_probabilities import log_probability
 from pymc_gpep.prior_moments.prior_functions import frozen_data, observed
 from pymc_gpep.reading import StructureError

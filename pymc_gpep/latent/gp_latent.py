@@ -30,7 +30,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.graphs.affine import is_elementwise
 from pymc_gpep.graphs.errors import StructureError, distribution, listing
-from pymc_gpep.likelihoods.observed_classes import A_ROW_FOR_EACH_VOTE
+from pymc_gpep.likelihoods.observed import A_ROW_FOR_EACH_VOTE
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.graphs.errors import StructureError, listing
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
-from pymc_gpep.likelihoods.observed_classes import missing_labels, to_one_axis
+from pymc_gpep.likelihoods.observed import missing_labels, to_one_axis
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,18 +1,300 @@
-"""Normal averages of densities of one latent value that need not be log-concave, from log p and two derivatives.
+"""Normal averages of densities of one latent value with any number of modes, in cells about the modes.
 
-They are sums over nodes of cells about each mode (`pymc_gpep.likelihoods.density_cells`). Nodes are doubled until
+A normal density times p may have several modes. Its range is divided into cells on either side of each of them. A cell
+has Gauss–Legendre nodes in τ, f = mode + c sinh τ: dense about the mode, and far-reaching. A kink of p is an end of
+cells as well. Modes of p are found by its slope at some dozens of places. A narrow mode is thus found if its tails are
+felt from afar.
+
+They are sums over nodes of cells about each mode (`pymc_gpep.likelihoods.averages_over_cells`). Nodes are doubled until
 averages agree. All points share a call of the density, so that plain arrays do: nothing is compiled. A point whose
 averages do not agree has NaN, and so has one for which the density is NaN at the mean.
 """
 
 import math
 from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.density_cells import CellDensity, CellRule, DensityPoints, plain_rules, tilted_rules
+
+_DROP = 45.0  # of the logarithm of the integrand from its mode to the ends
+_REACH = 9.5  # standard deviations that a range has at least
+_LOOKS = 33  # places where slopes are looked at first
+_MODES = 3  # of a density, at most
+_STEPS = 40  # of a search for a mode
+_LONGEST = 100  # steps of other searches
+_AROUND = np.array([-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0])  # widths about a mode of p where slopes are looked at
+_EVEN = 20.0  # scale in widths that makes nodes next to even
+
+
+class CellDensity(Protocol):
+    """A density of latent values, given columns (q, m) of what else it depends on."""
+
+    def two_derivatives(self, f: Array, columns: Array) -> Array:
+        """Return log p and two derivatives (3, m)."""
+        ...
+
+
+class DensityPoints(NamedTuple):
+    """Some of the points, each with its normal density."""
+
+    density: CellDensity
+    mean: Array
+    variance: Array
+    columns: Array
+
+    def take(self, chosen: NDArray[np.intp]) -> Self:
+        return type(self)(self.density, self.mean[chosen], self.variance[chosen], self.columns[:, chosen])
+
+    def log_density(self, deviation: Array) -> Array:
+        """log p and two derivatives at deviations (k, n) or (n,) from the mean; −∞ and 0 where there is no number."""
+        f = self.mean + deviation
+        repeats = f.size // max(len(self.mean), 1)
+        found = self.density.two_derivatives(f.ravel(), np.tile(self.columns, (1, repeats)))
+        value, slope, curvature = found.reshape(3, *f.shape)
+        value = np.where(np.isnan(value), -np.inf, value)
+        return np.stack([value, *(np.where(np.isfinite(each), each, 0.0) for each in (slope, curvature))])
+
+    def tilted(self, deviation: Array) -> Array:
+        """log N(f) p(f), up to a constant, and two derivatives."""
+        value, slope, curvature = self.log_density(deviation)
+        scaled = deviation / self.variance
+        return np.stack([value - 0.5 * deviation * scaled, slope - scaled, curvature - 1.0 / self.variance])
+
+
+class CellRule(NamedTuple):
+    """f = mean + centre + scale sinh τ, with τ from `low` to `high`, in each cell of each point (k, n)."""
+
+    points: DensityPoints
+    centre: Array
+    scale: Array
+    low: Array
+    high: Array
+
+    def take(self, chosen: NDArray[np.intp]) -> Self:
+        points, *arrays = self
+        return type(self)(points.take(chosen), *(array[:, chosen] for array in arrays))
+
+    def nodes(self, count: int) -> tuple[Array, Array]:
+        """Nodes, less the mean, and weights (nodes of all cells, n) of ∫ · df."""
+        x, w = _legendre(count)
+        half = 0.5 * (self.high - self.low)
+        tau = self.low + half * (1.0 + x[:, None, None])
+        deviation = self.centre + self.scale * np.sinh(tau)
+        weights = self.scale * np.cosh(tau) * half * w[:, None, None]
+        n = self.low.shape[1]
+        return deviation.reshape(-1, n), weights.reshape(-1, n)
+
+
+@cache
+def _legendre(count: int) -> tuple[Array, Array]:
+    x, w = np.polynomial.legendre.leggauss(count)
+    return x, w
+
+
+def _mode(function: Callable[[Array], Array], low: Array, high: Array) -> Array:
+    """A mode between bounds (n,) with a slope that is positive at the lower one, negative at the upper one."""
+    at, left = 0.5 * (low + high), np.full(low.shape, True)
+    for _ in range(_STEPS):
+        _, slope, curvature = function(at)
+        low, high = np.where(slope >= 0.0, at, low), np.where(slope <= 0.0, at, high)
+        with np.errstate(all="ignore"):
+            step = at - slope / curvature
+            inside = (curvature < 0.0) & (step >= low) & (step <= high)
+            new = np.where(inside, step, 0.5 * (low + high))
+            far = np.abs(new - at) > np.where(inside, 1e-2 / np.sqrt(np.abs(curvature)), 1e-9 * np.abs(high - low))
+        far &= np.abs(high - low) > 1e-14 * (np.abs(high) + np.abs(low))
+        at, left = np.where(left, new, at), left & far
+        if not left.any():
+            break
+    return at
+
+
+def _brackets(places: Array, values: Array, slopes: Array) -> list[tuple[NDArray[np.intp], Array, Array]]:
+    """Points, and pairs of places (k, n) next to each other between which there is a mode, the highest first.
+
+    The first part has one pair of each point with any, the second part the second pairs, and so on.
+    """
+    rises = (slopes[:-1] > 0.0) & (slopes[1:] <= 0.0)
+    # Where p is 0 there is no slope: the rise from there to a number counts.
+    rises |= np.isneginf(values[:-1]) & (slopes[1:] < 0.0) & np.isfinite(values[1:])
+    rises |= (slopes[:-1] > 0.0) & np.isneginf(values[1:])
+    height = np.where(rises, np.maximum(values[:-1], values[1:]), -np.inf)
+    order = np.argsort(-height, axis=0, kind="stable")[:_MODES]
+    found = []
+    for each in order:
+        points = np.flatnonzero(rises[each, np.arange(len(each))])
+        if points.size:
+            place = each[points]
+            found.append((points, places[place, points], places[place + 1, points]))
+    return found
+
+
+def _range(points: DensityPoints) -> tuple[Array, Array]:
+    """Ends, less the mean, beyond which N(f) p(f) does not count."""
+    sd = np.sqrt(points.variance)
+    top = points.tilted(0.0 * sd)[0]
+    ends = []
+    for sign in (-1.0, 1.0):
+        end = sign * _REACH * sd
+        for _ in range(_LONGEST):
+            value, slope, _ = points.tilted(end)
+            top = np.maximum(top, value)
+            short = np.isfinite(value) & ((sign * slope > 0.0) | (value > top - _DROP))
+            if not short.any():
+                break
+            end = np.where(short, 1.6 * end, end)
+        ends.append(end)
+    return ends[0], ends[1]
+
+
+def _modes_of_density(points: DensityPoints, places: Array) -> tuple[Array, Array]:
+    """Modes of p among places (k, n), and their widths, (modes, n); NaN for points with fewer of them."""
+    value, slope, _ = points.log_density(places)
+    found = _brackets(places, value, slope)
+    modes, widths = np.full((2, len(found), places.shape[1]), np.nan)
+    for i, (chosen, low, high) in enumerate(found):
+        own = points.take(chosen)
+        modes[i, chosen] = _mode(own.log_density, low, high)
+        widths[i, chosen] = _width(own.log_density, modes[i, chosen], high - low)
+    return modes, widths
+
+
+def _width(function: Callable[[Array], Array], mode: Array, longest: Array) -> Array:
+    """The distance (n,) from a mode to where the logarithm is about 1 less, on its steeper side."""
+    top, _, curvature = function(mode)
+    with np.errstate(divide="ignore"):
+        begin = np.clip(1.0 / np.sqrt(np.maximum(-curvature, 0.0)), 1e-9 * longest, longest)
+    sides = []
+    for sign in (-1.0, 1.0):
+        found = begin
+        for _ in range(_LONGEST):
+            fallen = top - function(mode + sign * found)[0]
+            factor = np.where(fallen > 2.0, 0.6, np.where((fallen < 0.4) & (found < longest), 1.5, 1.0))
+            if (factor == 1.0).all():
+                break
+            found = np.minimum(found * factor, longest)
+        sides.append(found)
+    return np.minimum(*sides)
+
+
+def _cells(
+    points: DensityPoints, modes: list[tuple[NDArray[np.intp], Array, Array]], places: Array, values: Array
+) -> list[tuple[NDArray[np.intp], CellRule]]:
+    """Cells about modes, (points, modes and widths of these): groups of points with as many cells, and their rules.
+
+    `places` (k, n) run from end to end, and cells meet where `values` there are least.
+    """
+    n = places.shape[1]
+    count = np.zeros(n, np.intp)
+    centre, scale = np.full((2, len(modes), n), np.nan)
+    for chosen, at, width in modes:
+        centre[count[chosen], chosen], scale[count[chosen], chosen] = at, width
+        count[chosen] += 1
+    rules = []
+    for cells in np.unique(count):
+        group = np.flatnonzero(count == cells)
+        c, s = centre[:cells, group], scale[:cells, group]
+        order = np.argsort(c, axis=0)
+        c, s = np.take_along_axis(c, order, 0), np.take_along_axis(s, order, 0)
+        own, heights = places[:, group], values[:, group]
+        edges = np.empty((cells + 1, len(group)))
+        edges[0], edges[-1] = own[0], own[-1]
+        for i in range(1, cells):
+            between = (own > c[i - 1]) & (own < c[i])
+            lowest = np.where(between, heights, np.inf).argmin(axis=0)
+            edges[i] = np.where(between.any(axis=0), own[lowest, np.arange(len(group))], 0.5 * (c[i - 1] + c[i]))
+        low, high = (np.arcsinh((edge - c) / s) for edge in (edges[:-1], edges[1:]))
+        ends = np.concatenate([low, 0.0 * low]), np.concatenate([0.0 * high, high])
+        rules.append((group, CellRule(points.take(group), np.tile(c, (2, 1)), np.tile(s, (2, 1)), *ends)))
+    return rules
+
+
+def _kinks(points: DensityPoints, modes: Array, widths: Array) -> list[tuple[NDArray[np.intp], Array, Array]]:
+    """Modes of p (modes, n) to either side of which it falls at once: points, modes and widths."""
+    found = []
+    for mode, width in zip(modes, widths, strict=True):
+        with np.errstate(invalid="ignore"):
+            left, right = (points.log_density(mode + sign * 1e-5 * width)[1] * width for sign in (-1.0, 1.0))
+            chosen = np.flatnonzero((left > 1e-3) & (right < -1e-3))
+        if chosen.size:
+            found.append((chosen, mode[chosen], width[chosen]))
+    return found
+
+
+def _looks(points: DensityPoints) -> tuple[Array, Array, Array]:
+    """Places from end to end, sorted, among them those about modes of p (k, n), and these modes with their widths."""
+    low, high = _range(points)
+    even = low + (high - low) * np.linspace(0.0, 1.0, _LOOKS)[:, None]
+    modes, widths = _modes_of_density(points, even)
+    about = [mode + width * step for mode, width in zip(modes, widths, strict=True) for step in _AROUND]
+    extra = [np.where(np.isnan(each), low, np.clip(each, low, high)) for each in about]
+    return np.sort(np.stack([*even, *extra]), axis=0), modes, widths
+
+
+def _left(count: int, found: list[tuple[NDArray[np.intp], Array, Array]]) -> NDArray[np.intp]:
+    """Numbers of the points for which nothing was found."""
+    every = np.full(count, True)
+    for chosen, *_ in found:
+        every[chosen] = False
+    return np.flatnonzero(every)
+
+
+def tilted_rules(points: DensityPoints) -> list[tuple[NDArray[np.intp], CellRule]]:
+    """For integrals of N(f) p(f)."""
+    places, modes, widths = _looks(points)
+    value, slope, _ = points.tilted(places)
+    found = _kinks(points, modes, widths)
+    kinks = len(found)
+    for chosen, low, high in _brackets(places, value, slope):
+        own = points.take(chosen)
+        mode = _mode(own.tilted, low, high)
+        height = own.tilted(mode)[0]
+        seen = height > value.max(axis=0)[chosen] - _DROP
+        width = _width(own.tilted, mode, 0.25 * (places[-1] - places[0])[chosen])
+        for kinked, at, wide in found[:kinks]:
+            both = np.intersect1d(chosen, kinked)
+            apart = np.abs(mode[np.searchsorted(chosen, both)] - at[np.searchsorted(kinked, both)])
+            near = apart <= 1e-6 * wide[np.searchsorted(kinked, both)]
+            seen[np.searchsorted(chosen, both[near])] = False
+        found.append((chosen[seen], mode[seen], width[seen]))
+    without = _left(len(points.mean), found)
+    if without.size:  # at a jump, say
+        best = places[value[:, without].argmax(axis=0), without]
+        found.append((without, best, np.sqrt(points.variance[without])))
+    return _cells(points, found, places, value)
+
+
+def plain_rules(points: DensityPoints) -> list[tuple[NDArray[np.intp], CellRule]]:
+    """For integrals of N(f) log p(f): next to even, and dense about modes of p."""
+    sd = np.sqrt(points.variance)
+    ends = []
+    least = np.log1p(np.abs(points.log_density(0.0 * sd)[0])) - _DROP
+    for sign in (-1.0, 1.0):
+        reach = np.full(len(sd), _REACH)
+        for _ in range(_LONGEST):
+            with np.errstate(invalid="ignore"):
+                size = np.log1p(np.abs(points.log_density(sign * reach * sd)[0]))
+            short = np.isfinite(size) & (size - 0.5 * reach**2 > least)
+            if not short.any():
+                break
+            reach[short] += 0.5
+        ends.append(sign * reach * sd)
+    even = ends[0] + (ends[1] - ends[0]) * np.linspace(0.0, 1.0, _LOOKS)[:, None]
+    modes, widths = _modes_of_density(points, even)
+    found = []
+    for mode, width in zip(modes, widths, strict=True):
+        chosen = np.flatnonzero(~np.isnan(mode))
+        found.append((chosen, mode[chosen], np.minimum(width, _EVEN * sd)[chosen]))
+    without = _left(len(sd), found)
+    if without.size:
+        found.append((without, 0.0 * sd[without], _EVEN * sd[without]))
+    # Cells meet half way.
+    return _cells(points, found, even[[0, -1]], np.zeros((2, len(sd))))
+
 
 _FEWEST, _MOST = 12, 1536  # nodes of a cell
 _AGREEMENT = 1e-7  # of a rule with one of half its nodes: the error left is about the square of it

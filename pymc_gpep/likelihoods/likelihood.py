@@ -1,20 +1,103 @@
-"""The contract of a likelihood: how it is read in a model, what may be observed, densities, local computations."""
+"""The contract of a likelihood: how it is read in a model, its observations, densities, draws and predictions.
+
+Class probabilities are computed to an absolute error. Only the logarithm says anything about a label that nothing made
+likely. Small probabilities are therefore computed again more precisely, and tiny ones by other means.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
+from pymc.distributions.censored import CensoredRV
+from pymc.distributions.distribution import PartialObservedRV, SymbolicRandomVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.likelihoods.censoring import UNBOUNDED
+from pymc_gpep.likelihoods.local_computations import BlockCurvature, CoupledCurvature, PlainDensity, ScalarDensity
 from pymc_gpep.solvers.problem import NO_PARAMETERS
+
+UNBOUNDED = 1e300
+"""The number that stands for an infinite bound: solvers take no parameters that are not finite."""
+
+
+class Observable(NamedTuple):
+    """A random variable that is observed, or observed between bounds."""
+
+    op: Op
+    inputs: list[TensorVariable]
+    """The parameters of its distribution."""
+    lower: TensorVariable
+    upper: TensorVariable
+    """Bounds, numbers or (n,); ∓ `UNBOUNDED` on a side without one."""
+
+
+@cache
+def no_bounds() -> tuple[TensorVariable, TensorVariable]:
+    """The bounds of what is not censored."""
+    lower, upper = (pt.constant(end, dtype="float64") for end in (-UNBOUNDED, UNBOUNDED))
+    return lower, upper
+
+
+def observable_of(variable: TensorVariable) -> Observable | None:
+    """The distribution behind a random variable, and its bounds; None where these are random themselves."""
+    lower, upper = ends = no_bounds()
+    if isinstance(variable.owner.op, CensoredRV):
+        variable, lower, upper = variable.owner.inputs[:3]
+        if any(isinstance(v.owner and v.owner.op, RandomVariable) for v in ancestors([lower, upper])):
+            return None
+        lower, upper = (pt.clip(bound.astype("float64"), *ends) for bound in (lower, upper))
+    op = variable.owner.op
+    told_apart = isinstance(op, SymbolicRandomVariable) and op.extended_signature is not None
+    if not (isinstance(op, RandomVariable) or told_apart) or isinstance(op, PartialObservedRV):
+        return None  # the parameters of the others are not told apart
+    return Observable(op, list(op.dist_params(variable.owner)), lower, upper)
+
+
+def censored_side(y: NDArray[Any], lower: Array, upper: Array) -> Array:
+    """0 for observations (n,) that were seen, 1 for those above a bound, −1 for those below one.
+
+    NaN for numbers beyond the bounds, which cannot be.
+    """
+    side = np.where(y >= upper, 1.0, np.where(y <= lower, -1.0, 0.0))
+    return np.where((y > upper) | (y < lower) | np.isnan(y), np.nan, side)
+
+
+def gaussian_moments(mean: ArrayLike, cov: ArrayLike, tolerance: float, at_least: int = 2) -> tuple[Array, Array]:
+    """Mean (m, c) and covariance (m, c, c) as contiguous arrays.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not agree, if there are fewer latent functions than `at_least`, or if `tolerance` is not
+        positive.
+    """
+    mean = np.ascontiguousarray(mean, np.float64)
+    cov = np.ascontiguousarray(cov, np.float64)
+    if mean.ndim != 2 or cov.shape != (*mean.shape, mean.shape[-1]):
+        raise ValueError(f"mean and cov must have shapes (m, c) and (m, c, c), but have {mean.shape} and {cov.shape}")
+    if mean.shape[1] < at_least:
+        raise ValueError(f"there must be at least {at_least} classes, but mean has shape {mean.shape}, which is (m, c)")
+    if not tolerance > 0:
+        raise ValueError(f"tolerance must be positive, but is {tolerance}")
+    return mean, cov
+
+
+def independent_classes(cov: Array) -> NDArray[np.bool_]:
+    """At which points (m,) the covariance (m, c, c) is diagonal: all else in it exactly zero."""
+    c = cov.shape[1]
+    off_diagonal: NDArray[np.bool_] = (cov.reshape(len(cov), c * c) != 0.0) & ~np.eye(c, dtype=bool).ravel()
+    alone: NDArray[np.bool_] = ~off_diagonal.any(axis=1)
+    return alone
 
 
 class Reading(NamedTuple):
@@ -337,3 +420,76 @@ class Likelihood(ABC):
     @abstractmethod
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
         """log ∫ p(y_i | f) N(f | mean_i, cov_i) df (m,) where it is so small that an absolute error says nothing."""
+
+
+_RELATIVE = 1e-2  # error of a probability to accept
+_TINY = 1e-7  # below this, absolute errors of 1e-10 would be felt
+
+
+def log_predictive(
+    likelihood: Likelihood, mean: ArrayLike, cov: ArrayLike, labels: ArrayLike, *, tolerance: float = 5e-5
+) -> Array:
+    """log ∫ p(y_i | f_i) N(f_i | mean_i, cov_i) df_i at m points.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    mean : array_like (m, c)
+        Means of the latent values.
+    cov : array_like (m, c, c)
+        Their covariances, which may be singular.
+    labels : array_like of int (m,)
+        Observed classes, counted from 0.
+    tolerance : float
+        Absolute error of the probabilities to begin with. Where it is more than a hundredth of the one of the observed
+        class, they are computed again, with a tolerance that makes it less.
+
+    Returns
+    -------
+    array (m,)
+        Log probabilities. Where the probability is below 1e-7, or still not known to a hundredth, the likelihood's own
+        computation for tails is good to about 0.01. NaN where the input is.
+    """
+    mean, cov = np.ascontiguousarray(mean, np.float64), np.ascontiguousarray(cov, np.float64)
+    y = np.asarray(labels, likelihood.observed_dtype)
+    if not likelihood.observes_classes(mean.shape[1]):
+        return likelihood.log_tail(mean, cov, y)
+    every, error = likelihood.probabilities(mean, cov, tolerance=tolerance)
+    p = every[range(len(y)), y]
+    for i in np.flatnonzero((error > _RELATIVE * p) & (p > _TINY)):
+        finer, error[[i]] = likelihood.at([i]).probabilities(mean[[i]], cov[[i]], tolerance=_RELATIVE * p[i])
+        p[i] = finer[0, y[i]]
+    tail = (p <= _TINY) | (error > _RELATIVE * p)
+    log_p: Array = np.log(np.where(tail, 1.0, p))
+    log_p[tail] = likelihood.at(tail).log_tail(mean[tail], cov[tail], y[tail])
+    return log_p
+
+
+type LogDensity = Callable[[Array, Observed, Array], float]
+"""Of `(f, y, slope)`: Σ log p(y_i | f_i), returned, and its derivative in f, written (c, n)."""
+
+
+def log_density_with_slope(likelihood: Likelihood) -> LogDensity | None:
+    """Return the log density of a likelihood with its parameters; None where no kernel computes its derivative."""
+    if likelihood.offers(BlockCurvature):
+        return likelihood.computation(BlockCurvature).log_density
+    if likelihood.offers(CoupledCurvature):
+        coupled = likelihood.computation(CoupledCurvature).log_density
+        return lambda f, y, slope: coupled(f, y, np.empty_like(f), slope)
+    if likelihood.offers(ScalarDensity):
+        return _of_one_function(likelihood, likelihood.computation(ScalarDensity).derivatives)
+    if likelihood.offers(PlainDensity):
+        return _of_one_function(likelihood, likelihood.computation(PlainDensity).derivatives)
+    return None
+
+
+def _of_one_function(likelihood: Likelihood, derivatives: Callable[..., None]) -> LogDensity:
+    parameters = likelihood.parameters
+
+    def log_density(f: Array, y: Observed, slope: Array) -> float:
+        out = np.empty((4, f.shape[1]))
+        derivatives(f[0], y, parameters, out)
+        slope[0] = out[1]
+        return float(out[0].sum())
+
+    return log_density

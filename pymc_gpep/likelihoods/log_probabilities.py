@@ -1,4 +1,4 @@
-"""Log probabilities of observations, of whole ranges of them as well, in terms of the variables of a model.
+"""Log probabilities of observations and of ranges of observations, in terms of the variables of a model.
 
 `pm.Censored` and `pm.Truncated` have probabilities of ranges. PyMC's copy the variables of a model, and lose digits
 where a distribution function is close to 1. They have no derivatives by an infinite bound.
@@ -31,12 +31,37 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
-from pymc_gpep.likelihoods.censoring import UNBOUNDED
-from pymc_gpep.likelihoods.normal_tails import log_ndtr
+from pymc_gpep.likelihoods.likelihood import UNBOUNDED
+
+_SQRT_HALF = np.sqrt(0.5)  # a Python float would become single precision
+_CHANGE = np.float64(-1.0)
+_FAR = np.float64(26.0)  # from here on the series of the scaled complement has all digits
+
+
+def scaled_erfc(x: TensorVariable) -> TensorVariable:
+    """exp(x²) erfc(x), by its asymptotic series where x is large: JAX 0.11 has no number from 26.55 to 26.64."""
+    is_far = x > _FAR
+    near, far = pt.switch(is_far, _FAR, x), pt.switch(is_far, x, _FAR)
+    u = 0.5 / (far * far)
+    series = 1.0 - u * (1.0 - 3.0 * u * (1.0 - 5.0 * u * (1.0 - 7.0 * u * (1.0 - 9.0 * u * (1.0 - 11.0 * u)))))
+    return cast(TensorVariable, pt.switch(is_far, series / (np.sqrt(np.pi) * far), pt.erfcx(near)))
+
+
+def log_ndtr(z: TensorVariable) -> TensorVariable:
+    """log Φ(z), with first and second derivatives right far into both tails.
+
+    PyMC's own is right to single precision only, as its √2 is.
+    """
+    # Each form sees values that it is good for alone, or derivatives of the other would be infinity times zero.
+    in_tail = z < _CHANGE
+    low, high = pt.switch(in_tail, z, _CHANGE), pt.switch(in_tail, _CHANGE, z)
+    tail = pt.log(0.5 * scaled_erfc(-low * _SQRT_HALF)) - 0.5 * low**2
+    return cast(TensorVariable, pt.switch(in_tail, tail, pt.log1p(-0.5 * pt.erfc(high * _SQRT_HALF))))
+
 
 _LEAST = np.float64(1e-280)  # probability below which its logarithm is computed by another form
 _ZERO = np.float64(-1e-290)
-_FAR = np.float64(UNBOUNDED)
+_UNBOUNDED = np.float64(UNBOUNDED)
 
 
 def log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
@@ -181,14 +206,14 @@ def distribution_parts(variable: TensorVariable) -> list:  # type: ignore[type-a
 
 def _bound(bound: TensorVariable) -> TensorVariable | None:
     """A bound, or None for a constant one that was infinite."""
-    return None if isinstance(bound, TensorConstant) and (np.abs(bound.data) >= _FAR).all() else bound
+    return None if isinstance(bound, TensorConstant) and (np.abs(bound.data) >= _UNBOUNDED).all() else bound
 
 
 def _clipped(bound: TensorVariable) -> TensorVariable:
     """A bound in numbers that solvers take."""
     if isinstance(bound, TensorConstant):
-        return pt.constant(np.clip(bound.data.astype("float64"), -_FAR, _FAR))
-    return cast(TensorVariable, pt.clip(bound.astype("float64"), -_FAR, _FAR))
+        return pt.constant(np.clip(bound.data.astype("float64"), -_UNBOUNDED, _UNBOUNDED))
+    return cast(TensorVariable, pt.clip(bound.astype("float64"), -_UNBOUNDED, _UNBOUNDED))
 
 
 def _before[Number: TensorVariable | None](distribution: TensorVariable, value: Number) -> Number:
@@ -208,13 +233,13 @@ def _log_between(
     if lower is None and upper is None:
         return cast(TensorVariable, pt.zeros_like(inside, dtype="float64"))
     if lower is not None:
-        lower = pt.switch(no_lower := pt.le(lower, -_FAR), inside, lower)
+        lower = pt.switch(no_lower := pt.le(lower, -_UNBOUNDED), inside, lower)
         no_lower = no_lower | pt.isinf(log_below(distribution, lower))
         lower = pt.switch(no_lower, inside, lower)
         beyond_lower = pt.switch(no_lower, 0.0, log_above(distribution, lower))
         if upper is None:
             return cast(TensorVariable, beyond_lower)
-    upper = pt.switch(no_upper := pt.ge(upper, _FAR), inside, upper)
+    upper = pt.switch(no_upper := pt.ge(upper, _UNBOUNDED), inside, upper)
     no_upper = no_upper | pt.isinf(log_above(distribution, upper))
     upper = pt.switch(no_upper, inside, upper)
     up_to_upper = pt.switch(no_upper, 0.0, log_below(distribution, upper))

@@ -15,11 +15,10 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.special import ndtr
 
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.likelihoods.gaussian_moments import gaussian_moments
-from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
-from pymc_gpep.likelihoods.link import argument_of, behind
+from pymc_gpep.likelihoods.likelihood import Likelihood, Reading, gaussian_moments
+from pymc_gpep.likelihoods.links import argument_of, behind
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, PlainDensity, ScalarDensity
-from pymc_gpep.likelihoods.observed_classes import one_for_each_point, recoding, some_of, without_marks
+from pymc_gpep.likelihoods.observed import one_for_each_point, recoding, some_of, without_marks
 
 _FEWEST, _MOST = 32, 2048  # nodes of the rule for distribution functions
 _RANGE = 8.5  # standard deviations that it reaches
@@ -171,4 +170,43 @@ class TwoClasses(OneFunction, ABC):
                 f"{classes}, but among them are {some_of(given)}. {advice}; more classes need more latent functions, "
                 f"and gpep.MultinomialProbit or pm.Categorical(logit_p=...).{'' if how else without_marks(given)}"
             )
+        return np.ascontiguousarray(given, np.int64)
+
+
+@dataclass(frozen=True)
+class OneFunctionPerClass(Likelihood, ABC):
+    """A likelihood of c classes with c latent functions."""
+
+    sees_common: ClassVar[bool] = False
+
+    def n_classes(self, n_functions: int) -> int:
+        """As many as functions."""
+        return n_functions
+
+    def check_functions(self, n_functions: int) -> None:
+        if n_functions < 2:
+            raise ValueError(
+                f"A {self.name} of c classes needs c ≥ 2 latent functions, gp.prior(..., n_outputs=c), and a prior "
+                f"mean (c, n), but there is {n_functions}. Two classes by one function are pm.Bernoulli(logit_p=f) or "
+                "gpep.Probit."
+            )
+
+    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
+        self.check_functions(n_functions)
+        given = one_for_each_point(observed, n_points, name)
+        classes = f"{name} must be integers 0…{n_functions - 1}"
+        if given.dtype.kind not in "biuf":
+            such = f", such as '{given[0]}'" if n_points else ""
+            raise ValueError(
+                f"{classes}, but are of type {given.dtype}{such}. Code them in the way of the labels that were fitted."
+            )
+        numbers = given.astype(np.float64)
+        if (odd := np.flatnonzero(numbers != np.round(numbers))).size:
+            raise ValueError(f"{classes}, but {odd.size} are no whole numbers: that at {odd[0]} is {given[odd[0]]}.")
+        if not ((given >= 0) & (given < n_functions)).all():
+            found = f"{classes}, but run from {given.min()} to {given.max()}. Code the classes from 0"
+            if how := recoding(given, n_functions):
+                raise ValueError(f"{found}: {how} does so.")
+            more = "" if given.min() < 0 else ", or give the prior as many outputs (n_outputs=c) as there are classes"
+            raise ValueError(f"{found}{more}.{without_marks(given)}")
         return np.ascontiguousarray(given, np.int64)

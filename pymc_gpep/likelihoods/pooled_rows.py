@@ -18,12 +18,10 @@ from scipy.special import gammaln
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.kernels.scalar.poisson import NO_EXPOSURE
-from pymc_gpep.likelihoods.censoring import UNBOUNDED
-from pymc_gpep.likelihoods.counts.binomial import BinomialLikelihood
+from pymc_gpep.likelihoods.counts import BinomialLikelihood, PoissonLikelihood
 from pymc_gpep.likelihoods.grouped import Factors, GroupedLikelihood
-from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.numbers.location_scale import LogNormalLikelihood, NormalLikelihood
-from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
+from pymc_gpep.likelihoods.likelihood import UNBOUNDED, Likelihood
+from pymc_gpep.likelihoods.real import LogNormalLikelihood, NormalLikelihood
 from pymc_gpep.likelihoods.stacked import StackedLikelihood
 
 

@@ -19,7 +19,7 @@ from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.graphs.alike_graphs import arrays_as_shared
 from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.observed_numbers import rows_text
+from pymc_gpep.likelihoods.observed import rows_text
 from pymc_gpep.reading.classifier import GPClassifier
 from pymc_gpep.solvers.prior_form import TakesForms
 from pymc_gpep.sums.latent_sum import LatentSum

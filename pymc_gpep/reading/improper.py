@@ -20,7 +20,7 @@ from pymc_gpep.graphs.errors import describe
 from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import LatentPrior
-from pymc_gpep.likelihoods.observed_numbers import rows_text
+from pymc_gpep.likelihoods.observed import rows_text
 from pymc_gpep.recipes.recipe import inverse_root, parameters, read_root
 from pymc_gpep.recipes.sparse_normal import SparseNormalRV
 

@@ -19,7 +19,7 @@ from pymc_gpep.latent.gp_latent import as_it_is, instead_of_likelihood, latents_
 from pymc_gpep.latent.missing_responses import MissingResponses, missing_responses
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
-from pymc_gpep.likelihoods.observed_classes import to_one_axis
+from pymc_gpep.likelihoods.observed import to_one_axis
 from pymc_gpep.likelihoods.stacked import StackedLikelihood
 from pymc_gpep.recipes import why_no_recipes
 from pymc_gpep.univariate.likelihood import ANY_UNIVARIATE

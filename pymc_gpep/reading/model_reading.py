@@ -22,7 +22,7 @@ from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.latent.lowered_dims import lower_dims
 from pymc_gpep.latent.missing_responses import MissingResponses, missing_responses, unobserved_responses
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
-from pymc_gpep.likelihoods.observed_numbers import rows_text
+from pymc_gpep.likelihoods.observed import rows_text
 from pymc_gpep.processes.processes import GPModel, check_priors, refuse_what_was_made, with_functions
 from pymc_gpep.reading.classifier import GPClassifier
 from pymc_gpep.reading.integrated import Gaussians, gaussians_of

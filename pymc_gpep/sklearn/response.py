@@ -9,8 +9,8 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pymc_gpep.array_types import Observed
-from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbit
-from pymc_gpep.likelihoods.probit.distribution import Probit
+from pymc_gpep.likelihoods.bernoulli import Probit
+from pymc_gpep.likelihoods.multinomial_probit_distribution import MultinomialProbit
 
 RESPONSE = "y"
 """Name of the observed variable."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.likelihoods.normal_tails import scaled_erfc
+from pymc_gpep.likelihoods.log_probabilities import scaled_erfc
 
 _FURTHEST = 37.0  # beyond it φ(z) is next to 0, and exp(x²) erfc(x) overflows
 _HALF, _ROOT = np.sqrt(0.5), np.sqrt(2.0 / np.pi)

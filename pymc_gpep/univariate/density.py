@@ -21,7 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.log_probabilities import bounds, censored_sides, log_below, log_probability, uncensored
-from pymc_gpep.likelihoods.observed_classes import known_shape
+from pymc_gpep.likelihoods.observed import known_shape
 from pymc_gpep.univariate.outcomes import mean_and_square
 from pymc_gpep.univariate.row_cut import RowCut, RowsMixedError, compiled_rows, row_derivatives, row_slopes
 

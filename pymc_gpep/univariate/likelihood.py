@@ -34,10 +34,9 @@ from pymc_gpep.likelihoods.local_computations import (
     ParameterSlopes,
     ScalarDensity,
 )
-from pymc_gpep.likelihoods.observed_classes import known_shape, some_of
-from pymc_gpep.likelihoods.observed_numbers import checked_numbers, rows_text
+from pymc_gpep.likelihoods.observed import checked_numbers, known_shape, rows_text, some_of
 from pymc_gpep.likelihoods.one_function import OneFunction
-from pymc_gpep.likelihoods.standard_likelihood import reading_of
+from pymc_gpep.likelihoods.standard_density import reading_of
 from pymc_gpep.univariate.density import RowDensity, row_graph
 from pymc_gpep.univariate.outcomes import average_moments, count_moments, number_moments
 from pymc_gpep.univariate.row_cut import RowsMixedError

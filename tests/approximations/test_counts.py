@@ -10,7 +10,7 @@ from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
 from pymc_gpep.fits.mixture import Prediction
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
-from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
+from pymc_gpep.likelihoods.counts import PoissonLikelihood
 from tests.reference.laplace_of_counts import laplace_of_counts
 
 X = np.linspace(-2.0, 2.0, 8)

@@ -6,9 +6,9 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import GFITC, SparseEP
 from pymc_gpep.approximations.sparse import Number
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
-from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
-from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
+from pymc_gpep.likelihoods.label_noise import RobustMaxLikelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.solvers.inducing import Block
 from tests.approximations.sparse import random_sparse
 from tests.reference.gfitc import dense_gfitc

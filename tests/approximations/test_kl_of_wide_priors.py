@@ -8,7 +8,7 @@ from scipy.special import gammaln
 
 from pymc_gpep.approximations.kl import KL
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.likelihoods.censoring import UNBOUNDED
+from pymc_gpep.likelihoods.likelihood import UNBOUNDED
 
 COUNTS = np.array([0, 2, 40])
 TIMES = np.array([1e-3, 0.7, 200.0])

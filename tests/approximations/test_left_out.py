@@ -5,9 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import EP, GFITC, QIEP, NestedEP, SparseEP, SparseVI
-from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
-from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.likelihoods.bernoulli import LogitLikelihood, ProbitLikelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.solvers import inducing as inducing_module
 from pymc_gpep.solvers.inducing import RowFeatures
 from pymc_gpep.solvers.team import ALONE

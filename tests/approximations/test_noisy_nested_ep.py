@@ -7,8 +7,7 @@ from scipy import stats
 
 from pymc_gpep.approximations import InducedArrays, NestedEP, NoisyNestedEP, NoisyQIEP, SparseEP
 from pymc_gpep.hyper.dense_functions import leave_one_out_moments
-from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
-from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood
 from tests.reference.data import squared_exponential
 
 METHOD, INDEPENDENT = NoisyNestedEP(tolerance=1e-10), NoisyQIEP(tolerance=1e-10)

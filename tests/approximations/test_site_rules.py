@@ -12,9 +12,9 @@ from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
 from pymc_gpep.approximations.site_rules.site_rules import RULES, chosen_rule
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
-from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
-from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
+from pymc_gpep.likelihoods.label_noise import RobustMaxLikelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from tests.reference.independent_ep import quadrature_moments
 
 PROBIT = MultinomialProbitLikelihood()

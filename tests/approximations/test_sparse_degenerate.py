@@ -5,10 +5,9 @@ import pytest
 
 from pymc_gpep.approximations import GFITC, SparseEP, SparseVI
 from pymc_gpep.approximations.sparse import InducedArrays
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
-from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
-from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
-from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
+from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from tests.approximations.sparse import random_sparse
 
 N = 30

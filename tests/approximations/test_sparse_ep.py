@@ -9,11 +9,9 @@ from numpy.testing import assert_allclose
 from pymc_gpep.approximations import EP, QIEP, SparseEP
 from pymc_gpep.approximations.sparse import InducedArrays
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
-from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
-from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
-from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+from pymc_gpep.likelihoods.bernoulli import LogitLikelihood, ProbitLikelihood
+from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.solvers import inducing as inducing_module
 from pymc_gpep.solvers import sparse_sweeps as sparse_contract_module
 from pymc_gpep.solvers import whitened_posterior as coupled_whitened_module

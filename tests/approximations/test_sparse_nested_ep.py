@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from pymc_gpep.approximations import NestedEP, SparseEP
 from pymc_gpep.approximations.sparse import InducedArrays
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from tests.approximations.sparse import random_sparse
 from tests.reference.data import iris, random_problem, squared_exponential
 from tests.reference.gibbs import gibbs

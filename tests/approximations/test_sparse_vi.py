@@ -8,13 +8,11 @@ from scipy.optimize import minimize
 from pymc_gpep.approximations import KL, SparseVI, VariationalBayes
 from pymc_gpep.approximations.sparse import InducedArrays, Number
 from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.likelihoods.bernoulli import LogitLikelihood, ProbitLikelihood
+from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood
 from pymc_gpep.likelihoods.local_computations import PointAverage
-from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
-from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
-from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
-from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
-from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.softmax import SoftmaxLikelihood
 from pymc_gpep.solvers.inducing import Block
 from tests.approximations.sparse import random_sparse
 from tests.reference.data import random_problem

@@ -6,8 +6,8 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.gaussians.row_prior import RowPrior
-from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
-from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
+from pymc_gpep.likelihoods.bernoulli import LogitLikelihood
+from pymc_gpep.likelihoods.counts import PoissonLikelihood
 
 N, J = 24, 8
 RNG = np.random.default_rng(8)

@@ -7,8 +7,8 @@ from scipy.special import ndtr, softmax
 
 from pymc_gpep.approximations import NestedEP, NoisyNestedEP, QEPSoftmax
 from pymc_gpep.approximations.third_cumulants import third_cumulants
-from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
-from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
+from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood
+from pymc_gpep.likelihoods.softmax import SoftmaxLikelihood
 from tests.reference.data import random_problem
 
 U, U_WEIGHTS = np.polynomial.hermite_e.hermegauss(40)

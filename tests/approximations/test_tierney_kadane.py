@@ -7,7 +7,7 @@ from scipy.special import log_softmax, softmax
 from scipy.stats import norm, qmc
 
 from pymc_gpep.approximations.laplace import Laplace, tierney_kadane_probabilities
-from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
+from pymc_gpep.likelihoods.softmax import softmax_probabilities
 from tests.reference.data import squared_exponential
 from tests.reference.laplace import laplace as dense_laplace
 

@@ -16,7 +16,7 @@ from benchmarks.active_sets.table2 import name_of as name_of_cell
 from benchmarks.active_sets.toy import draw_data
 from benchmarks.paper.data import Split
 from pymc_gpep.approximations.methods import approximator
-from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 
 
 def test_two_classes_are_the_probit_of_one_function() -> None:

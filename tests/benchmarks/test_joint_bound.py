@@ -8,7 +8,7 @@ from scipy.optimize import check_grad, minimize
 from benchmarks.scalable_paper.joint_bound import JointBound, joint_fit
 from benchmarks.scalable_paper.models import AMPLITUDE, NOISE, typical_distance
 from benchmarks.scalable_paper.scoring import EPSILON
-from pymc_gpep.likelihoods.robust_max.distribution import RobustMax
+from pymc_gpep.likelihoods.multinomial_probit_distribution import RobustMax
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(15, 2))

@@ -13,8 +13,8 @@ from pymc_gpep.checks.annealing import (
 )
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.hyper.weights import importance_estimate
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
-from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.softmax import SoftmaxLikelihood
 from tests.reference.data import random_problem
 
 MEAN = np.array([[0.3, -0.2]])

@@ -13,7 +13,7 @@ from pymc_gpep.approximations import EP, IEP, QEP, QIEP, NestedEP
 from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.checks.corrected_evidence import corrected_evidence, three_loops
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 from tests.approximations.every import EVERY
 from tests.reference.cumulant_expansion import log_ratio_by_loops
 from tests.reference.data import random_problem

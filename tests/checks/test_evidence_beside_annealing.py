@@ -15,7 +15,7 @@ from pymc_gpep.approximations import approximator
 from pymc_gpep.checks.annealing import anneal, importance_weights, posterior_base
 from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.likelihoods.censoring import UNBOUNDED
+from pymc_gpep.likelihoods.likelihood import UNBOUNDED
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from tests.likelihoods.with_parameters import COUNTS, CUTS, EXPOSURE, ORDERED, model_of
 from tests.models import interpreted_sampler

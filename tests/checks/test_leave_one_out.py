@@ -24,11 +24,11 @@ from pymc_gpep.approximations import (
 from pymc_gpep.gaussians.coupled import CoupledPosterior
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.hyper.dense_functions import leave_one_out_moments
-from pymc_gpep.likelihoods import log_predictive
+from pymc_gpep.likelihoods import likelihood as log_predictive
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.likelihoods.log_predictive import log_predictive as log_predictive_density
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
-from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
+from pymc_gpep.likelihoods.likelihood import log_predictive as log_predictive_density
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.softmax import SoftmaxLikelihood
 from tests import models
 from tests.approximations.every import EVERY
 from tests.reference.data import Problem, random_problem

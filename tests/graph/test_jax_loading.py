@@ -9,7 +9,7 @@ from pytensor.graph.fg import FunctionGraph
 from pymc_gpep.approximations import NestedEP
 from pymc_gpep.graph import jax_loading
 from pymc_gpep.graph.evidence import Evidence
-from pymc_gpep.likelihoods.multinomial_probit.log_probability import multinomial_probit_log_probability
+from pymc_gpep.likelihoods.multinomial_probit_distribution import multinomial_probit_log_probability
 
 F, Y = pt.dmatrix("f"), pt.lvector("y")
 

@@ -20,7 +20,7 @@ from pymc_gpep.hyper.central_composite import sphere_design
 from pymc_gpep.hyper.curvature import gaussian_at, hessian
 from pymc_gpep.hyper.gaussian_nodes import standard_normal_nodes
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.likelihoods.log_predictive import log_predictive
+from pymc_gpep.likelihoods.likelihood import log_predictive
 from tests import models
 
 POINTS = np.random.default_rng(0).uniform(-2, 2, size=(20, 2))

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.kernels.special.logistic_normal import logistic_normal
 from pymc_gpep.kernels.special.softmax_average import _exponentials, _tabulate
-from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
+from pymc_gpep.likelihoods.softmax import softmax_probabilities
 
 
 def test_exponentials():

@@ -15,7 +15,7 @@ from pymc_gpep.kernels.special.largest_of_independent import (
     tabulate,
 )
 from pymc_gpep.likelihoods.over_factors import UtilityNoise
-from pymc_gpep.likelihoods.softmax.predictive import gumbel_noise
+from pymc_gpep.likelihoods.softmax import gumbel_noise
 from tests.reference.softmax_average import softmax_average
 
 NORMAL = UtilityNoise(1.0, np.ones(1), np.zeros(1), np.zeros(1), 0.0)

@@ -13,7 +13,7 @@ from pymc_gpep.approximations import APPROXIMATIONS
 from pymc_gpep.gaussians.posteriors import posterior_class
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.likelihoods.log_predictive import log_predictive
+from pymc_gpep.likelihoods.likelihood import log_predictive
 from pymc_gpep.reading import read_classifier
 from tests.likelihoods.integrals import integrate
 

@@ -9,22 +9,18 @@ import pytest
 from scipy import stats
 from scipy.special import expit, ndtr
 
-from pymc_gpep.likelihoods.complementary_log_log.likelihood import ComplementaryLogLogLikelihood
-from pymc_gpep.likelihoods.counts.binomial import BinomialLikelihood
-from pymc_gpep.likelihoods.counts.negative_binomial import NegativeBinomialLikelihood
+from pymc_gpep.likelihoods.bernoulli import ComplementaryLogLogLikelihood, LogitLikelihood, ProbitLikelihood
+from pymc_gpep.likelihoods.counts import BinomialLikelihood, NegativeBinomialLikelihood, PoissonLikelihood
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
     ParameterSlopes,
     ScalarDensity,
 )
-from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
-from pymc_gpep.likelihoods.numbers.location_scale import LogisticLikelihood, LogNormalLikelihood, NormalLikelihood
-from pymc_gpep.likelihoods.ordered.likelihood import OrderedLogitLikelihood
-from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
+from pymc_gpep.likelihoods.ordered import OrderedLogitLikelihood
 from pymc_gpep.likelihoods.pooled_rows import Rows, grouped_rows
-from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
-from pymc_gpep.likelihoods.times.gamma import GammaLikelihood
+from pymc_gpep.likelihoods.positive import GammaLikelihood
+from pymc_gpep.likelihoods.real import LogisticLikelihood, LogNormalLikelihood, NormalLikelihood
 
 OF = np.array([0, 0, 0, 1, 2, 2, 3, 3, 3, 3])
 MEAN, VARIANCE = np.array([0.3, -0.5, 1.2, 0.1]), np.array([0.8, 2.0, 0.5, 4.0])

@@ -16,9 +16,8 @@ from pymc_gpep.approximations import NoisyNestedEP
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.likelihoods.log_predictive import log_predictive
-from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
-from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood
+from pymc_gpep.likelihoods.likelihood import log_predictive
 from pymc_gpep.reading import read_classifier
 
 EPSILON, C, N = 0.1, 3, 5

@@ -10,7 +10,6 @@ from scipy.stats import norm
 
 from pymc_gpep.approximations.qep import quadrature_rule
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.likelihoods.class_nodes import class_nodes
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     BlockCurvature,
@@ -38,6 +37,7 @@ from pymc_gpep.likelihoods.local_computations import (
     Utilities,
     UtilityBound,
 )
+from pymc_gpep.likelihoods.softmax import class_nodes
 from pymc_gpep.likelihoods.standard_density import StandardProduct
 from tests.likelihoods.integrals import integral_and_derivatives
 

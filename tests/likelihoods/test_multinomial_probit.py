@@ -11,8 +11,11 @@ from pytensor.gradient import verify_grad
 from scipy import stats
 
 from pymc_gpep.kernels.likelihoods.multinomial_probit import log_probability_and_gradient, log_probability_hessian
-from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbit, MultinomialProbitRV
-from pymc_gpep.likelihoods.multinomial_probit.log_probability import multinomial_probit_log_probability
+from pymc_gpep.likelihoods.multinomial_probit_distribution import (
+    MultinomialProbit,
+    MultinomialProbitRV,
+    multinomial_probit_log_probability,
+)
 
 SEED = 20130
 RNG = np.random.default_rng(SEED)

@@ -6,7 +6,7 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from pymc_gpep.likelihoods.multinomial_probit.predictive import _orthants, class_probabilities
+from pymc_gpep.likelihoods.multinomial_probit import _orthants, class_probabilities
 from tests.reference.orthant import class_probabilities as by_averaging
 from tests.reference.orthant import orthant_probabilities
 

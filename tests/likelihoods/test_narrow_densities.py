@@ -9,7 +9,7 @@ from scipy import stats
 from scipy.integrate import quad
 
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.likelihoods.censoring import UNBOUNDED
+from pymc_gpep.likelihoods.likelihood import UNBOUNDED
 
 # The parameters with noise of a width, and the distribution of y, or of log y, less f.
 NOISE = {

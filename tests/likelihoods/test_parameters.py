@@ -10,8 +10,8 @@ from scipy import stats
 import pymc_gpep as gpep
 from pymc_gpep.approximations import APPROXIMATIONS
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.likelihood import log_predictive
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
-from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.reading import StructureError, read_classifier
 from tests.likelihoods.with_parameters import CASES, COUNTS, CUTS, EVERY, EXPOSURE, ORDERED, X, model_of
 

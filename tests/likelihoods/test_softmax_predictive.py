@@ -11,7 +11,7 @@ from scipy.special import ndtr, ndtri, softmax
 from scipy.stats import qmc
 
 from pymc_gpep.likelihoods.over_factors import CHEAP, DEAR, over_factors
-from pymc_gpep.likelihoods.softmax.predictive import gumbel_noise, softmax_probabilities
+from pymc_gpep.likelihoods.softmax import gumbel_noise, softmax_probabilities
 from pymc_gpep.solvers import team
 from tests.reference.softmax_average import softmax_average as dense_average
 

@@ -9,8 +9,8 @@ from numpy.testing import assert_allclose
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from pymc_gpep.likelihoods.multinomial_probit.log_probability import log_probabilities_and_gradients
-from pymc_gpep.likelihoods.multinomial_probit.unequal_noise import UnequalNoiseProbit, log_averages_and_gradients
+from pymc_gpep.likelihoods.multinomial_probit import UnequalNoiseProbit, log_averages_and_gradients
+from pymc_gpep.likelihoods.multinomial_probit_distribution import log_probabilities_and_gradients
 
 RNG = np.random.default_rng(4)
 

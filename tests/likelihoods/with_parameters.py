@@ -8,7 +8,7 @@ import pymc as pm
 from scipy import stats
 from scipy.special import expit, log_expit, log_ndtr
 
-from pymc_gpep.likelihoods.censoring import UNBOUNDED
+from pymc_gpep.likelihoods.likelihood import UNBOUNDED
 
 X = np.linspace(-2.0, 2.0, 12)[:, None]
 EXPOSURE = np.linspace(0.5, 3.0, 12)

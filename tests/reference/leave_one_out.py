@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.likelihoods.log_predictive import log_predictive
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.likelihood import log_predictive
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from tests.reference.data import Problem
 from tests.reference.gibbs import draw_utilities
 

@@ -10,7 +10,7 @@ from scipy.linalg import solve_triangular
 import pymc_gpep as gpep
 from pymc_gpep.checks.annealing import Base, anneal, importance_weights
 from pymc_gpep.graphs.interpreted import INTERPRETED, evaluate
-from pymc_gpep.likelihoods.multinomial_probit.unequal_noise import log_averages_and_gradients
+from pymc_gpep.likelihoods.multinomial_probit import log_averages_and_gradients
 from tests import models
 from tests.likelihoods.with_parameters import CASES, model_of
 

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
 from pymc_gpep.gaussians.row_prior import RowPrior
-from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
+from pymc_gpep.likelihoods.counts import PoissonLikelihood
 
 # Twelve rows of two coefficients with a wide prior: the posterior of the first one is skewed.
 ROWS = np.column_stack([np.ones(12), np.linspace(-1.0, 1.0, 12)]) * 2.0

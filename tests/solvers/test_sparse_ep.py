@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations.site_rules.site_rules import site_rule
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.solvers.inducing import RowFeatures, whitening
 from pymc_gpep.solvers.sparse_ep import SparseEPSweeps
 from tests.approximations.sparse import random_sparse

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from scipy import special
 
 from pymc_gpep.graphs.interpreted import INTERPRETED
-from pymc_gpep.likelihoods.normal_tails import log_ndtr
+from pymc_gpep.likelihoods.log_probabilities import log_ndtr
 from pymc_gpep.streaming.graph_functions import hazard
 from pymc_gpep.streaming.memories.stateless import Stateless
 from pymc_gpep.streaming.memories.stochastic import Stochastic

@@ -10,7 +10,7 @@ from scipy.special import erfcx, log_expit, log_ndtr
 
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.local_computations import PointAverage
-from pymc_gpep.likelihoods.normal_tails import scaled_erfc
+from pymc_gpep.likelihoods.log_probabilities import scaled_erfc
 from pymc_gpep.streaming.rules.all_rules import RULES, rule_for
 
 NAMED = {likelihood.name: likelihood for likelihood in LIKELIHOODS}

@@ -19,7 +19,7 @@ from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.graphs import alike_graphs
 from pymc_gpep.graphs.alike_graphs import arrays_as_shared
 from pymc_gpep.graphs.interpreted import evaluate, interpreted
-from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 from pymc_gpep.reading import StructureError
 from tests.graphs import rewritten
 

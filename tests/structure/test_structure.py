@@ -11,7 +11,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorConstant
 
 from pymc_gpep.graphs.alike_graphs import arrays_as_shared
-from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbit
+from pymc_gpep.likelihoods.multinomial_probit_distribution import MultinomialProbit
 from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
 
 N, C = 7, 3

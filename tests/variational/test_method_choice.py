@@ -8,8 +8,8 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
-from pymc_gpep.likelihoods.ordered.likelihood import OrderedLogitLikelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.ordered import OrderedLogitLikelihood
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.variational import method_choice

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood, LogDensity, log_density_with_slope
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, BlockCurvature, CoupledCurvature, RoughDensity
-from pymc_gpep.likelihoods.log_density_slopes import LogDensity, log_density_with_slope
 
 _MOST = 81  # nodes of a product rule
 _FINEST, _COARSEST = 20, 3  # nodes in each of its dimensions

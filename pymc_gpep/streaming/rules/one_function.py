@@ -11,7 +11,7 @@ from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import OneFunctionSite
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import LogisticResponse, NormalResponse
-from pymc_gpep.likelihoods.normal_tails import log_ndtr
+from pymc_gpep.likelihoods.log_probabilities import log_ndtr
 from pymc_gpep.solvers.batch_sites import (
     PointKernel,
     expected_logit_kernel,

@@ -12,7 +12,7 @@ from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import LargestUtility
-from pymc_gpep.likelihoods.normal_tails import log_ndtr
+from pymc_gpep.likelihoods.log_probabilities import log_ndtr
 from pymc_gpep.solvers.batch_sites import PointKernel, expected_pair_kernel, pair_kernel
 from pymc_gpep.streaming.graph_functions import hazard
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule

@@ -1,6 +1,7 @@
-"""Observations as distributions and likelihoods are given them, checked before anything is done with them."""
+"""Observations as distributions and likelihoods receive them, checked before any work."""
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,18 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+
+_OF_PYMC = {"shape", "size", "rng", "dtype", "name", "return_next_rng"}
+
+
+def refuse_others(keywords: Collection[str], written: str, advice: str = "") -> None:
+    """Raise a TypeError that names keywords which are neither PyMC's nor those of a distribution, with some advice."""
+    others = sorted(set(keywords) - _OF_PYMC)
+    if others:
+        raise TypeError(f"{written} has no argument {', '.join(map(repr, others))}.{advice and ' '}{advice}")
+
 
 A_ROW_FOR_EACH_VOTE = (
     "Votes, how many of them each class has, are pm.Multinomial(n=votes.sum(axis=1), p=pm.math.softmax(f.T, axis=-1)). "
@@ -245,3 +258,52 @@ def _check_shape(
 def shape_text(shape: tuple[int | None, ...]) -> str:
     """A shape in words, ? where it is not known."""
     return "(" + ", ".join("?" if s is None else str(s) for s in shape) + ("," if len(shape) == 1 else "") + ")"
+
+
+_LARGEST = 2**53
+_NAMED = 5  # rows in a message
+
+
+def checked_counts(given: NDArray[Any], name: str) -> NDArray[np.int64]:
+    """Return counts (n,) as int64.
+
+    Raises
+    ------
+    ValueError
+        If they are not 0, 1, 2, ..., or larger than floating-point numbers can tell apart.
+    """
+    numbers = given.dtype.kind in "biuf"
+    wrong = (given < 0) | (given != np.round(given)) if numbers else np.full(len(given), True)
+    if wrong.any():
+        raise ValueError(
+            f"{name} must be counts, 0, 1, 2, ..., but among them are {some_of(given[wrong])}.{without_marks(given)}"
+        )
+    if (given > _LARGEST).any():
+        raise ValueError(f"{name} must be counts up to {_LARGEST}, but run up to {given.max()}.")
+    return np.ascontiguousarray(given, np.int64)
+
+
+def checked_numbers(given: NDArray[Any], name: str, *, positive: bool = False) -> Array:
+    """Return real numbers (n,) as float64.
+
+    Raises
+    ------
+    ValueError
+        If they are not finite, or not positive where they must be.
+    """
+    numbers = given.dtype.kind in "biuf"
+    wrong = ~np.isfinite(given) if numbers else np.full(len(given), True)
+    if positive and numbers:
+        wrong |= ~(given > 0.0)
+    if wrong.any():
+        wanted = "positive numbers" if positive else "finite numbers"
+        marked = without_marks(given) if positive else ""
+        raise ValueError(f"{name} must be {wanted}, but among them are {some_of(given[wrong])}.{marked}")
+    return np.ascontiguousarray(given, np.float64)
+
+
+def rows_text(bad: NDArray[np.bool_]) -> str:
+    """Rows by their numbers, as a message names them."""
+    rows = np.flatnonzero(bad)
+    named = ", ".join(map(str, rows[:_NAMED]))
+    return f"row{'s' * (rows.size > 1)} {named}" + (f" and {rows.size - _NAMED} more" if rows.size > _NAMED else "")

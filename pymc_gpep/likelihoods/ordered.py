@@ -17,16 +17,15 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.scalar import ordinal
 from pymc_gpep.likelihoods.adaptive_averages import average_log_density, parameter_slopes
 from pymc_gpep.likelihoods.likelihood import Reading
+from pymc_gpep.likelihoods.links import read_cutpoints
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
     ParameterSlopes,
     ScalarDensity,
 )
-from pymc_gpep.likelihoods.observed_classes import some_of, without_marks
-from pymc_gpep.likelihoods.observed_numbers import rows_text
+from pymc_gpep.likelihoods.observed import rows_text, some_of, without_marks
 from pymc_gpep.likelihoods.one_function import OneFunction
-from pymc_gpep.likelihoods.ordered.cutpoints import read_cutpoints
 
 _PROBIT = ScalarDensity(ordinal.probit_derivatives)
 

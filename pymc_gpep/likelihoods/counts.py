@@ -1,0 +1,259 @@
+"""Counts by the logarithm of their rate or odds: Poisson, binomial, negative binomial."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
+from pytensor.tensor.random.basic import BinomialRV, NegBinomialRV, PoissonRV
+from pytensor.tensor.variable import TensorVariable
+from scipy.special import betainc, betaln, expit, pdtr, psi
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.scalar import poisson
+from pymc_gpep.kernels.scalar.poisson import NO_EXPOSURE
+from pymc_gpep.likelihoods.likelihood import Reading
+from pymc_gpep.likelihoods.links import argument_of, behind, read_log_odds, read_log_rate
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes, ScalarDensity
+from pymc_gpep.likelihoods.observed import checked_counts, rows_text
+from pymc_gpep.likelihoods.one_function import OneFunction
+from pymc_gpep.likelihoods.standard_density import (
+    LOGISTIC_POWERS,
+    StandardForm,
+    StandardLikelihood,
+    log_normal_moments,
+    reading_of,
+    standard_computations,
+)
+
+
+@dataclass(frozen=True)
+class PoissonLikelihood(OneFunction):
+    """p(y | f) = Poisson(y; exp(f + o)), with the offset o, the logarithm of an exposure, as its one parameter.
+
+    For an exposure of 0 the offset is `NO_EXPOSURE`. A row with a count of 0 then says as much as a row that is left
+    out.
+    """
+
+    name: ClassVar[str] = "poisson"
+    written: ClassVar[str] = "pm.Poisson(mu=pm.math.exp(f + offset))"
+    distributions: ClassVar[tuple[type[Op], ...]] = (PoissonRV,)
+    method: ClassVar[str] = "ep"
+    guide: ClassVar[str] = "laplace"
+    least: ClassVar[float] = 0.0
+    has_parameters: ClassVar[bool] = True
+    rows: ClassVar[tuple[str, ...]] = ("offset",)
+    largest_precision: ClassVar[float] = np.inf
+    local: ClassVar[tuple[object, ...]] = (
+        ScalarDensity(poisson.derivatives),
+        GaussianAverage(poisson.average),
+        AverageLogDensity(poisson.average_log),
+        ParameterSlopes(poisson.parameter_derivatives, poisson.average_slopes, poisson.average_log_slopes),
+    )
+
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
+        if not self.may_be(variable):
+            return None
+        op = variable.owner.op
+        (rate,) = op.dist_params(variable.owner)
+        return read_log_rate(rate, latents)
+
+    def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
+        return (
+            f"{variable.name!r} is a Poisson, but its rate is not the exponential of one latent function and what is "
+            f"added to it: write pm.Poisson({variable.name!r}, mu=pm.math.exp(f + offset))."
+        )
+
+    def n_classes(self, n_functions: int) -> int:
+        """Return 0, since observations are counts."""
+        return 0
+
+    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
+        given = self.checked_shape(observed, n_functions, n_points, name)
+        return checked_counts(given, name)
+
+    def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:
+        (offset,) = self.parameters
+        if (bad := ~(offset < np.inf)).any():
+            raise ValueError(
+                f"Exposures of {name} must be numbers of at least 0, and offsets numbers less than infinity, but are "
+                f"not in {rows_text(bad)}."
+            )
+        if observed is not None and (bad := (offset <= poisson.NO_EXPOSURE) & (observed > 0)).any():
+            raise ValueError(
+                f"The exposure of {name} is 0 in {rows_text(bad)}, where the count is more than 0, which cannot be. "
+                "Put the exposure right, or leave those rows out, of the latent function's inputs as well."
+            )
+
+    def says_nothing(self, observed: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.asarray(self.parameters[0] <= poisson.NO_EXPOSURE)
+
+    def cumulative_given(self, y: Array, f: Array) -> Array:
+        return np.asarray(pdtr(np.floor(y), np.exp(f + self.parameters[0])))
+
+    def outcome_moments(self, mean: Array, cov: Array) -> Array:
+        variance = cov[:, 0, 0]
+        log_rate = mean[:, 0] + self.parameters[0] + 0.5 * variance
+        with np.errstate(over="ignore"):  # a mean beyond all numbers is infinite
+            first = np.exp(log_rate)
+            return np.stack([first, first + np.exp(2.0 * log_rate + variance)])
+
+    def scores(self, observed: NDArray[np.int64], p: Array, moments: Array | None) -> dict[str, Array]:
+        """The squared error of the predictive mean."""
+        assert moments is not None
+        return {"squared_error": (observed - moments[0]) ** 2}
+
+
+def _form_of_trials(y: NDArray[Any], parameters: Array) -> StandardForm:
+    (trials,) = parameters
+    failures = trials - y
+    log_ways = -np.log1p(trials) - betaln(y + 1.0, failures + 1.0)
+    constant = np.where((y >= 0) & (failures >= 0.0), log_ways, np.nan)
+    return StandardForm(np.ones(len(y)), np.zeros(len(y)), np.stack([y.astype(np.float64), failures]), constant)
+
+
+def _slopes_of_trials(y: NDArray[Any], parameters: Array) -> StandardForm:
+    # Trials are data.
+    n = len(y)
+    return StandardForm(np.zeros((1, n)), np.zeros((1, n)), np.zeros((1, 2, n)), np.zeros((1, n)))
+
+
+@dataclass(frozen=True)
+class BinomialLikelihood(StandardLikelihood):
+    """p(y | f) = C(N, y) σ(f)ʸ σ(−f)^(N − y), with the number of trials N, which is data, as its one parameter."""
+
+    name: ClassVar[str] = "binomial"
+    written: ClassVar[str] = "pm.Binomial(n=trials, logit_p=f)"
+    distributions: ClassVar[tuple[type[Op], ...]] = (BinomialRV,)
+    least: ClassVar[float] = 0.0
+    rows: ClassVar[tuple[str, ...]] = ("trials",)
+    local: ClassVar[tuple[object, ...]] = standard_computations(LOGISTIC_POWERS, _form_of_trials, _slopes_of_trials)
+
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
+        if not self.may_be(variable):
+            return None
+        trials, p = variable.owner.op.dist_params(variable.owner)
+        argument = argument_of(p, expit)
+        return None if argument is None else reading_of(argument, trials)
+
+    def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
+        _, p = variable.owner.op.dist_params(variable.owner)
+        name, of = repr(variable.name), " and ".join(map(repr, behind(p))) or "numbers alone"
+        return (
+            f"{name} is a Binomial, but its probability, made of {of}, is not the logistic function of one variable: "
+            f"write pm.Binomial({name}, n=trials, logit_p=f). For another link give each trial a row with a label 0 or "
+            "1: X=np.repeat(X, trials, axis=0), and labels np.concatenate([np.arange(m) < k for k, m in "
+            "zip(successes, trials)])."
+        )
+
+    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
+        return checked_counts(self.checked_shape(observed, n_functions, n_points, name), name)
+
+    def check_parameters(self, observed: NDArray[Any] | None, name: str) -> None:
+        (trials,) = self.parameters
+        if (bad := ~((trials >= 0.0) & (trials == np.round(trials)))).any():
+            raise ValueError(f"Numbers of trials of {name} must be 0, 1, 2, ..., but are not in {rows_text(bad)}.")
+        if observed is not None and (bad := observed > trials).any():
+            raise ValueError(f"{name} counts more successes than trials in {rows_text(bad)}.")
+
+    def says_nothing(self, observed: NDArray[Any]) -> NDArray[np.bool_]:
+        return np.asarray(self.parameters[0] == 0.0)
+
+    def cumulative_given(self, y: Array, f: Array) -> Array:
+        (trials,) = self.parameters
+        count = np.floor(y)
+        # By the regularised beta function of the probability to fail.
+        below = betainc(np.maximum(trials - count, 1e-300), count + 1.0, expit(-f))
+        return np.where(count >= trials, 1.0, np.where(count < 0.0, 0.0, below))
+
+    def outcome_moments(self, mean: Array, cov: Array) -> Array:
+        (trials,) = self.parameters
+        variance = np.ascontiguousarray(cov[:, 0, 0])
+        terms = np.empty((5, len(mean)))
+        powers = []
+        for power in (1.0, 2.0):
+            given = np.full((1, len(mean)), power)
+            self.computation(GaussianAverage).terms(
+                np.ascontiguousarray(mean[:, 0]), variance, np.full(len(mean), int(power)), given, terms
+            )
+            powers.append(np.exp(terms[0]))
+        return np.stack([trials * powers[0], trials * powers[0] + trials * (trials - 1.0) * powers[1]])
+
+
+def _form_of_overdispersed(y: NDArray[Any], parameters: Array) -> StandardForm:
+    offset, alpha = parameters
+    # Γ(y + α) / (Γ(α) y!), by the beta function, whose digits do not cancel where α is large.
+    constant = np.where(y >= 0, -np.log(y + alpha) - betaln(alpha, y + 1.0), np.nan)
+    return StandardForm(np.ones(len(y)), offset, np.stack([y.astype(np.float64), alpha]), constant)
+
+
+def _slopes_of_overdispersed(y: NDArray[Any], parameters: Array) -> StandardForm:
+    _, alpha = parameters
+    shape = (2, len(y))
+    of_offset, of_shapes, of_constant = np.zeros(shape), np.zeros((2, *shape)), np.zeros(shape)
+    of_offset[0] = 1.0
+    of_shapes[1, 1] = 1.0
+    of_constant[1] = psi(y + alpha) - psi(alpha)
+    return StandardForm(np.zeros(shape), of_offset, of_shapes, of_constant)
+
+
+@dataclass(frozen=True)
+class NegativeBinomialLikelihood(StandardLikelihood):
+    """p(y | f) = Γ(y + α) / (Γ(α) y!) σ(g)ʸ σ(−g)^α, g = f + o: the mean is α exp(f + o).
+
+    Parameters are o, the logarithm of an exposure over α, and the dispersion α; with α → ∞ it is Poisson's.
+    """
+
+    name: ClassVar[str] = "negative_binomial"
+    written: ClassVar[str] = "pm.NegativeBinomial(mu=pm.math.exp(f + offset), alpha=alpha)"
+    distributions: ClassVar[tuple[type[Op], ...]] = (NegBinomialRV,)
+    least: ClassVar[float] = 0.0
+    rows: ClassVar[tuple[str, ...]] = ("offset", "alpha")
+    positive: ClassVar[tuple[str, ...]] = ("alpha",)
+    local: ClassVar[tuple[object, ...]] = standard_computations(
+        LOGISTIC_POWERS, _form_of_overdispersed, _slopes_of_overdispersed
+    )
+
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
+        if not self.may_be(variable):
+            return None
+        alpha, p = variable.owner.op.dist_params(variable.owner)
+        reading = read_log_odds(p, latents)
+        if reading is None or reading.parameters is None:
+            return None
+        return reading_of(reading.argument, reading.parameters[0], alpha)
+
+    def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
+        name = repr(variable.name)
+        return (
+            f"{name} is a NegativeBinomial, but its mean is not the exponential of one latent function and what is "
+            f"added to it: write pm.NegativeBinomial({name}, mu=pm.math.exp(f + offset), alpha=alpha), with "
+            "alpha a hyperparameter."
+        )
+
+    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
+        return checked_counts(self.checked_shape(observed, n_functions, n_points, name), name)
+
+    def check_parameters(self, observed: NDArray[Any] | None, name: str) -> None:
+        super().check_parameters(observed, name)
+        if observed is not None and (bad := (self.row("offset") <= NO_EXPOSURE) & (observed > 0)).any():
+            raise ValueError(
+                f"The exposure of {name} is 0 in {rows_text(bad)}, where the count is more than 0, which cannot be."
+            )
+
+    def says_nothing(self, observed: NDArray[Any]) -> NDArray[np.bool_]:
+        return np.asarray(self.row("offset") <= NO_EXPOSURE)
+
+    def cumulative_given(self, y: Array, f: Array) -> Array:
+        offset, alpha = self.parameters
+        below = betainc(alpha, np.maximum(np.floor(y) + 1.0, 1e-300), expit(-f - offset))
+        return np.where(y < 0.0, 0.0, below)
+
+    def outcome_moments(self, mean: Array, cov: Array) -> Array:
+        offset, alpha = self.parameters
+        log_rate, variance = mean[:, 0] + offset + np.log(alpha), cov[:, 0, 0]
+        first, second = (log_normal_moments(log_rate, variance, power) for power in (1.0, 2.0))
+        return np.stack([first, first + (1.0 + 1.0 / alpha) * second])

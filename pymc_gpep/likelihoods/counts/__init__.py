@@ -1,1 +1,0 @@
-"""Counts by the logarithm of their odds or their rate: `pm.Binomial`, `pm.NegativeBinomial`."""

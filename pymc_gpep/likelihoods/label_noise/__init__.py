@@ -1,1 +1,0 @@
-"""Labels of which a part ε has nothing to do with the latent values: each class is as likely as any other."""

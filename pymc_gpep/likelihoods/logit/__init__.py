@@ -1,1 +1,0 @@
-"""The logistic function of one latent value, `pm.Bernoulli(logit_p=...)`."""

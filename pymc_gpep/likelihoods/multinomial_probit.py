@@ -1,0 +1,448 @@
+"""The multinomial probit as a likelihood: graphs, class probabilities, and utilities whose noise is unequal."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.distributions.distribution import Discrete
+from pytensor.gradient import DisconnectedType, disconnected_type, grad_not_implemented
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
+from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.variable import TensorVariable
+from scipy.special import ndtr
+from scipy.stats import qmc
+
+from pymc_gpep.argument_types import check_name
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.compile import kernel, source_key
+from pymc_gpep.kernels.likelihoods.multinomial_probit import (
+    bound_terms,
+    curvature,
+    curvature_slope,
+    log_likelihood,
+    rough_log_likelihood,
+)
+from pymc_gpep.kernels.methods.class_independent import iep_update, qiep_update
+from pymc_gpep.kernels.methods.factors import (
+    pair_derivatives,
+    point_derivatives,
+    rough_log_normalisers,
+    utility_average,
+)
+from pymc_gpep.kernels.methods.qep import full_qep_update, qep_update
+from pymc_gpep.kernels.moments.inner_ep import (
+    inner_ep_update,
+    noisy_inner_ep_update,
+    noisy_site_parameters,
+    tilted_log_normaliser,
+)
+from pymc_gpep.kernels.moments.site_information import probit_information
+from pymc_gpep.kernels.sampling import draw_in_cone
+from pymc_gpep.kernels.scalar import probit
+from pymc_gpep.kernels.schemes.energy_descent import site_energies
+from pymc_gpep.kernels.sparse_step.point_terms import tabulated_derivatives
+from pymc_gpep.kernels.special.largest_of_independent import FINE, probabilities_of_independent
+from pymc_gpep.kernels.special.orthant import (
+    BITS,
+    LAST_LEVEL,
+    SEQUENCES,
+    largest_of_four,
+    largest_of_three,
+    largest_probabilities,
+)
+from pymc_gpep.likelihoods.likelihood import Reading, gaussian_moments, independent_classes
+from pymc_gpep.likelihoods.local_computations import (
+    BlockCurvature,
+    DifferenceFactors,
+    DifferenceQuadrature,
+    IndependentQuadrature,
+    LargestUtility,
+    NoisyDifferenceFactors,
+    PairFactors,
+    PointAverage,
+    PointFactor,
+    RoughDensity,
+    RoughNormaliser,
+    SiteInformation,
+    TabulatedFactor,
+    Utilities,
+    UtilityBound,
+)
+from pymc_gpep.likelihoods.multinomial_probit_distribution import (
+    MultinomialProbitRV,
+    largest_label,
+    log_probabilities_and_gradients,
+)
+from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
+from pymc_gpep.likelihoods.over_factors import UtilityNoise, over_factors
+
+
+@kernel
+def _with_slopes(
+    mean: np.ndarray,
+    variance: np.ndarray,
+    y: np.ndarray,
+    log_z: np.ndarray,
+    of_mean: np.ndarray,
+    of_variance: np.ndarray,
+) -> None:
+    """log Z and its derivatives of n points; −∞ and zeros for a label that is no class."""
+    n, c = mean.shape
+    parameters = np.empty((0, n))
+    for i in range(n):
+        if 0 <= y[i] < c:
+            one = slice(i, i + 1)
+            point_derivatives(mean[one], variance[one], y[one], parameters, log_z[one], of_mean[one], of_variance[one])
+            for k in range(c):
+                of_variance[i, k] = 0.5 * (of_mean[i, k] * of_mean[i, k] - of_variance[i, k])
+        else:
+            log_z[i] = -np.inf
+            of_mean[i] = 0.0
+            of_variance[i] = 0.0
+
+
+def log_averages_and_gradients(
+    y: np.ndarray, mean: np.ndarray, variance: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """log ∫ p(y | f) ∏ N(f_k | mean_k, variance_k) df of many points, and its derivatives.
+
+    Parameters
+    ----------
+    y : (...) array of int
+        Labels, 0 ... c−1.
+    mean, variance : (..., c) array
+        Moments of the latent values; the batch dimensions broadcast against those of `y`.
+
+    Returns
+    -------
+    log_average : (...) array
+    of_mean, of_variance : (..., c) array
+    """
+    y, mean, variance = np.asarray(y, np.int64), np.asarray(mean, np.float64), np.asarray(variance, np.float64)
+    batch = np.broadcast_shapes(y.shape, mean.shape[:-1], variance.shape[:-1])
+    c = mean.shape[-1]
+    # Kernels are compiled once more for arrays that may not be written to.
+    labels = np.require(np.broadcast_to(y, batch), requirements=("C", "W")).reshape(-1)
+    whole = (np.broadcast_to(x, (*batch, c)) for x in (mean, variance))
+    flat = (np.require(x, requirements=("C", "W")).reshape(-1, c) for x in whole)
+    log_z, slopes = np.empty(labels.size), np.empty((2, labels.size, c))
+    _with_slopes(*flat, labels, log_z, *slopes)
+    return log_z.reshape(batch), slopes[0].reshape(*batch, c), slopes[1].reshape(*batch, c)
+
+
+class LogAverage(Op):
+    """The log average of one point, with the derivatives in mean and variance as further outputs."""
+
+    __props__ = ()
+    gufunc_signature = "(),(c),(c)->(),(c),(c)"
+    gufunc_spec = (f"{__name__}.log_averages_and_gradients", 3, 3)
+
+    def make_node(self, y: Any, mean: Any, variance: Any) -> Apply:
+        y, mean, variance = (pt.as_tensor_variable(each) for each in (y, mean, variance))
+        if y.ndim or mean.ndim != 1 or variance.ndim != 1 or (y.dtype, mean.dtype, variance.dtype) != _TYPES:
+            raise TypeError(
+                f"expected an int64 label and two float64 vectors, got {y.type}, {mean.type}, {variance.type}"
+            )
+        return Apply(self, [y, mean, variance], [pt.dscalar(), mean.type(), mean.type()])
+
+    def perform(self, node: Apply, inputs: list[np.ndarray], output_storage: list[list[np.ndarray | None]]) -> None:
+        for storage, value in zip(output_storage, log_averages_and_gradients(*inputs), strict=True):
+            storage[0] = value
+
+    def infer_shape(self, node: Apply, input_shapes: list[tuple[Variable, ...]]) -> list[tuple[Variable, ...]]:
+        return [(), input_shapes[1], input_shapes[1]]
+
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
+        return [[False] * 3, [True] * 3, [True] * 3]
+
+    def pullback(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
+    ) -> list[Variable]:
+        of_value, *of_slopes = cotangents
+        if not all(isinstance(each.type, DisconnectedType) for each in of_slopes):
+            reason = "second derivatives of the multinomial probit with unequal noise are not available"
+            return [disconnected_type(), *(grad_not_implemented(self, i, inputs[i], reason) for i in (1, 2))]
+        return [disconnected_type(), *(of_value * slope for slope in outputs[1:])]
+
+
+_TYPES = ("int64", "float64", "float64")
+
+
+@register_funcify_default_op_cache_key(LogAverage)
+def _numba_log_average(op: LogAverage, node: Apply, **kwargs: Any) -> tuple[Callable[..., Any], int]:
+    @numba_njit
+    def log_average(y: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        c = mean.shape[0]
+        label, value = np.empty(1, np.int64), np.empty(1)
+        label[0] = y.item()
+        of_mean, of_variance = np.empty((1, c)), np.empty((1, c))
+        means, variances = np.empty((1, c)), np.empty((1, c))
+        means[0], variances[0] = mean, variance
+        _with_slopes(means, variances, label, value, of_mean, of_variance)
+        return np.asarray(value[0]), of_mean[0], of_variance[0]
+
+    return log_average, source_key(__file__)
+
+
+_log_average = Blockwise(LogAverage())
+
+
+class UnequalNoiseProbitRV(RandomVariable):
+    """y = argmax_k (m_k + e_k), e_k ~ N(0, 1 + s_k) independent."""
+
+    name = "unequal_noise_probit"
+    signature = "(c),(c)->()"
+    dtype = "int64"
+    _print_name = ("UnequalNoiseProbit", "\\operatorname{UnequalNoiseProbit}")
+
+    @classmethod
+    def rng_fn(
+        cls, rng: np.random.Generator, mean: np.ndarray, variance: np.ndarray, size: tuple[int, ...] | None
+    ) -> np.ndarray:
+        """Draw labels of shape `size`, or the batch shape of the parameters (..., c)."""
+        batch = np.broadcast_shapes(mean.shape, variance.shape)[:-1] if size is None else tuple(size)
+        noise = rng.standard_normal((*batch, mean.shape[-1]))
+        return np.argmax(mean + np.sqrt(1.0 + variance) * noise, axis=-1)
+
+
+@numba_core_rv_funcify.register(UnequalNoiseProbitRV)
+def _numba_unequal_noise_probit(op: UnequalNoiseProbitRV, node: Apply) -> Callable[..., Any]:
+    @numba_njit
+    def random(rng: np.random.Generator, mean: np.ndarray, variance: np.ndarray) -> int:
+        best = 0
+        highest = -np.inf
+        for k in range(mean.shape[0]):
+            utility = mean[k] + np.sqrt(1.0 + variance[k]) * rng.standard_normal()
+            if utility > highest:
+                best = k
+                highest = utility
+        return best
+
+    return random
+
+
+unequal_noise_probit = UnequalNoiseProbitRV()
+
+
+class UnequalNoiseProbit(Discrete):
+    r"""Class labels of a multinomial probit whose latent values are normal, independent, and integrated out.
+
+    .. math:: p(y \mid m, s) = \int p(y \mid f) \prod_k N(f_k \mid m_k, s_k) \, df
+
+    The class is that of the largest of c utilities with means m and noise of variance 1 + s. With s = 0 this is the
+    multinomial probit.
+
+    Parameters
+    ----------
+    mean : tensor_like (..., c)
+        Means of the latent values.
+    variance : tensor_like (..., c)
+        Variances of the latent values.
+
+    Notes
+    -----
+    The integral is that of class-independent EP by quadrature, right to about 14 digits. There are first derivatives.
+    """
+
+    rv_op = unequal_noise_probit
+
+    @classmethod
+    def dist(cls, mean: Any, variance: Any, **kwargs: Any) -> TensorVariable:
+        """A random variable outside any model; arguments as for the class."""
+        return super().dist([pt.as_tensor_variable(each).astype("float64") for each in (mean, variance)], **kwargs)
+
+    support_point = largest_label
+
+    def logp(value: TensorVariable, mean: TensorVariable, variance: TensorVariable) -> TensorVariable:
+        """log p(value | mean, variance)."""
+        return _log_average(pt.as_tensor_variable(value).astype("int64"), mean, variance)[0]
+
+
+_SEED = 20_130_107  # the same input has the same answer
+_NOISE = UtilityNoise(common=1.0, weights=np.ones(1), means=np.zeros(1), variances=np.zeros(1), error=4e-6)
+_WIDEST = 1e100  # variance whose square is a number
+_INNER_SWEEPS = 100
+_INNER_TOLERANCE = 1e-10
+
+
+def class_probabilities(
+    mean: np.ndarray, cov: np.ndarray, *, method: str = "orthant", tolerance: float = 5e-5
+) -> tuple[np.ndarray, np.ndarray]:
+    """Probability of each class at m points, the latent values of each integrated out.
+
+    Class k has the probability that v_k is the largest of v ~ N(mean, cov + I).
+
+    Parameters
+    ----------
+    mean : (m, c) array
+        Posterior means of the latent values.
+    cov : (m, c, c) array
+        Their posterior covariances, which may be singular.
+    method : {"orthant", "inner_ep"}
+        "orthant" computes the c orthant probabilities of dimension c − 1. The error is that of rounding up to three
+        classes. With four it is about 1e-10, unless they are a thousand times wider than the noise. A diagonal
+        covariance leaves one integral for any number of classes, with an error of about 1e-10. Five classes or more
+        have an error of `tolerance`, by randomised rules over factors that the classes have in common. Where these do
+        not reach it, quasi-Monte Carlo rules integrate each class. The random numbers are always the same ones.
+        The method "inner_ep" is the nested EP paper's own way: inner EP computes the normalisers of the tilted
+        distributions (appendix A). It is fast with many classes, with an error of its own that nothing reduces.
+    tolerance : float
+        Absolute error wanted of each probability by "orthant". The work is bounded, so look at the errors returned.
+
+    Returns
+    -------
+    probabilities : (m, c) array
+        They sum to 1 at each point; NaN where mean or covariance are.
+    errors : (m,) array
+        Estimated error of the least certain probability of each point. With five classes or more, "orthant" returns
+        half a confidence interval of 99 per cent. Where there is one integral or a closed form, it returns how far from
+        1 the probabilities summed before they were normalised. For "inner_ep" it is always the latter, which tells of
+        its error but is no bound on it.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not agree, if there are fewer than two classes, if `tolerance` is not positive, or if
+        `method` is unknown.
+    """
+    mean, cov = gaussian_moments(mean, cov, tolerance)
+    # Beside the widest the unit noise is nothing, so that all may be narrower in proportion.
+    wider = np.maximum(np.abs(cov).max(axis=(1, 2), initial=0.0) / _WIDEST, 1.0)
+    mean, cov = mean / np.sqrt(wider)[:, None], cov / wider[:, None, None]
+    if method == "inner_ep":
+        unnormalised = np.exp(tilted_log_normaliser(mean, cov, _INNER_SWEEPS, _INNER_TOLERANCE))
+        total = unnormalised.sum(axis=1, keepdims=True)
+        return unnormalised / total, np.abs(total[:, 0] - 1.0)
+    check_name("method", method, ("orthant", "inner_ep"))
+    c = mean.shape[1]
+    if c <= 3:
+        return _normalised(_FEW_CLASSES[c](mean, cov))
+    probabilities, errors = np.full(mean.shape, np.nan), np.full(len(mean), np.nan)
+    alone = independent_classes(cov)
+    probabilities[alone], errors[alone] = _independent(mean[alone], cov[alone])
+    together = np.flatnonzero(~alone)
+    if c == 4:
+        probabilities[together], errors[together] = _normalised(_FEW_CLASSES[c](mean[together], cov[together]))
+        return probabilities, errors
+    probabilities[together], errors[together] = over_factors(mean[together], cov[together], _NOISE, tolerance)
+    together = together[~(errors[together] <= tolerance)]
+    p, error = _orthants(mean[together], cov[together], tolerance)
+    better = ~(error > errors[together])
+    probabilities[together[better]], errors[together[better]] = p[better], error[better]
+    return probabilities, errors
+
+
+def _normalised(probabilities: Array) -> tuple[Array, Array]:
+    """Made to sum to 1, and how far from it they summed."""
+    total = probabilities.sum(axis=1)
+    return probabilities / total[:, None], np.abs(total - 1.0)
+
+
+def _independent(mean: Array, cov: Array) -> tuple[Array, Array]:
+    """Return probabilities and errors of classes whose latent values are independent, by one quadrature."""
+    (nodes, weights), reach, width = FINE
+    probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
+    variance = 1.0 + np.ascontiguousarray(cov.diagonal(axis1=1, axis2=2))
+    probabilities_of_independent(mean, variance, nodes, weights, reach, width, probabilities, errors)
+    return probabilities, errors
+
+
+def _orthants(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Array]:
+    """Return probabilities and errors of five classes or more, each by its own orthant probability."""
+    points, shifts = _quasi_random_numbers(mean.shape[1])
+    probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
+    largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, errors)
+    return probabilities, errors
+
+
+def _two_classes(mean: Array, cov: Array) -> Array:
+    """Probabilities (m, 2), each without regard to the other."""
+    difference = mean[:, 0] - mean[:, 1]
+    variance = 2.0 + cov[:, 0, 0] + cov[:, 1, 1] - cov[:, 0, 1] - cov[:, 1, 0]
+    return ndtr(difference[:, None] * np.array([1.0, -1.0]) / np.sqrt(variance)[:, None])
+
+
+def _by_kernel(kernel: Callable[[Array, Array, Array], None]) -> Callable[[Array, Array], Array]:
+    """Orthant probabilities (m, c), each without regard to the others."""
+
+    def probabilities(mean: Array, cov: Array) -> Array:
+        found = np.empty(mean.shape)
+        kernel(mean, cov, found)
+        return found
+
+    return probabilities
+
+
+_FEW_CLASSES = {2: _two_classes, 3: _by_kernel(largest_of_three), 4: _by_kernel(largest_of_four)}
+
+
+@lru_cache(maxsize=4)
+def _quasi_random_numbers(c: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scrambled Sobol sequences, and digital shifts of them for each class."""
+    rng = np.random.default_rng(_SEED)
+    each = [qmc.Sobol(c - 2, bits=BITS, rng=rng).random_base2(LAST_LEVEL) for _ in range(SEQUENCES)]
+    points = np.ldexp(np.stack(each, axis=-1), BITS).astype(np.int64)
+    return points, rng.integers(1 << BITS, size=(c, c - 2, SEQUENCES))
+
+
+INNER_SWEEPS, INNER_TOLERANCE = 200, 1e-10
+
+
+@dataclass(frozen=True)
+class MultinomialProbitLikelihood(OneFunctionPerClass):
+    """The class of the largest of the latent values, each with unit normal noise."""
+
+    name: ClassVar[str] = "multinomial_probit"
+    written: ClassVar[str] = "gpep.MultinomialProbit"
+    distributions: ClassVar[tuple[type[Op], ...]] = (MultinomialProbitRV,)
+    method: ClassVar[str] = "nested_ep"
+    guide: ClassVar[str] = "nested_ep"
+    ways: ClassVar[tuple[str, ...]] = ("orthant", "inner_ep")
+    largest_precision: ClassVar[float] = 1.0
+    local: ClassVar[tuple[object, ...]] = (
+        DifferenceFactors(inner_ep_update, iep_update, site_energies, probit.average),
+        SiteInformation(probit_information),
+        NoisyDifferenceFactors(noisy_inner_ep_update, noisy_site_parameters),
+        DifferenceQuadrature(qep_update, full_qep_update),
+        IndependentQuadrature(qiep_update),
+        PointFactor(point_derivatives),
+        TabulatedFactor(tabulated_derivatives),
+        RoughNormaliser(rough_log_normalisers),
+        PairFactors(pair_derivatives),
+        PointAverage(utility_average),
+        BlockCurvature(log_likelihood, curvature, curvature_slope),
+        RoughDensity(rough_log_likelihood),
+        UtilityBound(bound_terms),
+        Utilities(draw_in_cone),
+        LargestUtility(1.0),
+    )
+
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
+        if not self.may_be(variable):
+            return None
+        (latent,) = variable.owner.op.dist_params(variable.owner)
+        return Reading(cast(TensorVariable, latent))
+
+    def averaged(self, name: str, mean: TensorVariable, variance: TensorVariable, **kwargs: Any) -> Variable:
+        return UnequalNoiseProbit(name, mean, variance, **kwargs)
+
+    def log_densities(self, f: Array, observed: NDArray[np.int64]) -> Array:
+        return log_probabilities_and_gradients(observed, f.swapaxes(-1, -2))[0]
+
+    def probabilities(
+        self, mean: Array, cov: Array, *, how: str | None = None, tolerance: float = 5e-5
+    ) -> tuple[Array, Array]:
+        return class_probabilities(mean, cov, method=self.check_way(how), tolerance=tolerance)
+
+    def log_tail(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
+        # With two classes there is one factor, and inner EP is exact.
+        log_z: Array = tilted_log_normaliser(mean, cov, INNER_SWEEPS, INNER_TOLERANCE)
+        return log_z[range(len(observed)), observed]

@@ -1,0 +1,547 @@
+"""The multinomial probit and the step likelihood as PyMC distributions, with and without label noise.
+
+The Ops treat one point; `Blockwise` gives them batch dimensions, broadcasting and their gradients.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.distributions.distribution import Discrete
+from pymc.distributions.shape_utils import rv_size_is_none
+from pytensor.gradient import DisconnectedType, disconnected_type, grad_not_implemented
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
+from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.kernels.compile import kernel, source_key
+from pymc_gpep.kernels.likelihoods.multinomial_probit import log_probability_and_gradient, log_probability_hessian
+from pymc_gpep.likelihoods.observed import known_shape, observed_classes, refuse_others, shape_text
+
+
+@kernel
+def _over_points(y: np.ndarray, f: np.ndarray, values: np.ndarray, gradients: np.ndarray) -> None:
+    for i in range(f.shape[0]):
+        values[i] = log_probability_and_gradient(f[i], y[i], gradients[i])
+
+
+@kernel
+def _hessians_over_points(y: np.ndarray, f: np.ndarray, hessians: np.ndarray) -> None:
+    for i in range(f.shape[0]):
+        log_probability_hessian(f[i], y[i], hessians[i])
+
+
+def _flatten_points(y: np.ndarray, f: np.ndarray) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
+    """Batch shape of labels (...,) and latent values (..., c), and both with one batch dimension."""
+    y, f = np.asarray(y, np.int64), np.asarray(f, np.float64)
+    batch = np.broadcast_shapes(y.shape, f.shape[:-1])
+    c = f.shape[-1]
+    # Kernels are compiled once more for arrays that may not be written to.
+    y = np.require(np.broadcast_to(y, batch), requirements=("C", "W")).reshape(-1)
+    f = np.require(np.broadcast_to(f, (*batch, c)), requirements=("C", "W")).reshape(y.size, c)
+    return batch, y, f
+
+
+def log_probabilities_and_gradients(y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log p(y | f) of many points, and its derivative with respect to f.
+
+    Parameters
+    ----------
+    y : (...) array of int
+        Labels, 0 ... c−1.
+    f : (..., c) array
+        Latent values; the batch dimensions broadcast against those of `y`.
+
+    Returns
+    -------
+    log_probability : (...) array
+    gradient : (..., c) array
+    """
+    batch, y, f = _flatten_points(y, f)
+    values, gradients = np.empty(y.size), np.empty(f.shape)
+    _over_points(y, f, values, gradients)
+    return values.reshape(batch), gradients.reshape(*batch, f.shape[1])
+
+
+def log_probability_hessians(y: np.ndarray, f: np.ndarray) -> np.ndarray:
+    """Second derivative of log p(y | f) with respect to f of many points, (..., c, c); arguments as above."""
+    batch, y, f = _flatten_points(y, f)
+    c = f.shape[1]
+    hessians = np.empty((y.size, c, c))
+    _hessians_over_points(y, f, hessians)
+    return hessians.reshape(*batch, c, c)
+
+
+def _point(y: Any, f: Any) -> list[Variable]:
+    y, f = pt.as_tensor_variable(y), pt.as_tensor_variable(f)
+    if y.ndim != 0 or f.ndim != 1 or y.dtype != "int64" or f.dtype != "float64":
+        raise TypeError(f"expected an int64 scalar label and a float64 vector of latent values, got {y.type}, {f.type}")
+    return [y, f]
+
+
+class LogProbability(Op):
+    """log p(y | f) of one point, and as a second output its derivative with respect to f (the kernel's by-product)."""
+
+    __props__ = ()
+    gufunc_signature = "(),(c)->(),(c)"
+    gufunc_spec = (f"{__name__}.log_probabilities_and_gradients", 2, 2)
+
+    def make_node(self, y: Any, f: Any) -> Apply:
+        y, f = _point(y, f)
+        return Apply(self, [y, f], [pt.dscalar(), f.type()])
+
+    def perform(self, node: Apply, inputs: list[np.ndarray], output_storage: list[list[np.ndarray | None]]) -> None:
+        value, gradient = log_probabilities_and_gradients(*inputs)
+        output_storage[0][0], output_storage[1][0] = value, gradient
+
+    def infer_shape(self, node: Apply, input_shapes: list[tuple[Variable, ...]]) -> list[tuple[Variable, ...]]:
+        return [(), input_shapes[1]]
+
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
+        return [[False, False], [True, True]]
+
+    def pullback(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
+    ) -> list[Variable]:
+        value_cotangent, gradient_cotangent = cotangents
+        result = []
+        if not isinstance(value_cotangent.type, DisconnectedType):
+            result.append(value_cotangent * outputs[1])
+        if not isinstance(gradient_cotangent.type, DisconnectedType):
+            result.append((_hessian(*inputs) * gradient_cotangent).sum(axis=-1))
+        return [disconnected_type(), sum(result)]
+
+
+class LogProbabilityHessian(Op):
+    """Second derivative of log p(y | f) of one point with respect to f, (c, c)."""
+
+    __props__ = ()
+    gufunc_signature = "(),(c)->(c,c)"
+    gufunc_spec = (f"{__name__}.log_probability_hessians", 2, 1)
+
+    def make_node(self, y: Any, f: Any) -> Apply:
+        y, f = _point(y, f)
+        return Apply(self, [y, f], [pt.tensor(dtype="float64", shape=(f.type.shape[0],) * 2)])
+
+    def perform(self, node: Apply, inputs: list[np.ndarray], output_storage: list[list[np.ndarray | None]]) -> None:
+        output_storage[0][0] = log_probability_hessians(*inputs)
+
+    def infer_shape(self, node: Apply, input_shapes: list[tuple[Variable, ...]]) -> list[tuple[Variable, ...]]:
+        [c] = input_shapes[1]
+        return [(c, c)]
+
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
+        return [[False], [True]]
+
+    def pullback(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
+    ) -> list[Variable]:
+        reason = "third derivatives of the multinomial probit are not available"
+        return [disconnected_type(), grad_not_implemented(self, 1, inputs[1], reason)]
+
+
+@register_funcify_default_op_cache_key(LogProbability)
+def _numba_log_probability(op: LogProbability, node: Apply, **kwargs: Any) -> tuple[Callable[..., Any], int]:
+    @numba_njit
+    def log_probability(y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        gradient = np.empty(f.shape[0])
+        value = log_probability_and_gradient(f, y.item(), gradient)
+        return np.asarray(value), gradient
+
+    return log_probability, source_key(__file__)
+
+
+@register_funcify_default_op_cache_key(LogProbabilityHessian)
+def _numba_log_probability_hessian(
+    op: LogProbabilityHessian, node: Apply, **kwargs: Any
+) -> tuple[Callable[..., Any], int]:
+    @numba_njit
+    def hessian(y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        result = np.empty((f.shape[0], f.shape[0]))
+        log_probability_hessian(f, y.item(), result)
+        return result
+
+    return hessian, source_key(__file__)
+
+
+_log_probability = Blockwise(LogProbability())
+_hessian = Blockwise(LogProbabilityHessian())
+
+
+def multinomial_probit_log_probability(y: Any, f: Any) -> Variable:
+    """log p(y | f) as a PyTensor expression.
+
+    Parameters
+    ----------
+    y : (...) tensor of integers
+        Labels, 0 ... c−1; others have a log probability of −inf.
+    f : (..., c) tensor
+        Latent values; the batch dimensions broadcast against those of `y`.
+    """
+    y = pt.as_tensor_variable(y).astype("int64")
+    return _log_probability(y, pt.as_tensor_variable(f).astype("float64"))[0]
+
+
+def as_epsilon(epsilon: Any, name: str) -> float | TensorVariable:
+    """ε as a number, or as a variable of a model that is a number.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is neither, or a number that is not from 0 to below 1.
+    """
+    if isinstance(epsilon, Variable) and not isinstance(epsilon, Constant):
+        free = pt.as_tensor_variable(epsilon)
+        if free.ndim:
+            raise ValueError(
+                f"{name}: epsilon must be one number for all labels, but {epsilon} has {free.ndim} axes. Give it a "
+                'prior without a shape, such as pm.Beta("epsilon", 1, 19).'
+            )
+        return free.astype("float64")
+    if isinstance(epsilon, Constant):
+        epsilon = epsilon.data
+    try:
+        value = float(epsilon)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: epsilon must be a number, but is {epsilon!r}.") from None
+    if not 0.0 <= value < 1.0:
+        raise ValueError(
+            f"{name}: epsilon must be from 0 to below 1, but is {value}: it is the part of labels that are drawn from "
+            "all classes alike."
+        )
+    return value
+
+
+def with_label_noise(log_p: TensorVariable, epsilon: TensorVariable, c: TensorVariable) -> TensorVariable:
+    """log((1 − ε) p + ε / c), −∞ where p is that of no class."""
+    noisy = pt.logaddexp(pt.log1p(-epsilon) + log_p, pt.log(epsilon / c))
+    return pt.switch(pt.eq(epsilon, 0.0), log_p, noisy)
+
+
+def with_random_labels(
+    rng: np.random.Generator, labels: NDArray[np.int64], epsilon: np.ndarray, c: int
+) -> NDArray[np.int64]:
+    """Labels, a part ε of them drawn anew from c classes."""
+    anew = rng.random(labels.shape) < epsilon
+    drawn: NDArray[np.int64] = np.where(anew, rng.integers(c, size=labels.shape), labels)
+    return drawn
+
+
+class NoisyMultinomialProbitRV(RandomVariable):
+    """y = argmax_k (f_k + e_k), e_k ~ N(0, 1) independent, with probability 1 − ε, else any class."""
+
+    name = "noisy_multinomial_probit"
+    signature = "(c),()->()"
+    dtype = "int64"
+    _print_name = ("MultinomialProbit", "\\operatorname{MultinomialProbit}")
+
+    @classmethod
+    def rng_fn(
+        cls, rng: np.random.Generator, f: np.ndarray, epsilon: np.ndarray, size: tuple[int, ...] | None
+    ) -> np.ndarray:
+        """Draw labels of shape `size`, or the batch shape of `f` (..., c)."""
+        batch = np.broadcast_shapes(f.shape[:-1], np.shape(epsilon)) if size is None else tuple(size)
+        c = f.shape[-1]
+        return with_random_labels(rng, np.argmax(f + rng.standard_normal((*batch, c)), axis=-1), epsilon, c)
+
+
+@numba_core_rv_funcify.register(NoisyMultinomialProbitRV)
+def _numba_noisy_multinomial_probit(op: NoisyMultinomialProbitRV, node: Apply) -> Callable[..., Any]:
+    @numba_njit
+    def random(rng: np.random.Generator, f: np.ndarray, epsilon: np.ndarray) -> int:
+        if rng.random() < epsilon.item():
+            return int(rng.integers(0, f.shape[0]))
+        return int(np.argmax(f + rng.standard_normal(f.shape[0])))
+
+    return random
+
+
+noisy_multinomial_probit = NoisyMultinomialProbitRV()
+
+
+def largest_label(
+    rv: TensorVariable, size: Variable | None, f: TensorVariable, *others: TensorVariable
+) -> TensorVariable:
+    """Return the label of the largest latent value, which is where variables of such distributions begin."""
+    largest = pt.argmax(f, axis=-1)
+    return largest if rv_size_is_none(size) else pt.full(size, largest)
+
+
+class NoisyMultinomialProbit(Discrete):
+    """Class labels of a multinomial probit, but for a part ε of them, which are drawn from all classes.
+
+    See `MultinomialProbit`, which checks what it is given.
+    """
+
+    rv_op = noisy_multinomial_probit
+
+    @classmethod
+    def dist(cls, f: TensorVariable, epsilon: float | TensorVariable, **kwargs: Any) -> TensorVariable:
+        """A random variable outside any model."""
+        refuse_others(kwargs, "gpep.MultinomialProbit", "Label noise is epsilon.")
+        return super().dist([f, epsilon], **kwargs)
+
+    support_point = largest_label
+
+    def logp(value: TensorVariable, f: TensorVariable, epsilon: TensorVariable) -> TensorVariable:
+        """log p(value | f)."""
+        c = f.shape[-1]
+        label = pt.as_tensor_variable(value).astype("int64")
+        noisy = with_label_noise(multinomial_probit_log_probability(label, f), epsilon, c)
+        return pt.switch(pt.and_(pt.ge(label, 0), pt.lt(label, c)), noisy, -np.inf)
+
+
+class MultinomialProbitRV(RandomVariable):
+    """y = argmax_k (f_k + ε_k), ε_k ~ N(0, 1) independent."""
+
+    name = "multinomial_probit"
+    signature = "(c)->()"
+    dtype = "int64"
+    _print_name = ("MultinomialProbit", "\\operatorname{MultinomialProbit}")
+
+    @classmethod
+    def rng_fn(cls, rng: np.random.Generator, f: np.ndarray, size: tuple[int, ...] | None) -> np.ndarray:
+        """Draw labels of shape `size`, or the batch shape of `f` (..., c)."""
+        batch = f.shape[:-1] if size is None else tuple(size)
+        return np.argmax(f + rng.standard_normal((*batch, f.shape[-1])), axis=-1)
+
+
+@numba_core_rv_funcify.register(MultinomialProbitRV)
+def _numba_multinomial_probit(op: MultinomialProbitRV, node: Apply) -> Callable[..., Any]:
+    @numba_njit
+    def random(rng: np.random.Generator, f: np.ndarray) -> int:
+        best = 0
+        highest = -np.inf
+        for k in range(f.shape[0]):
+            utility = f[k] + rng.standard_normal()
+            if utility > highest:
+                best = k
+                highest = utility
+        return best
+
+    return random
+
+
+multinomial_probit = MultinomialProbitRV()
+
+
+class MultinomialProbit(Discrete):
+    r"""Class labels of a multinomial probit: the largest of c latent values, each with its own unit normal noise.
+
+    .. math:: p(y \mid f) = \mathbb{E}_{u \sim N(0, 1)} \prod_{j \neq y} \Phi(u + f_y - f_j)
+
+    ========  ===================================
+    Support   :math:`y \in \{0, 1, \ldots, c-1\}`
+    ========  ===================================
+
+    With two classes this is the probit of :math:`(f_1 - f_0) / \sqrt 2`. Adding the same number to all latent values
+    of a point changes nothing.
+
+    Parameters
+    ----------
+    f : tensor_like, (..., c)
+        Latent values. The class axis is the last, as in :class:`pymc.Categorical`: latent values from
+        ``pm.gp.Latent(...).prior(..., n_outputs=c)`` are (c, n), so pass ``f.T``.
+    epsilon : float or TensorVariable
+        Part of the labels that have nothing to do with `f`, but are drawn from all classes, from 0 to below 1. The
+        probability is then :math:`(1 - \varepsilon) p(y \mid f) + \varepsilon / c`. Such a model is fitted by
+        ``pm.fit(method="nested_ep" | "sparse_ep" | "sparse_vi")`` and sampled by NUTS. It may have a prior, such as
+        ``pm.Beta("epsilon", 1, 19)``, for ``"nested_ep"`` and for NUTS.
+
+    Raises
+    ------
+    ValueError
+        If `f` has no class axis or fewer than two classes, if `epsilon` is not from 0 to below 1. Also if `observed`
+        labels are all missing, not whole numbers, not among 0 ... c−1, or of a shape that does not fit `f`. Labels in
+        ``pm.Data`` are checked by their present values, those in other symbolic expressions (``pm.Minibatch``) by their
+        shape only. Nothing has been added to the model then.
+    TypeError
+        If `epsilon` is no number.
+
+    Notes
+    -----
+    Log probabilities are right to about 15 digits for any `f`. Second derivatives are available, third ones are not.
+
+    Examples
+    --------
+    >>> with pm.Model():
+    ...     gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+    ...     f = gp.prior("f", X=X, n_outputs=3)
+    ...     gpep.MultinomialProbit("y", f.T, observed=y)
+    """
+
+    rv_op = multinomial_probit
+
+    def __new__(
+        cls, name: str, f: Any, *args: Any, epsilon: Any = 0.0, observed: Any = None, **kwargs: Any
+    ) -> TensorVariable:
+        """Check `f`, `epsilon` and the labels, then add the variable to the model on the context stack."""
+        f, epsilon = as_latent(f, name), as_epsilon(epsilon, name)
+        if observed is not None:
+            observed = as_labels(observed, f, name)
+        if _may_be_noise(epsilon):
+            return NoisyMultinomialProbit(name, f, epsilon, *args, observed=observed, **kwargs)
+        return super().__new__(cls, name, f, *args, observed=observed, **kwargs)
+
+    @classmethod
+    def dist(cls, f: Any, *, epsilon: Any = 0.0, **kwargs: Any) -> TensorVariable:
+        """A random variable outside any model; arguments as for the class."""
+        refuse_others(kwargs, "gpep.MultinomialProbit", "Label noise is epsilon.")
+        f, epsilon = as_latent(f, "MultinomialProbit"), as_epsilon(epsilon, "MultinomialProbit")
+        noisy = _may_be_noise(epsilon)
+        return NoisyMultinomialProbit.dist(f, epsilon, **kwargs) if noisy else super().dist([f], **kwargs)
+
+    support_point = largest_label
+
+    def logp(value: TensorVariable, f: TensorVariable) -> TensorVariable:
+        """log p(value | f)."""
+        return multinomial_probit_log_probability(value, f)
+
+
+def _may_be_noise(epsilon: float | TensorVariable) -> bool:
+    return isinstance(epsilon, Variable) or epsilon > 0.0
+
+
+def as_latent(f: Any, name: str) -> TensorVariable:
+    """`f` with its class axis, checked; errors call the variable by `name`."""
+    f = pt.as_tensor_variable(f)
+    if f.ndim == 0:
+        raise ValueError(f"{name}: f is a scalar, but needs a class axis, the last one")
+    if f.dtype != "float64":
+        f = f.astype("float64")
+    classes = f.type.shape[-1]
+    if classes is not None and classes < 2:
+        raise ValueError(
+            f"{name}: the last axis of f is the class axis and needs at least 2 classes, but f has shape "
+            f"{shape_text(f.type.shape)}. Give each class a latent function: gp.prior(..., n_outputs=c), and then f.T"
+        )
+    return f
+
+
+def as_labels(observed: Any, f: TensorVariable, name: str) -> np.ndarray | Variable:
+    """`observed`, checked against `f`."""
+    *batch, c = known_shape(f)
+    return observed_classes(
+        observed,
+        tuple(batch),
+        c,
+        name,
+        given="one vector of latent values",
+        coding="Code the classes as 0 ... {top}, in the order of f's last axis",
+        more="for {count} classes f has to have as many functions, n_outputs={count} in gp.prior",
+        shaping="The class axis of f is its last: pass f.T for latent values of shape (c, n).",
+    )
+
+
+class RobustMaxRV(RandomVariable):
+    """y = argmax_k f_k with probability 1 − ε, else any class."""
+
+    name = "robust_max"
+    signature = "(c),()->()"
+    dtype = "int64"
+    _print_name = ("RobustMax", "\\operatorname{RobustMax}")
+
+    @classmethod
+    def rng_fn(
+        cls, rng: np.random.Generator, f: np.ndarray, epsilon: np.ndarray, size: tuple[int, ...] | None
+    ) -> np.ndarray:
+        """Draw labels of shape `size`, or the batch shape of `f` (..., c)."""
+        batch = np.broadcast_shapes(f.shape[:-1], np.shape(epsilon)) if size is None else tuple(size)
+        return with_random_labels(rng, np.broadcast_to(np.argmax(f, axis=-1), batch), epsilon, f.shape[-1])
+
+
+@numba_core_rv_funcify.register(RobustMaxRV)
+def _numba_robust_max(op: RobustMaxRV, node: Apply) -> Callable[..., Any]:
+    @numba_njit
+    def random(rng: np.random.Generator, f: np.ndarray, epsilon: np.ndarray) -> int:
+        if rng.random() < epsilon.item():
+            return int(rng.integers(0, f.shape[0]))
+        return int(np.argmax(f))
+
+    return random
+
+
+robust_max = RobustMaxRV()
+
+
+class RobustMax(Discrete):
+    r"""Class labels of the largest of c latent values, but for a part ε of them, which are drawn from all classes.
+
+    .. math:: p(y \mid f) = (1 - \varepsilon) \, [y = \arg\max_k f_k] + \varepsilon / c
+
+    ========  ===================================
+    Support   :math:`y \in \{0, 1, \ldots, c-1\}`
+    ========  ===================================
+
+    Parameters
+    ----------
+    f : tensor_like, (..., c)
+        Latent values. The class axis is the last, as in :class:`pymc.Categorical`: latent values from
+        ``pm.gp.Latent(...).prior(..., n_outputs=c)`` are (c, n), so pass ``f.T``.
+    epsilon : float or variable of the model
+        Part of the labels that have nothing to do with `f`, from 0 to below 1. The class of the largest value has the
+        probability 1 − ε + ε/c, each other one ε/c. With a prior, such as ``pm.Beta("epsilon", 1, 19)``, it is learned
+        by ``"nested_ep"`` and ``"qiep"``.
+
+    Raises
+    ------
+    ValueError
+        If `f` has no class axis or fewer than two classes, if `epsilon` is not from 0 to below 1. Also if `observed`
+        labels are all missing, not whole numbers, not among 0 ... c−1, or of a shape that does not fit `f`. Nothing has
+        been added to the model then.
+    TypeError
+        If `epsilon` is neither a number nor a variable.
+
+    Notes
+    -----
+    The likelihood of Hernández-Lobato, Hernández-Lobato and Dupont (2011), and of Villacampa-Calvo and
+    Hernández-Lobato (2017), equation 13. Others write 1 − ε for the largest and ε/(c − 1) for each other class: that ε
+    is (c − 1)/c times this one.
+
+    Nothing changes with `f` but by jumps: the derivative of the log probability is zero wherever there is one. Samplers
+    that go by gradients (NUTS) thus learn nothing from labels. The fits ``pm.fit(method="nested_ep" | "qiep")`` average
+    over `f`, and so do those with inducing inputs. :class:`EllipticalSlice` needs no gradients.
+
+    Noise of the utilities belongs into the covariance, ``+ pm.gp.cov.WhiteNoise(1.0)``: with a unit variance the model
+    is that of :class:`MultinomialProbit` with the same `epsilon`.
+
+    Examples
+    --------
+    >>> with pm.Model():
+    ...     gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0) + pm.gp.cov.WhiteNoise(0.1))
+    ...     f = gp.prior("f", X=X, n_outputs=3)
+    ...     gpep.RobustMax("y", f.T, epsilon=1e-3, observed=y)
+    """
+
+    rv_op = robust_max
+
+    def __new__(
+        cls, name: str, f: Any, epsilon: Any, *args: Any, observed: Any = None, **kwargs: Any
+    ) -> TensorVariable:
+        """Check `f`, `epsilon` and the labels, then add the variable to the model on the context stack."""
+        f, epsilon = as_latent(f, name), as_epsilon(epsilon, name)
+        if observed is not None:
+            observed = as_labels(observed, f, name)
+        return super().__new__(cls, name, f, epsilon, *args, observed=observed, **kwargs)
+
+    @classmethod
+    def dist(cls, f: Any, epsilon: Any, **kwargs: Any) -> TensorVariable:
+        """A random variable outside any model; arguments as for the class."""
+        refuse_others(kwargs, "gpep.RobustMax", "Label noise is epsilon.")
+        return super().dist([as_latent(f, "RobustMax"), as_epsilon(epsilon, "RobustMax")], **kwargs)
+
+    support_point = largest_label
+
+    def logp(value: TensorVariable, f: TensorVariable, epsilon: TensorVariable) -> TensorVariable:
+        """log p(value | f)."""
+        c = f.shape[-1]
+        label = pt.as_tensor_variable(value).astype("int64")
+        of_largest, of_others = pt.log1p(-epsilon * (1.0 - 1.0 / c)), pt.log(epsilon / c)
+        log_p = pt.switch(pt.eq(label, pt.argmax(f, axis=-1)), of_largest, of_others)
+        return pt.switch(pt.and_(pt.ge(label, 0), pt.lt(label, c)), log_p, -np.inf)

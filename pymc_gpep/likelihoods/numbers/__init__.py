@@ -1,1 +1,0 @@
-"""Real numbers by their location: `pm.Normal`, `pm.LogNormal`, `pm.Logistic`, `pm.Laplace`."""

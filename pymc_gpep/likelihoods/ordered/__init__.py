@@ -1,1 +1,0 @@
-"""Ordered classes by one latent function, `pm.OrderedProbit` and `pm.OrderedLogistic`."""

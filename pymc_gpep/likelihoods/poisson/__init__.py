@@ -1,1 +1,0 @@
-"""Counts, `pm.Poisson(mu=pm.math.exp(f))`."""

@@ -1,0 +1,341 @@
+"""The softmax, `pm.Categorical(logit_p=...)`: likelihood, quadrature of its sites, class probabilities."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
+from pytensor.tensor.random.basic import CategoricalRV
+from pytensor.tensor.variable import TensorVariable
+from scipy.special import gamma, gammaln, log_softmax, logsumexp, ndtr, ndtri
+from scipy.stats import qmc
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.likelihoods.softmax import along_line, curvature_slope, softmax
+from pymc_gpep.kernels.methods.class_independent import rough_softmax_sites, softmax_qiep_update
+from pymc_gpep.kernels.methods.softmax_qep import softmax_qep_update
+from pymc_gpep.kernels.moments.site_information import softmax_information
+from pymc_gpep.kernels.special.softmax_average import BLOCK, SEQUENCES, softmax_average
+from pymc_gpep.likelihoods.likelihood import Reading, gaussian_moments
+from pymc_gpep.likelihoods.links import has_cutpoints, softmax_argument
+from pymc_gpep.likelihoods.local_computations import (
+    CoupledCurvature,
+    CoupledQuadrature,
+    IndependentQuadrature,
+    RoughSites,
+    SiteInformation,
+)
+from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
+from pymc_gpep.likelihoods.over_factors import DEAR, FEWEST, UtilityNoise, over_factors
+
+_LATTICE = 5  # dimensions from which on a lattice needs too many points
+_WIDEST = 8.0  # radius, in standard deviations
+_FINEST = 0.1  # distance of points
+_SEED = 20_040_661
+
+
+class Nodes(NamedTuple):
+    """A rule for what differs among d classes, N(0, I − 11ᵀ/d)."""
+
+    points: Array
+    """(N, d), each with the sum 0."""
+    log_weights: Array
+    """(N,)."""
+
+
+@lru_cache(maxsize=8)
+def class_nodes(d: int, most: int) -> Nodes:
+    """Return about `most` nodes at most, or the few that are enough, for d classes.
+
+    Up to five dimensions, six classes, they are a lattice A*, ℤᵈ projected along 1, in a ball. That is the trapezoidal
+    rule of its kind. Its error for smooth functions that fall like a normal density is exponentially small in both the
+    distance of points and the radius.
+
+    In more dimensions they are scrambled Sobol points, made normal, with all signs and cyclic orders of their
+    coordinates.
+
+    Both are scaled to the covariance that they are to have. Otherwise sites are off where evidences are not. Gradients
+    take sites as constants: with 2000 nodes for seven classes they would be off by five percent.
+    """
+    e = d - 1
+    if e == 0:
+        return Nodes(np.zeros((1, 1)), np.zeros(1))
+    if e > _LATTICE:
+        return _sobol(d, most)
+    ball = math.pi ** (e / 2) / float(gamma(e / 2 + 1))
+    # The errors exp(−r² / 2) and exp(−2π² / h²) agree where r h = 2π.
+    radius = min(_WIDEST, ((2 * math.pi) ** e * most / ball) ** (1 / (2 * e)))
+    distance = max(_FINEST, radius * (ball / most) ** (1 / e))
+    edge = distance * d ** (1 / (2 * e))  # a cell of the lattice has the volume edgeᵉ / √d
+    reach = int(radius * math.sqrt(2.0) / edge) + 1
+    integers = np.array([(*x, 0) for x in product(range(-reach, reach + 1), repeat=e)], float)
+    points = edge * (integers - integers.mean(axis=1, keepdims=True))
+    squares = (points**2).sum(axis=1)
+    inside = squares <= radius**2
+    points, squares = points[inside], squares[inside]
+    log_weights = -0.5 * squares
+    log_weights -= logsumexp(log_weights)
+    if spread := float(np.exp(log_weights) @ squares):  # 0 where the origin is the only point
+        points *= math.sqrt(e / spread)
+    return Nodes(points, log_weights)
+
+
+@lru_cache(maxsize=8)
+def edge_nodes(d: int) -> Nodes:
+    """Return the d (d − 1) / 2 middles of a simplex's edges, d corners, and their opposites: right for cubic functions.
+
+    The nodes are for a few digits in many dimensions. Means and covariances are those of nodes, so that functions which
+    are nearly normal are averaged without noise.
+    """
+    corners = np.eye(d) - 1.0 / d
+    first, second = np.triu_indices(d, 1)
+    middles = corners[first] + corners[second]
+    middles *= math.sqrt(d - 1) / np.linalg.norm(middles, axis=1, keepdims=True)
+    points = np.concatenate([middles, -middles])
+    return Nodes(points, np.full(len(points), -math.log(len(points))))
+
+
+def _sobol(d: int, most: int) -> Nodes:
+    level = max(int(math.log2(max(most / (2 * d), 1.0))), 0)
+    uniform = qmc.Sobol(d, rng=np.random.default_rng(_SEED)).random_base2(level)
+    normals = ndtri(np.clip(uniform, 1e-12, 1.0 - 1e-12))
+    normals -= normals.mean(axis=1, keepdims=True)
+    points = np.concatenate([sign * np.roll(normals, shift, axis=1) for sign in (1.0, -1.0) for shift in range(d)])
+    # Their covariance made what it should be: what is nearly normal is then averaged with less noise.
+    values, vectors = np.linalg.eigh(points.T @ points / len(points))
+    roots = 1.0 / np.sqrt(values[1:])  # the first is that along 1, zero
+    points = points @ (vectors[:, 1:] * roots) @ vectors[:, 1:].T
+    return Nodes(np.ascontiguousarray(points), np.full(len(points), -math.log(len(points))))
+
+
+_OF_THREE, _MOST = 600, 2000  # nodes of three classes, and of more: errors of 1e-5 under standard deviations of 5
+_ROUGH, _MOST_ROUGH = 9, 100  # nodes of three classes for scores, three times as many for each more
+_CLASSES_OF_LATTICE = 6  # classes up to which these are a lattice
+
+
+def independent_update(
+    mean: Array, variance: Array, pi: Array, nu: Array, y: NDArray[np.int64], sites: Array, target: Array, scale: Array
+) -> tuple[bool, float, float]:
+    """Update independent sites of all points by an `IndependentQuadrature`."""
+    c = len(mean)
+    nodes = class_nodes(c - 1, _OF_THREE if c <= 3 else _MOST)
+    ok, terms, residual = softmax_qiep_update(*nodes, mean, variance, pi, nu, y, sites, target, scale)
+    return ok, terms, residual
+
+
+def _rough_nodes(c: int) -> Nodes:
+    """Return as few nodes as scores of candidates of c classes need."""
+    return (
+        class_nodes(c - 1, min(_ROUGH * 3 ** max(c - 3, 0), _MOST_ROUGH))
+        if c <= _CLASSES_OF_LATTICE
+        else edge_nodes(c - 1)
+    )
+
+
+def rough_sites(mean: Array, variance: Array, y: NDArray[np.int64], log_z: Array, sites: Array) -> None:
+    """Compute sites of candidates by few nodes, as `RoughSites`."""
+    rough_softmax_sites(*_rough_nodes(mean.shape[1]), mean, variance, y, log_z, sites)
+
+
+def rough_information(mean: Array, cov: Array, y: NDArray[np.int64], log_z: Array, information: Array) -> None:
+    """Compute the information of coupled sites by few nodes, as `SiteInformation`."""
+    softmax_information(*_rough_nodes(len(mean)), mean, cov, y, log_z, information)
+
+
+_SEED_OF_SAMPLE = 19_980_112  # the same input has the same answer
+_LAST_LEVEL = 14  # log2 of the most points of a sequence
+_BITS = 30  # of a Sobol point
+_NEARLY = 20.0  # tolerances: from so large an error, dearer rules over factors do not reach it
+_NARROW = 0.1  # variance between classes up to which integration over latent values is quick
+_WIDE = 5e5  # times classes and over the tolerance, from which on factors come before it
+
+
+def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -> tuple[Array, Array]:
+    """Probability of each class at m points, E[softmax(f)] over the latent values f ~ N(mean, cov) of each.
+
+    Parameters
+    ----------
+    mean : (m, c) array
+        Posterior means of the latent values.
+    cov : (m, c, c) array
+        Their posterior covariances, which may be singular.
+    tolerance : float
+        Absolute error wanted of each probability with four classes or more. With five or more, randomised rules average
+        over factors that the classes have in common. Where these do not reach the tolerance, or with four classes,
+        quasi-Monte Carlo integration is used. Two classes are exact to rounding, three to about 1e-9. The random
+        numbers are always the same ones, and the work is bounded, so look at the errors returned.
+
+    Returns
+    -------
+    probabilities : (m, c) array
+        They sum to 1 at each point; NaN where mean or covariance are, or where a covariance has a negative variance.
+    errors : (m,) array
+        Estimated error of the least certain probability of each point. With four classes or more it is half a
+        confidence interval of 99 per cent, with fewer the error of a quadrature.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not agree, if there are fewer than two classes, or if `tolerance` is not positive.
+    """
+    mean, cov = gaussian_moments(mean, cov, tolerance)
+    if mean.shape[1] < FEWEST:
+        return _averages(mean, cov, tolerance)
+    probabilities, errors = np.full(mean.shape, np.nan), np.full(len(mean), np.nan)
+    variance = cov.diagonal(axis1=1, axis2=2).mean(axis=1) - cov.mean(axis=(1, 2))  # of differences between classes
+    varied = np.flatnonzero(variance > _NARROW)
+    probabilities[varied], errors[varied] = over_factors(mean[varied], cov[varied], gumbel_noise(), tolerance)
+    # Where classes move together a little and latent values vary much, factors are the smoother thing to average over.
+    wide = variance * mean.shape[1] > _WIDE * tolerance
+    for average, worth_it in ((_over_factors, wide & (errors <= _NEARLY * tolerance)), (_averages, True)):
+        at = np.flatnonzero(worth_it & ~(errors <= tolerance))
+        p, error = average(mean[at], cov[at], tolerance)
+        better = ~(error > errors[at])
+        probabilities[at[better]], errors[at[better]] = p[better], error[better]
+    return probabilities, errors
+
+
+def _over_factors(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Array]:
+    return over_factors(mean, cov, gumbel_noise(), tolerance, DEAR)
+
+
+def _averages(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Array]:
+    """By closed form, quadrature or quasi-Monte Carlo integration of the softmax."""
+    probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
+    softmax_average(mean, cov, _normals(mean.shape[1]), tolerance, probabilities, errors)
+    return probabilities, errors
+
+
+@lru_cache(maxsize=4)
+def _normals(c: int) -> NDArray[np.float32]:
+    """Standard normal numbers (SEQUENCES, blocks, c − 2, BLOCK) from scrambled Sobol sequences, in their order."""
+    if c <= 3:
+        return np.empty((SEQUENCES, 1, 0, BLOCK), dtype=np.float32)
+    rng = np.random.default_rng(_SEED_OF_SAMPLE)
+    each = [qmc.Sobol(c - 2, bits=_BITS, rng=rng).random_base2(_LAST_LEVEL) for _ in range(SEQUENCES)]
+    uniform = np.stack(each).reshape(SEQUENCES, -1, BLOCK, c - 2).swapaxes(2, 3)
+    return np.ascontiguousarray(ndtri(uniform + 0.5 ** (_BITS + 1)), dtype=np.float32)
+
+
+_COMPONENTS = 20
+_NARROWEST, _WIDEST_COMPONENT = 0.4, 1.0  # standard deviations of the components
+_FIRST, _LAST, _DENSER = -1.6, 12.0, 1.8  # their means, denser where the distribution function rises
+_ERROR = 1.2e-5  # of probabilities
+
+
+@lru_cache(maxsize=1)
+def gumbel_noise() -> UtilityNoise:
+    """exp(−e⁻ˣ) ≈ Σ_j w_j Φ((x − m_j) / s_j) to 1.4e-6, weights by least squares.
+
+    S. Frühwirth-Schnatter and R. Frühwirth (2007). Auxiliary mixture sampling with applications to logistic models.
+    *Computational Statistics & Data Analysis* 51 (7), 3509–3528. The weights here may be negative.
+    """
+    x = np.linspace(-4.0, 24.0, 1401)
+    along = np.linspace(0.0, 1.0, _COMPONENTS)
+    means = _FIRST + (_LAST - _FIRST) * along**_DENSER
+    sds = _NARROWEST + (_WIDEST_COMPONENT - _NARROWEST) * along
+    sum_to_one = 1e3
+    basis = np.vstack([ndtr((x[:, None] - means) / sds), np.full(_COMPONENTS, sum_to_one)])
+    weights = np.linalg.lstsq(basis, np.append(np.exp(-np.exp(-x)), sum_to_one), rcond=1e-13)[0]
+    return UtilityNoise(_NARROWEST**2, weights, means, sds**2 - _NARROWEST**2, _ERROR)
+
+
+_DRAWS, _DEGREES, _TAIL_SEED = 8192, 5.0, 20_160_601  # the same input has the same answer
+_NEWTON_STEPS = 100
+
+
+def log_tail(mean: Array, cov: Array, y: NDArray[np.int64]) -> Array:
+    """log E[softmax(f)_y] (m,) of f ~ N(mean, cov), (m, c) and (m, c, c), for labels y (m,).
+
+    By importance sampling from a Student t distribution about the mode, in coordinates of unit prior covariance.
+    """
+    return np.array([_log_tail_at(*point) for point in zip(mean, cov, y, strict=True)])
+
+
+def _log_tail_at(mean: Array, cov: Array, y: int) -> float:
+    c = len(mean)
+    values, vectors = np.linalg.eigh(cov)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+
+    def log_joint(z: Array) -> Array:
+        joint: Array = log_softmax(mean + z @ root.T, axis=-1)[..., y] - 0.5 * (z**2).sum(-1)
+        return joint
+
+    z = np.zeros(c)
+    height = log_joint(z)
+    for _ in range(_NEWTON_STEPS):
+        p = np.exp(log_softmax(mean + root @ z))
+        slope = root[y] - p @ root - z
+        precision = np.eye(c) + root.T @ (p[:, None] * root) - np.outer(p @ root, p @ root)
+        step = np.linalg.solve(precision, slope)
+        while (higher := log_joint(z + step)) < height and np.abs(step).max() > 1e-12:
+            step /= 2
+        if not higher > height:
+            break
+        z, height = z + step, higher
+    rng = np.random.default_rng(_TAIL_SEED)
+    scale = np.linalg.inv(np.linalg.cholesky(precision))  # the covariance at the mode is scaleᵀ scale
+    noise = rng.standard_normal((_DRAWS, c)) / np.sqrt(rng.chisquare(_DEGREES, (_DRAWS, 1)) / _DEGREES)
+    half = 0.5 * (_DEGREES + c)
+    log_density = gammaln(half) - gammaln(0.5 * _DEGREES) - 0.5 * c * np.log(0.5 * _DEGREES)
+    log_density -= half * np.log1p((noise**2).sum(-1) / _DEGREES) + np.log(np.abs(scale.diagonal())).sum()
+    # Factors 2π of both densities are left out.
+    return float(logsumexp(log_joint(z + noise @ scale) - log_density) - np.log(_DRAWS))
+
+
+@dataclass(frozen=True)
+class SoftmaxLikelihood(OneFunctionPerClass):
+    """Class probabilities in proportion to the exponentials of the latent values."""
+
+    name: ClassVar[str] = "softmax"
+    written: ClassVar[str] = "pm.Categorical(logit_p=...)"
+    distributions: ClassVar[tuple[type[Op], ...]] = (CategoricalRV,)
+    method: ClassVar[str] = "laplace"
+    guide: ClassVar[str] = "laplace"
+    ways: ClassVar[tuple[str, ...]] = ("average",)
+    largest_precision: ClassVar[float] = 1.0
+    local: ClassVar[tuple[object, ...]] = (
+        CoupledCurvature(softmax, along_line, curvature_slope),
+        CoupledQuadrature(softmax_qep_update),
+        SiteInformation(rough_information),
+        IndependentQuadrature(independent_update),
+        RoughSites(rough_sites),
+    )
+
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
+        """Read pm.Categorical(logit_p=...), or p=softmax(...): what the softmax is taken of, class axis last."""
+        if not self.may_be(variable):
+            return None
+        (p,) = variable.owner.op.dist_params(variable.owner)
+        argument = softmax_argument(p)
+        return None if argument is None else Reading(argument)
+
+    def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
+        (p,) = variable.owner.op.dist_params(variable.owner)
+        if has_cutpoints(p, latents):
+            return None
+        name = variable.name
+        return (
+            f"{name!r} is a Categorical, but not of a softmax over classes at each point. Write "
+            f"pm.Categorical({name!r}, logit_p=f.T), where f has one row per class, or for two classes by one latent "
+            f"function pm.Bernoulli({name!r}, logit_p=f)."
+        )
+
+    def log_densities(self, f: Array, observed: NDArray[np.int64]) -> Array:
+        log_p: Array = log_softmax(f, axis=-2)[..., observed, np.arange(len(observed))]
+        return log_p
+
+    def probabilities(
+        self, mean: Array, cov: Array, *, how: str | None = None, tolerance: float = 5e-5
+    ) -> tuple[Array, Array]:
+        self.check_way(how)
+        return softmax_probabilities(mean, cov, tolerance=tolerance)
+
+    def log_tail(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
+        return log_tail(mean, cov, observed)

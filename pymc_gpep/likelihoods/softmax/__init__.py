@@ -1,1 +1,0 @@
-"""The softmax, `pm.Categorical(logit_p=...)`."""

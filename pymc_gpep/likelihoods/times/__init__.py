@@ -1,1 +1,0 @@
-"""Positive numbers by the logarithm of their scale: `pm.Gamma`, `pm.Weibull`, `pm.Exponential`."""

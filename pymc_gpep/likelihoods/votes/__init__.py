@@ -1,1 +1,0 @@
-"""Votes of several classes at each point by a softmax, `pm.Multinomial`."""
