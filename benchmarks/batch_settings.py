@@ -23,7 +23,7 @@ from benchmarks.classifiers import scores, splits
 from benchmarks.command import run
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.scalable_paper.large_data import flights
-from pymc_gpep.streaming.falling import FallingAdam
+from pymc_gpep.streaming.step import FallingAdam
 
 JUDGED = "usps", "flights", "segmentation", "dna"
 """Sets that no default was chosen on."""

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the references of the tests
 
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.checks.annealing import Base, anneal, importance_weights
+from pymc_gpep.checks.annealed_evidence import Base, anneal, importance_weights
 from pymc_gpep.checks.corrected_evidence import corrected_evidence
 from pymc_gpep.hyper.weights import Estimate, importance_estimate
 from tests.reference.data import iris, squared_exponential

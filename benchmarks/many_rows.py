@@ -114,7 +114,7 @@ def ours(case: str, count: int, backend: str, threads: int, bits: int = 0) -> di
 
 def _with_bits(bits: int) -> None:
     """Let steps have 64 bits a number throughout where these are asked for; 0 is as they come."""
-    from pymc_gpep.streaming import array_step
+    from pymc_gpep.streaming import step as array_step
 
     if bits == 64:
         array_step._MANY = np.inf  # type: ignore[assignment]  # for this process, whose only purpose it is

@@ -13,21 +13,21 @@ from pymc_gpep.registration import register
 
 if TYPE_CHECKING:
     from pymc_gpep import diagnostics, methods, plots, samplers
-    from pymc_gpep.comparison.draw_prediction import predict_draws
+    from pymc_gpep.comparison.fits_and_draws import predict_draws
     from pymc_gpep.comparison.table import compare_methods
+    from pymc_gpep.evidence.marginal_model import marginalize
     from pymc_gpep.fits.checkpoint import Checkpoint
     from pymc_gpep.fits.early_stopping import EarlyStopping
     from pymc_gpep.fits.fit import Fit
     from pymc_gpep.fits.reading import from_datatree
     from pymc_gpep.fits.recover_latent import recover_latent
-    from pymc_gpep.graph.marginal_model import marginalize
     from pymc_gpep.likelihoods.bernoulli import Probit
     from pymc_gpep.likelihoods.multinomial_probit_distribution import MultinomialProbit, RobustMax
     from pymc_gpep.priors import default_priors
     from pymc_gpep.reading import StructureError
     from pymc_gpep.recipes.sparse_normal import SparseNormal
-    from pymc_gpep.rows.errors import RowError
     from pymc_gpep.rows.open_rows import open_rows
+    from pymc_gpep.rows.rows import RowError
     from pymc_gpep.samplers.inducing_model import inducing_model
     from pymc_gpep.tables.columns import columns
     from pymc_gpep.tables.spline import spline
@@ -40,7 +40,7 @@ _HOME = {
     "MultinomialProbit": "likelihoods.multinomial_probit_distribution",
     "Probit": "likelihoods.bernoulli",
     "RobustMax": "likelihoods.multinomial_probit_distribution",
-    "RowError": "rows.errors",
+    "RowError": "rows.rows",
     "SparseNormal": "recipes.sparse_normal",
     "StructureError": "reading",
     "class_centres": "variational.class_centres",
@@ -49,9 +49,9 @@ _HOME = {
     "default_priors": "priors",
     "from_datatree": "fits.reading",
     "inducing_model": "samplers.inducing_model",
-    "marginalize": "graph.marginal_model",
+    "marginalize": "evidence.marginal_model",
     "open_rows": "rows.open_rows",
-    "predict_draws": "comparison.draw_prediction",
+    "predict_draws": "comparison.fits_and_draws",
     "recover_latent": "fits.recover_latent",
     "spline": "tables.spline",
 }

@@ -16,7 +16,7 @@ import pymc as pm
 import pymc.variational
 import pymc.variational.inference
 
-from pymc_gpep.graph import jax_loading  # noqa: F401  # it registers a rewrite
+from pymc_gpep.evidence import jax_loading  # noqa: F401  # it registers a rewrite
 from pymc_gpep.noted_inputs import note_inputs, own_arrays
 
 _PLACES = (pymc.variational.inference, pymc.variational, pm)

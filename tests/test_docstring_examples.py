@@ -23,7 +23,7 @@ import pymc_gpep as gpep
 from pymc_gpep import progress
 from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.methods import APPROXIMATIONS, METHODS, SPARSE_APPROXIMATIONS
-from pymc_gpep.streaming.methods import STREAMING_METHODS
+from pymc_gpep.streaming.memories import STREAMING_METHODS
 from pymc_gpep.variational.plans.active_rows import ActiveRows
 from pymc_gpep.variational.plans.batches import ByBatches
 from pymc_gpep.variational.plans.inducing_inputs import InducingInputs

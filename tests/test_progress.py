@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 import pymc_gpep as gpep
 from pymc_gpep import progress
-from pymc_gpep.comparison import draw_prediction
+from pymc_gpep.comparison import fits_and_draws as draw_prediction
 from pymc_gpep.fits import cross_validation, prediction
 from tests import models
 

@@ -175,7 +175,7 @@ def test_kernels_are_called_where_arrays_are_worked_on():
     """Above the approximations modules import the statuses of kernels alone, but for a sampler and the cluster."""
     upper = ROOMS[ROOMS.index("approximations") + 1 :]
     own = {
-        "graph/evidence.py": {"kernels.compile"},
+        "evidence/evidence.py": {"kernels.compile"},
         "samplers/probit_gibbs.py": {"kernels.sampling"},
         "cluster/sites.py": {"kernels.schemes"},
     }

@@ -11,7 +11,7 @@ from benchmarks.binary_paper.data import TITLES, USPS, load
 from benchmarks.binary_paper.methods import EVERY, LINKS
 from benchmarks.binary_paper.regimes import LABELS, REGIMES, covariance, exact
 from benchmarks.experiment import Arrays, Cell, Experiment
-from pymc_gpep.checks.annealing import (
+from pymc_gpep.checks.annealed_evidence import (
     anneal,
     importance_weights,
     posterior_base,

@@ -13,7 +13,7 @@ from benchmarks.binary_paper.methods import LINKS, METHODS
 from benchmarks.binary_paper.regimes import REGIMES
 from benchmarks.common import best_time
 from benchmarks.experiment import Arrays, Cell, Experiment
-from pymc_gpep.checks.annealing import anneal, prior_base
+from pymc_gpep.checks.annealed_evidence import anneal, prior_base
 from pymc_gpep.gaussians.prior import DensePrior
 
 Array = np.ndarray

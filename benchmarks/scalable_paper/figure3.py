@@ -15,7 +15,7 @@ from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.scalable_paper.methods import METHODS
 from benchmarks.scalable_paper.models import EPSILON
 from pymc_gpep.plots.style import colours
-from pymc_gpep.streaming.falling import FallingAdam
+from pymc_gpep.streaming.step import FallingAdam
 
 Array = np.ndarray
 

@@ -12,8 +12,7 @@ from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.approximations.sparse import SparseSolution
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.array_types import Array
-from pymc_gpep.cluster.part import Begin, Recipe
-from pymc_gpep.cluster.rounds import Rounds
+from pymc_gpep.cluster.rounds import Begin, Recipe, Rounds
 from pymc_gpep.cluster.sites import SitesOnCluster
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.evaluation import Evaluation
@@ -22,8 +21,7 @@ from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
-from pymc_gpep.rows.in_memory import InMemory
-from pymc_gpep.rows.parts import RowRange, rows_between
+from pymc_gpep.rows.in_memory import InMemory, RowRange, rows_between
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.accelerated_ep import SCHEMES, climb
 from pymc_gpep.solvers.inducing import RowFeatures, whitening

@@ -7,8 +7,7 @@ import numpy as np
 from scipy.linalg import LinAlgError
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.cluster.part import Begin, Part, Sums, Task
-from pymc_gpep.cluster.rounds import Rounds
+from pymc_gpep.cluster.rounds import Begin, Part, Rounds, Sums, Task
 from pymc_gpep.kernels.schemes.anderson import combination
 from pymc_gpep.solvers.sparse_sweeps import SiteSweeps
 from pymc_gpep.solvers.whitened_posterior import Whitened

@@ -13,10 +13,15 @@ from numpy.typing import ArrayLike
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.checks.importance import ImportanceCheck
-from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
-from pymc_gpep.comparison.draw_prediction import predict_draws
-from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, hyperparameter_draws, latent_moments
-from pymc_gpep.comparison.held_out_scores import information
+from pymc_gpep.comparison.fits_and_draws import (
+    Result,
+    by_name,
+    classifier_of,
+    hyperparameter_draws,
+    latent_moments,
+    predict_draws,
+)
+from pymc_gpep.comparison.held_out_scores import bayesian_bootstrap, information
 from pymc_gpep.fits.prediction import held_out, probabilities_and_moments
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.reading import GPClassifier

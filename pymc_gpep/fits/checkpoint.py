@@ -11,8 +11,8 @@ from pymc_gpep.argument_types import check_number
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import Callback
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.streaming.left_off import LeftOff
-from pymc_gpep.streaming.methods import STREAMING_METHODS
+from pymc_gpep.streaming.memories import STREAMING_METHODS
+from pymc_gpep.streaming.state import LeftOff
 
 
 class Checkpoint(Callback):

@@ -14,7 +14,7 @@ from scipy.special import logsumexp, softmax
 
 from pymc_gpep.argument_types import check_switches, check_whole, did_you_mean
 from pymc_gpep.array_types import Array
-from pymc_gpep.checks.left_out_groups import Groups, LeftOutGroup, harmonic, left_out_group
+from pymc_gpep.checks.left_out import Groups, LeftOutGroup, harmonic, left_out_group
 from pymc_gpep.fits.fitted import Fitted, Gp
 from pymc_gpep.likelihoods.likelihood import log_predictive
 from pymc_gpep.progress import RowProgress

@@ -35,8 +35,8 @@ from pymc_gpep.reading.rewritten_models import with_bambi_intercept
 from pymc_gpep.rows.fingerprint import FormerRows
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace
-from pymc_gpep.streaming.methods import STREAMING_METHODS
-from pymc_gpep.streaming.rules.all_rules import rule_for
+from pymc_gpep.streaming.memories import STREAMING_METHODS
+from pymc_gpep.streaming.rules import rule_for
 
 _SAME = 1e-6  # relative difference of a density or a covariance that rounding on another machine may make
 _OTHER = "The model is not the one that was fitted"

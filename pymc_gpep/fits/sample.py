@@ -20,12 +20,12 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.importance import ResampledDraws, resampled_draws
+from pymc_gpep.evidence.memory import available_memory
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.draws import draw, draw_at_maximum
 from pymc_gpep.fits.exactness import checked
 from pymc_gpep.fits.fitted import Fitted, Gp
 from pymc_gpep.fits.labels import plain_dims
-from pymc_gpep.graph.memory import available_memory
 from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.block_log_posterior import BlockFunctions

@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.evidence.memory import check_memory
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.latent_functions import LatentFunctions, NewRows, Reach
 from pymc_gpep.hyper.log_posterior import Gps, LogPosterior

@@ -21,7 +21,7 @@ from pytensor.graph.replace import graph_replace
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.evidence.evidence import Evidence
 from pymc_gpep.graphs.alike_graphs import arrays_as_shared
 from pymc_gpep.graphs.interpreted import GraphFunction, graph_function
 from pymc_gpep.hyper.dense_functions import DenseFunctions

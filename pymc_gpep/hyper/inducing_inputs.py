@@ -15,7 +15,7 @@ from scipy.cluster.vq import kmeans2
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.chunks import chunks, inputs_at, sample_inputs, sample_numbers
 from pymc_gpep.rows.rows import Rows
-from pymc_gpep.tables.column import of_size_one
+from pymc_gpep.tables.table import of_size_one
 
 _DEFAULT = 50  # where their number is not given
 

@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.rows.chunks import chunks
-from pymc_gpep.rows.errors import RowError
-from pymc_gpep.rows.rows import Rows
+from pymc_gpep.rows.rows import RowError, Rows
 
 
 def checked_labels(rows: Rows, likelihood: Likelihood, functions: int) -> NDArray[np.int64]:

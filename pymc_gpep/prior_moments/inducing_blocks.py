@@ -20,8 +20,7 @@ from pymc_gpep.prior_moments.moment_functions import MomentFunctions, moment_fun
 from pymc_gpep.processes.cross_covariance import functions_of, named_inputs
 from pymc_gpep.processes.stationary import Stationary
 from pymc_gpep.reading.classifier import GPClassifier
-from pymc_gpep.rows.in_memory import InMemory
-from pymc_gpep.rows.parts import FirstColumns
+from pymc_gpep.rows.in_memory import FirstColumns, InMemory
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.step_blocks import Group, grouped

@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 
 from pymc_gpep.argument_types import did_you_mean
-from pymc_gpep.rows.array_like import ArrayLike
-from pymc_gpep.rows.dask_array import DaskArray
 from pymc_gpep.rows.in_memory import InMemory
-from pymc_gpep.rows.memory_map import MemoryMap
-from pymc_gpep.rows.parquet import ParquetColumns, column_names, parquet_files
 from pymc_gpep.rows.rows import Rows
-from pymc_gpep.rows.stored import StoredArrays, StoredKind
-from pymc_gpep.rows.stored_rows import StoredRows
-from pymc_gpep.rows.zarr_array import ZarrArray
+from pymc_gpep.rows.storage import (
+    ArrayLike,
+    DaskArray,
+    MemoryMap,
+    ParquetColumns,
+    ZarrArray,
+    column_names,
+    parquet_files,
+)
+from pymc_gpep.rows.stored_rows import StoredArrays, StoredKind, StoredRows
 
 STORED: tuple[StoredKind, ...] = (
     MemoryMap,

@@ -24,7 +24,7 @@ from pytensor.tensor.linalg import cho_solve, cholesky, solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graph.latent_model import LatentModel
+from pymc_gpep.evidence.latent_model import LatentModel
 from pymc_gpep.graphs.interpreted import initial_point
 
 _GIVEN = "<held fixed>"  # no name of a variable that a user would choose

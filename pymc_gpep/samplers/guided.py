@@ -24,11 +24,11 @@ from pymc_gpep.approximations import APPROXIMATIONS, approximator
 from pymc_gpep.approximations.limits import documented
 from pymc_gpep.argument_types import check_whole, did_you_mean
 from pymc_gpep.array_types import Array
+from pymc_gpep.evidence.memory import check_memory
 from pymc_gpep.gaussians.posteriors import whitening_of, whitens
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.gaussians.whitening import PriorWhitening, Sampled, Whitening
-from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.graphs.interpreted import initial_point
 from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.processes.processes import processes_or

@@ -12,7 +12,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graph.marginal_model import add_others
+from pymc_gpep.evidence.marginal_model import add_others
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.latent.gp_latent import LatentGP

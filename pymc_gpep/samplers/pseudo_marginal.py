@@ -29,9 +29,9 @@ from scipy.special import logsumexp, softmax
 from pymc_gpep.approximations import Solution, approximator
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
+from pymc_gpep.evidence.marginal_model import MarginalModel
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.gaussians.whitening import Sampled, Whitening
-from pymc_gpep.graph.marginal_model import MarginalModel
 from pymc_gpep.graphs.interpreted import initial_point
 from pymc_gpep.prior_moments.prior_functions import observed
 from pymc_gpep.reading import GPClassifier

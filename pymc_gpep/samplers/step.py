@@ -16,9 +16,9 @@ from rich.table import Column
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
+from pymc_gpep.evidence.latent_model import LatentModel
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.whitening import Sampled
-from pymc_gpep.graph.latent_model import LatentModel
 from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.latent.lowered_dims import lower_dims

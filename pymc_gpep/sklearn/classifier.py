@@ -12,7 +12,7 @@ from sklearn.utils.validation import assert_all_finite, column_or_1d
 from pymc_gpep.argument_types import check_number
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, check_level
-from pymc_gpep.sklearn.response import Classes, NoisyClasses, Response, TwoClasses
+from pymc_gpep.sklearn.fitted import Classes, NoisyClasses, Response, TwoClasses
 
 
 class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, quantile_levels
-from pymc_gpep.sklearn.response import COUNTS, Counts
+from pymc_gpep.sklearn.fitted import COUNTS, Counts
 
 _LARGEST = np.iinfo(np.int32).max
 

@@ -19,8 +19,7 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graphs.interpreted import without_traces
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.sklearn.fitted import Fitted, Recipe
-from pymc_gpep.sklearn.response import Response
+from pymc_gpep.sklearn.fitted import Fitted, Recipe, Response
 from pymc_gpep.tables.columns import KERNELS, read_columns
 from pymc_gpep.tables.table import Values, is_frame, read_table
 from pymc_gpep.variational.method_choice import AUTO, MethodChoice, choose_method

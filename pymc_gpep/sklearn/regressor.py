@@ -8,8 +8,8 @@ from sklearn.utils.validation import check_array, column_or_1d
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, quantile_levels
-from pymc_gpep.sklearn.response import Numbers
-from pymc_gpep.tables.column import mean_and_deviation
+from pymc_gpep.sklearn.fitted import Numbers
+from pymc_gpep.tables.table import mean_and_deviation
 
 
 class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):

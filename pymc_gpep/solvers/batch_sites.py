@@ -125,7 +125,7 @@ class ArrayMarginals(NamedTuple):
 
 
 class ArraySites(NamedTuple):
-    """Sites of a batch, as `BatchSites` of `pymc_gpep.streaming.memories.averages`, of arrays."""
+    """Sites of a batch, as `BatchSites` of `pymc_gpep.streaming.memories`, of arrays."""
 
     precision: Array
     location: Array
@@ -173,7 +173,7 @@ class ArrayMemory(ABC):
 
 
 class StatelessSites(ArrayMemory):
-    """EP that remembers no site: see `pymc_gpep.streaming.memories.stateless`.
+    """EP that remembers no site: see `pymc_gpep.streaming.memories`.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class StatelessSites(ArrayMemory):
 
 
 class StochasticSites(ArrayMemory):
-    """Stochastic EP: see `pymc_gpep.streaming.memories.stochastic`."""
+    """Stochastic EP: see `pymc_gpep.streaming.memories`."""
 
     def share(self, counts: Array) -> Array:
         found: Array = 1.0 - 1.0 / counts
@@ -233,7 +233,7 @@ class StochasticSites(ArrayMemory):
 
 
 class VariationalSites(ArrayMemory):
-    """Variational inference by natural gradients: see `pymc_gpep.streaming.memories.variational`.
+    """Variational inference by natural gradients: see `pymc_gpep.streaming.memories`.
 
     Parameters
     ----------

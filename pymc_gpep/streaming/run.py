@@ -1,17 +1,125 @@
-"""Step after step: batches in their order, step sizes, and what is done where a step cannot be taken."""
+"""The order in which batches take the rows: each once an epoch, shuffled, and the same again for the same seed."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.interpreted import INTERPRETED, runs_in_jax
-from pymc_gpep.streaming.array_step import array_step, beats_graph
-from pymc_gpep.streaming.batches import Batch, Batches
-from pymc_gpep.streaming.memories.memory import Schedule
+from pymc_gpep.rows.chunks import chunks
+from pymc_gpep.rows.rows import Rows
+from pymc_gpep.streaming.memories import Schedule
 from pymc_gpep.streaming.state import State
-from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, make_step
+from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, array_step, beats_graph, make_step
+
+_BUFFERED = 20  # batches at least that are shuffled together, and chunks
+_CHUNKS = 8
+_FEW, _OF_BATCH = 300, 1.5  # rows that are one batch, if they are no more than so many
+
+
+def one_batch(rows: int, size: int) -> bool:
+    """Whether rows are so few that all of them are one batch, instead of batches of a size."""
+    return rows <= min(_FEW, _OF_BATCH * size)
+
+
+class Batch(NamedTuple):
+    """B rows, of which the last ones may be there to make up the number."""
+
+    inputs: Array
+    """(B, d), or (B, 0) where nobody asked for them."""
+    labels: NDArray[np.int64]
+    """(B,)."""
+    weights: Array
+    """1, or 0 for what makes up the number, (B,)."""
+    rows: NDArray[np.int64]
+    """Which these are of all, (B,)."""
+
+
+class Batches:
+    """Batches of rows in memory or elsewhere, alike up to a row, which makes up the number.
+
+    Chunks are taken in a random order and some of them at a time are shuffled together. Rows in memory are one chunk,
+    and are shuffled all at once. A batch is a function of seed, epoch and place in the epoch.
+
+    Parameters
+    ----------
+    rows : Rows
+    batch_size : int
+        Most rows of a batch. As few batches as there can be of it share the rows.
+    seed : int
+    gathers : bool
+        Whether batches have inputs.
+    """
+
+    def __init__(self, rows: Rows, batch_size: int, seed: int, gathers: bool = True) -> None:
+        self._rows = rows
+        self._seed = seed
+        self._gathers = gathers
+        self.per_epoch = -(-rows.n_rows // batch_size)
+        self.size = -(-rows.n_rows // self.per_epoch)
+
+    def after(self, step: int) -> Iterator[Batch]:
+        """Yield batches without end, from the one that follows on so many."""
+        epoch, done = divmod(step, self.per_epoch)
+        while True:
+            yield from self._epoch(epoch, done)
+            epoch, done = epoch + 1, 0
+
+    def _epoch(self, epoch: int, done: int) -> Iterator[Batch]:
+        """The batches of an epoch after the first ones; rows of these are not read."""
+        rng = np.random.default_rng([self._seed, epoch])
+        all_chunks = list(chunks(self._rows))
+        order = [all_chunks[i] for i in rng.permutation(len(all_chunks))]
+        together = max(_CHUNKS, -(-_BUFFERED * self.size // self._rows.chunk))
+        skip, place = self._rows_before(done), done
+        held: list[tuple[Array, NDArray[np.int64], NDArray[np.int64]]] = []
+        for first in range(0, len(order), together):
+            buffer = order[first : first + together]
+            count = sum(chunk.stop - chunk.start for chunk in buffer)
+            shuffled = rng.permutation(count)[skip:]
+            skip = max(skip - count, 0)
+            if not shuffled.size:
+                continue
+            inputs, labels = self._read(buffer)
+            rows = np.concatenate([np.arange(chunk.start, chunk.stop) for chunk in buffer])
+            while shuffled.size:
+                missing = self._rows_before(place + 1) - self._rows_before(place) - sum(len(y) for _, y, _ in held)
+                part, shuffled = shuffled[:missing], shuffled[missing:]
+                held.append((inputs[part], labels[part], rows[part]))
+                if len(part) == missing:
+                    yield self._joined(held)
+                    held, place = [], place + 1
+
+    def _rows_before(self, place: int) -> int:
+        """Rows in the first batches of an epoch."""
+        return place * self._rows.n_rows // self.per_epoch
+
+    def _read(self, buffer: list[slice]) -> tuple[Array, NDArray[np.int64]]:
+        if not self._gathers:
+            labels = np.concatenate([self._rows.labels(chunk) for chunk in buffer])
+            return np.empty((len(labels), 0)), labels
+        if len(buffer) == 1:
+            return self._rows.inputs(buffer[0]), self._rows.labels(buffer[0])
+        ends = np.cumsum([chunk.stop - chunk.start for chunk in buffer])
+        inputs, labels = np.empty((ends[-1], self._rows.n_inputs)), np.empty(ends[-1], np.int64)
+        for chunk, end in zip(buffer, ends, strict=True):  # one at a time, so that no chunk is there twice
+            here = slice(end - (chunk.stop - chunk.start), end)
+            inputs[here], labels[here] = self._rows.inputs(chunk), self._rows.labels(chunk)
+        return inputs, labels
+
+    def _joined(self, held: list[tuple[Array, NDArray[np.int64], NDArray[np.int64]]]) -> Batch:
+        # A part that is the whole batch is not copied once more.
+        inputs, labels, rows = held[0] if len(held) == 1 else map(np.concatenate, zip(*held, strict=True))
+        missing = self.size - len(labels)
+        weights = np.r_[np.ones(len(labels)), np.zeros(missing)]
+        if missing:
+            inputs, labels, rows = (
+                np.concatenate([each, each[:1].repeat(missing, axis=0)]) for each in (inputs, labels, rows)
+            )
+        return Batch(np.ascontiguousarray(inputs, np.float64), labels, weights, rows)
+
 
 _ESCALATION, _ATTEMPTS = 100.0, 3
 _FAILURES = 20  # one after the other

@@ -22,7 +22,7 @@ from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.graphs.interpreted import evaluate, graph_function, initial_point
 from pymc_gpep.graphs.rows_apart import check_rows_apart
 from pymc_gpep.processes.cross_covariance import new_inputs
-from pymc_gpep.rows.errors import RowError
+from pymc_gpep.rows.rows import RowError
 from pymc_gpep.sums.affine_variables import at_zero, slopes_of
 from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.sums.levels import as_data, common_length, levels_of, outside_levels, refuse_labels

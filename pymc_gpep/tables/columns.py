@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.argument_types import check_name, did_you_mean
 from pymc_gpep.array_types import Array
-from pymc_gpep.tables.column import Categories, Column, Missing, Numbers, Unseen, column_of
-from pymc_gpep.tables.table import Values, read_table
+from pymc_gpep.tables.table import Categories, Column, Missing, Numbers, Unseen, Values, column_of, read_table
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "rbf": pm.gp.cov.ExpQuad,

@@ -1,8 +1,12 @@
 """Tables as people have them, taken apart into columns: data frames of pandas and polars, and arrays."""
 
 import datetime
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -142,3 +146,193 @@ def _is_missing(value: Any) -> bool:
         or value is pd.NaT
         or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
     )
+
+
+type Missing = Literal["error", "impute"]
+type Unseen = Literal["error", "new"]
+
+_NAMED = 5  # rows or categories that a message names
+_SEVERAL = 20  # Least number of rows where many categories are warned of.
+_NEARLY = 0.9  # Share of categories in rows above which a column is taken for names of rows.
+
+
+@dataclass(frozen=True)
+class Column(ABC):
+    """A column, as inputs of a Gaussian process.
+
+    Attributes
+    ----------
+    name : str
+    missing : {"error", "impute"}
+        Whether missing values are refused, or taken for the mean of the training rows or a category of their own.
+    """
+
+    name: str
+    missing: Missing
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Number of inputs that the column becomes."""
+
+    @abstractmethod
+    def encode(self, values: Values) -> Array:
+        """Inputs (n, width) of rows.
+
+        Raises
+        ------
+        ValueError
+            If a value is missing, infinite, or a category that training rows did not have, and may not be.
+        TypeError
+            If there are categories where training rows had numbers, or numbers where they had categories.
+        """
+
+    def _refuse_missing(self, absent: Any) -> None:
+        """Raise a ValueError that says which rows lack a value."""
+        (rows,) = np.nonzero(absent)
+        if rows.size and self.missing == "error":
+            raise ValueError(
+                f"Column {self.name!r} has a missing value, NaN, in {_rows(rows)}. Drop such rows, or take "
+                "missing='impute'."
+            )
+
+
+@dataclass(frozen=True)
+class Numbers(Column):
+    """A column of numbers, or of booleans: one standardised input.
+
+    Attributes
+    ----------
+    mean, deviation : float
+        Mean and standard deviation of the training rows. A column that does not vary has the deviation 0, and is the
+        same input 0 at all rows.
+    """
+
+    mean: float
+    deviation: float
+
+    @property
+    def width(self) -> int:
+        return 1
+
+    def encode(self, values: Values) -> Array:
+        numbers = values.numbers
+        if numbers is None:
+            raise TypeError(f"Column {self.name!r} has categories, and had numbers in training.")
+        absent = np.isnan(numbers)
+        self._refuse_missing(absent)
+        _refuse_infinite(self.name, numbers)
+        if not self.deviation:
+            return np.zeros((len(numbers), 1))
+        scaled = np.where(absent, 0.0, (numbers - self.mean) / self.deviation)
+        return scaled[:, None]
+
+
+@dataclass(frozen=True)
+class Categories(Column):
+    """A column of categories: an input of zeros and ones for each level, and one for levels that are new.
+
+    Rows of different levels are all at the same distance from each other, √2.
+
+    Attributes
+    ----------
+    levels : tuple
+        Categories of the training rows, in order; with None at the end where a missing value is one of them.
+    unseen : {"error", "new"}
+        Whether categories that training rows did not have are refused, or are another level, the same for all.
+    """
+
+    levels: tuple[Any, ...]
+    unseen: Unseen
+
+    @property
+    def width(self) -> int:
+        return len(self.levels) + 1
+
+    def encode(self, values: Values) -> Array:
+        labels = values.categories
+        if labels is None:
+            assert values.numbers is not None
+            # A column of missing values alone does not show that it has categories.
+            strings = all(isinstance(level, str) for level in self.levels if level is not None)
+            if strings and not np.isnan(values.numbers).all():
+                raise TypeError(f"Column {self.name!r} has numbers, and had categories in training.")
+            labels = np.array([None if np.isnan(x) else x for x in values.numbers], dtype=object)
+        if None not in self.levels:
+            self._refuse_missing(np.array([label is None for label in labels]))
+        place = {level: k for k, level in enumerate(self.levels)}
+        new = sorted({str(label) for label in labels if label not in place and label is not None})
+        if new and self.unseen == "error":
+            named = ", ".join(map(repr, new[:_NAMED])) + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else "")
+            raise ValueError(
+                f"Column {self.name!r} has a category that training rows did not have: {named}. With unseen='new' such "
+                "rows have a level of their own."
+            )
+        inputs = np.zeros((len(labels), self.width))
+        inputs[np.arange(len(labels)), [place.get(label, len(self.levels)) for label in labels]] = 1.0
+        return inputs
+
+
+def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
+    """Make a column of training rows.
+
+    Raises
+    ------
+    ValueError
+        If a number is infinite; if all values are missing; if one is, and may not be.
+    """
+    if values.numbers is not None:
+        _refuse_infinite(values.name, values.numbers)
+        present = values.numbers[~np.isnan(values.numbers)]
+        if not present.size:
+            raise ValueError(f"Column {values.name!r} has missing values, NaN, alone. Leave it out.")
+        column: Column = Numbers(values.name, missing, *mean_and_deviation(present))
+    else:
+        assert values.categories is not None
+        labels = [label for label in values.categories if label is not None]
+        levels = tuple(dict.fromkeys(labels))
+        try:
+            levels = tuple(sorted(levels))
+        except TypeError:  # of several types
+            levels = tuple(sorted(levels, key=str))
+        if len(labels) >= _SEVERAL and len(levels) > _NEARLY * len(labels):
+            warnings.warn(
+                f"Column {values.name!r} has {len(levels)} categories in {len(labels)} rows, as names of rows have. A "
+                "category of one row says nothing of new rows, and each category is a column of the inputs. Leave the "
+                f"column out: table.drop(columns={values.name!r}).",
+                skip_file_prefixes=(str(Path(__file__).parents[1]),),
+            )
+        absent = len(labels) < len(values.categories)
+        column = Categories(values.name, missing, (*levels, None) if absent and missing == "impute" else levels, unseen)
+    column.encode(values)
+    return column
+
+
+def _refuse_infinite(name: str, numbers: Array) -> None:
+    (rows,) = np.nonzero(np.isinf(numbers))
+    if rows.size:
+        raise ValueError(f"Column {name!r} has an infinite value, inf, in {_rows(rows)}.")
+
+
+def _rows(rows: Any) -> str:
+    more = f" and {rows.size - _NAMED} more" if rows.size > _NAMED else ""
+    return f"row{'s' * (rows.size > 1)} {', '.join(map(str, rows[:_NAMED]))}{more}"
+
+
+def of_size_one(numbers: Array, axis: int | None = None) -> tuple[Array, NDArray[np.int32]]:
+    """Divide numbers by a power of two, or each column by its own, so that squares are in range; return its exponent.
+
+    Nothing is rounded.
+    """
+    _, exponent = np.frexp(np.abs(numbers).max(axis=axis))
+    return np.ldexp(numbers, -exponent), exponent
+
+
+def mean_and_deviation(numbers: Array) -> tuple[float, float]:
+    """Mean and standard deviation of numbers (n,) of any size, whose squares may be out of range.
+
+    The deviation is 0 where the numbers are all the same: rounding would give one even to these.
+    """
+    scaled, exponent = of_size_one(numbers)
+    deviation = scaled.std() if np.ptp(scaled) > 0.0 else 0.0
+    return float(np.ldexp(scaled.mean(), exponent)), float(np.ldexp(deviation, exponent))

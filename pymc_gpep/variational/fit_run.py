@@ -15,7 +15,7 @@ from rich.table import Column
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import call, finish
 from pymc_gpep.fits.checkpoint import Checkpoint
-from pymc_gpep.rows.errors import RowError
+from pymc_gpep.rows.rows import RowError
 from pymc_gpep.solvers.problem import watching
 from pymc_gpep.solvers.team import one_blas_thread
 

@@ -33,7 +33,7 @@ from pymc_gpep.reading import read_classifier
 from pymc_gpep.reading.rewritten_models import with_bambi_intercept
 from pymc_gpep.rows.open_rows import open_rows
 from pymc_gpep.streaming.batch_log_posterior import StepTrace
-from pymc_gpep.streaming.left_off import LeftOff
+from pymc_gpep.streaming.state import LeftOff
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.joint_maximum import warn_of_joint_maximum

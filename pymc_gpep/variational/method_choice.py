@@ -13,12 +13,12 @@ import pymc as pm
 
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.evidence.memory import available_memory, least_memory
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.graph.memory import available_memory, least_memory
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
 from pymc_gpep.rows.open_rows import open_rows
-from pymc_gpep.streaming.batches import one_batch
+from pymc_gpep.streaming.run import one_batch
 
 _log = logging.getLogger("pymc")  # which shows what it is told, as of other choices of pm.fit and pm.sample
 

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.evidence.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS
 from tests import models
 from tests.approximations.every import FUNCTION_PER_CLASS, approximations, of_functions_per_class, with_one_of

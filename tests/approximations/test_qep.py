@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep import marginalize
 from pymc_gpep.approximations import QEP, NestedEP
-from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.evidence.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, TOO_LARGE
 from tests import models
 from tests.reference.data import half_of_grid, iris, random_problem, squared_exponential, wine

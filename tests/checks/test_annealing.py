@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from pymc_gpep.approximations.methods import approximator
-from pymc_gpep.checks.annealing import (
+from pymc_gpep.checks.annealed_evidence import (
     Base,
     anneal,
     importance_weights,

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import approximator
-from pymc_gpep.checks.annealing import anneal, importance_weights, posterior_base
+from pymc_gpep.checks.annealed_evidence import anneal, importance_weights, posterior_base
 from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import UNBOUNDED

@@ -18,8 +18,7 @@ from numpy.testing import assert_allclose
 import pymc_gpep as gpep
 from pymc_gpep.approximations import SparseEP
 from pymc_gpep.cluster.cluster_log_posterior import ClusterLogPosterior, part_ends
-from pymc_gpep.cluster.part import Part
-from pymc_gpep.cluster.rounds import Rounds
+from pymc_gpep.cluster.rounds import Part, Rounds
 from pymc_gpep.cluster.sites import SitesOnCluster
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
@@ -28,9 +27,9 @@ from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.open_rows import open_rows
+from pymc_gpep.rows.rows import RowError
 from pymc_gpep.solvers.problem import watching
 from tests import models
 

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.comparison import bootstrap
+from pymc_gpep.comparison import held_out_scores as bootstrap
 
 VALUES = np.random.default_rng(1).normal(size=25)
 

@@ -14,7 +14,7 @@ from pytensor.compile.mode import Mode
 from pytensor.gradient import NullTypeGradError
 
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.evidence.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from tests.reference.data import random_problem
 

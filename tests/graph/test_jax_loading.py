@@ -7,8 +7,8 @@ from pytensor.compile.mode import get_mode
 from pytensor.graph.fg import FunctionGraph
 
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.graph import jax_loading
-from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.evidence import jax_loading
+from pymc_gpep.evidence.evidence import Evidence
 from pymc_gpep.likelihoods.multinomial_probit_distribution import multinomial_probit_log_probability
 
 F, Y = pt.dmatrix("f"), pt.lvector("y")
@@ -42,7 +42,7 @@ def rewrite(output, mode):
 @pytest.mark.parametrize("make", OURS.values(), ids=OURS)
 def test_support_is_loaded_where_jax_compiles_our_ops(make, loaded):
     rewrite(make(), "JAX")
-    assert loaded == ["pymc_gpep.graph.jax_dispatch"]
+    assert loaded == ["pymc_gpep.evidence.jax_dispatch"]
 
 
 def test_support_is_not_loaded_by_other_backends(loaded):

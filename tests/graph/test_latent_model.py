@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from scipy.special import log_ndtr
 
 import pymc_gpep as gpep
-from pymc_gpep.graph.latent_model import LatentModel
+from pymc_gpep.evidence.latent_model import LatentModel
 from pymc_gpep.reading import read_classifier, read_processes
 from tests.structure.test_refused_labels import DECLARED, VOTES, declared
 from tests.structure.test_refused_labels import labels as legal

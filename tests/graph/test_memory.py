@@ -8,8 +8,8 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
+from pymc_gpep.evidence import memory
 from pymc_gpep.gaussians.row_prior import RowPrior
-from pymc_gpep.graph import memory
 from pymc_gpep.reading import read_classifier
 
 ROWS = 20_000

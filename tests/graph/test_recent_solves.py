@@ -7,9 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.graph import recent_solves
-from pymc_gpep.graph.evidence import Evidence
-from pymc_gpep.graph.recent_solves import RecentSolves, place_of
+from pymc_gpep.evidence import evidence as recent_solves
+from pymc_gpep.evidence.evidence import Evidence, RecentSolves, place_of
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.solvers.dense_form import DenseForm
 from tests.reference.data import iris, squared_exponential
@@ -29,7 +28,7 @@ def covariance(place):
 def recent(monkeypatch):
     """Nothing remembered, and nothing left behind."""
     recent = RecentSolves()
-    monkeypatch.setattr("pymc_gpep.graph.evidence._recent", recent)
+    monkeypatch.setattr("pymc_gpep.evidence.evidence._recent", recent)
     return recent
 
 

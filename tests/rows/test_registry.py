@@ -12,12 +12,11 @@ import zarr
 from numpy.testing import assert_array_equal
 
 from pymc_gpep.rows.chunks import chunks
-from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.fingerprint import FormerRows, fingerprint
 from pymc_gpep.rows.in_memory import InMemory
-from pymc_gpep.rows.memory_map import MemoryMap
 from pymc_gpep.rows.open_rows import open_rows
-from pymc_gpep.rows.rows import Rows
+from pymc_gpep.rows.rows import RowError, Rows
+from pymc_gpep.rows.storage import MemoryMap
 from pymc_gpep.rows.stored_rows import StoredRows
 
 N, D = 53, 3

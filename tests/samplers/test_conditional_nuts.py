@@ -10,8 +10,8 @@ from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from scipy.stats import multivariate_normal
 
 import pymc_gpep as gpep
+from pymc_gpep.evidence.latent_model import LatentModel
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.graph.latent_model import LatentModel
 from pymc_gpep.reading import read_classifier, read_processes
 from pymc_gpep.samplers.conditional_nuts import centred, collapsed, conditional_nuts, move_hyperparameters, whitened
 from tests import models

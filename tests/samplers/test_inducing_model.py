@@ -8,7 +8,7 @@ from pymc.blocking import DictToArrayBijection, RaveledVars
 from scipy.linalg import solve_triangular
 
 import pymc_gpep as gpep
-from pymc_gpep.checks.annealing import Base, anneal, importance_weights
+from pymc_gpep.checks.annealed_evidence import Base, anneal, importance_weights
 from pymc_gpep.graphs.interpreted import INTERPRETED, evaluate
 from pymc_gpep.likelihoods.multinomial_probit import log_averages_and_gradients
 from tests import models

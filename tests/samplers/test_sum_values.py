@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.graph.latent_model import LatentModel
+from pymc_gpep.evidence.latent_model import LatentModel
 from pymc_gpep.reading import read_classifier
 from tests.sums import MODELS
 

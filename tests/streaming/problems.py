@@ -13,10 +13,10 @@ from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.rows.rows import Rows
-from pymc_gpep.streaming.batches import Batch, Batches
-from pymc_gpep.streaming.memories.memory import Memory
-from pymc_gpep.streaming.model_blocks import model_blocks
-from pymc_gpep.streaming.rules.all_rules import rule_for
+from pymc_gpep.streaming.features import model_blocks
+from pymc_gpep.streaming.memories import Memory
+from pymc_gpep.streaming.rules import rule_for
+from pymc_gpep.streaming.run import Batch, Batches
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, make_step, step_graph
 from tests.graphs import HARDLY_REWRITTEN

@@ -6,9 +6,8 @@ import pytensor
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.streaming.array_step import array_optimiser
-from pymc_gpep.streaming.falling import FallingAdam
 from pymc_gpep.streaming.state import State
+from pymc_gpep.streaming.step import FallingAdam, array_optimiser
 
 
 def state(hyperparameters=2):

@@ -13,12 +13,9 @@ from numpy.testing import assert_allclose
 import pymc_gpep as gpep
 from pymc_gpep.graphs.interpreted import INTERPRETED
 from pymc_gpep.solvers.step_algebra import average_sites
-from pymc_gpep.streaming.array_step import array_step
-from pymc_gpep.streaming.memories.stateless import Stateless
-from pymc_gpep.streaming.memories.stochastic import Stochastic
-from pymc_gpep.streaming.memories.stored import StoredMemory
-from pymc_gpep.streaming.memories.variational import Variational
+from pymc_gpep.streaming.memories import Stateless, Stochastic, StoredMemory, Variational
 from pymc_gpep.streaming.run import step_of
+from pymc_gpep.streaming.step import array_step
 from tests import models
 from tests.streaming.problems import small
 
@@ -172,7 +169,7 @@ def test_an_interrupt_waits_for_the_end_of_a_step(monkeypatch):
         step = array_step(problem.problem, problem.state, pm.adam(learning_rate=0.02))
         if interrupts:
             monkeypatch.setattr(
-                "pymc_gpep.streaming.array_step.average_sites",
+                "pymc_gpep.streaming.step.average_sites",
                 lambda *given: (os.kill(os.getpid(), signal.SIGINT), average_sites(*given)),
             )
         with pytest.raises(KeyboardInterrupt) if interrupts else nullcontext():
@@ -199,7 +196,7 @@ def test_numbers_of_32_bits_lead_to_the_same(build):
 
 def test_steps_of_a_bound_have_64_bits(monkeypatch):
     """Their rounding grows from step to step where magnitudes are large."""
-    monkeypatch.setattr("pymc_gpep.streaming.array_step._MANY", 1)
+    monkeypatch.setattr("pymc_gpep.streaming.step._MANY", 1)
     bits = []
     for memory in (Stateless(), Variational()):
         problem = small(models.fixed, memory, "pairwise", 30, together=True, arrays=True)

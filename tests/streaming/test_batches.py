@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pymc_gpep.rows.in_memory import InMemory
-from pymc_gpep.streaming.batches import Batches
-from pymc_gpep.streaming.memories.memory import AveragingSchedule, ReplacingSchedule
+from pymc_gpep.streaming.memories import AveragingSchedule, ReplacingSchedule
+from pymc_gpep.streaming.run import Batches
 
 
 class Chunked(InMemory):

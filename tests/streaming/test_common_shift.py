@@ -5,8 +5,7 @@ import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.streaming.common_shift import CommonTerms, common_features, common_terms, shifted
-from pymc_gpep.streaming.gaussian import gaussian
+from pymc_gpep.streaming.features import CommonTerms, common_features, common_terms, gaussian, shifted
 
 
 def sites(sets, n, size=4, c=3):

@@ -12,10 +12,8 @@ from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.reading.model_reading import read_classifier
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
-from pymc_gpep.streaming.array_step import array_step
-from pymc_gpep.streaming.memories.stateless import Stateless
-from pymc_gpep.streaming.memories.stored import StoredMemory
-from pymc_gpep.streaming.memories.variational import Variational
+from pymc_gpep.streaming.memories import Stateless, StoredMemory, Variational
+from pymc_gpep.streaming.step import array_step
 from tests import models
 from tests.streaming.problems import small
 

@@ -5,7 +5,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pymc_gpep.streaming.falling import FallingAdam
+from pymc_gpep.streaming.step import FallingAdam
 
 
 @pytest.mark.parametrize(

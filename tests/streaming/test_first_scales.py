@@ -10,8 +10,8 @@ from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.streaming.features import model_blocks
 from pymc_gpep.streaming.first_scales import first_scales
-from pymc_gpep.streaming.model_blocks import model_blocks
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(200, 3)) * [1.0, 10.0, 0.1]

@@ -10,11 +10,8 @@ from scipy import special
 
 from pymc_gpep.graphs.interpreted import INTERPRETED
 from pymc_gpep.likelihoods.log_probabilities import log_ndtr
-from pymc_gpep.streaming.graph_functions import hazard
-from pymc_gpep.streaming.memories.stateless import Stateless
-from pymc_gpep.streaming.memories.stochastic import Stochastic
-from pymc_gpep.streaming.memories.stored import StoredMemory
-from pymc_gpep.streaming.memories.variational import Variational
+from pymc_gpep.streaming.memories import Stateless, Stochastic, StoredMemory, Variational
+from pymc_gpep.streaming.rules import hazard
 from tests import models
 from tests.streaming.problems import small
 

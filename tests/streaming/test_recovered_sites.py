@@ -9,7 +9,7 @@ from pymc_gpep.approximations.sparse import InducedArrays
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.streaming import recovered_sites
+from pymc_gpep.streaming import batch_log_posterior as recovered_sites
 
 METHOD = SparseEP(sites="quadrature", tolerance=1e-10, max_iterations=500)
 NAMED = {likelihood.name: likelihood for likelihood in LIKELIHOODS}

@@ -11,7 +11,7 @@ from scipy.special import erfcx, log_expit, log_ndtr
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.local_computations import PointAverage
 from pymc_gpep.likelihoods.log_probabilities import scaled_erfc
-from pymc_gpep.streaming.rules.all_rules import RULES, rule_for
+from pymc_gpep.streaming.rules import RULES, rule_for
 
 NAMED = {likelihood.name: likelihood for likelihood in LIKELIHOODS}
 CASES = [(kind, likelihood) for kind in RULES for likelihood in LIKELIHOODS if kind.fits(likelihood)]

@@ -12,10 +12,7 @@ from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.graphs.interpreted import INTERPRETED
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
-from pymc_gpep.streaming.memories.stateless import Stateless
-from pymc_gpep.streaming.memories.stochastic import Stochastic
-from pymc_gpep.streaming.memories.stored import StoredMemory
-from pymc_gpep.streaming.memories.variational import Variational
+from pymc_gpep.streaming.memories import Stateless, Stochastic, StoredMemory, Variational
 from tests import models
 from tests.streaming.problems import small
 

@@ -10,8 +10,7 @@ from numpy.testing import assert_allclose
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
-from pymc_gpep.streaming.memories.memory import ReplacingSchedule
-from pymc_gpep.streaming.memories.stored import StoredMemory
+from pymc_gpep.streaming.memories import ReplacingSchedule, StoredMemory
 from pymc_gpep.streaming.run import Run
 from pymc_gpep.streaming.state import StoredSites
 from pymc_gpep.streaming.step import Taken

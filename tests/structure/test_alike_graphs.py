@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import approximator
-from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.evidence.evidence import Evidence
 from pymc_gpep.graphs import alike_graphs
 from pymc_gpep.graphs.alike_graphs import arrays_as_shared
 from pymc_gpep.graphs.interpreted import evaluate, interpreted

@@ -13,7 +13,7 @@ from pytensor.graph.replace import graph_replace
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations.methods import approximator
-from pymc_gpep.graph.latent_model import LatentModel
+from pymc_gpep.evidence.latent_model import LatentModel
 from pymc_gpep.reading import StructureError, read_classifier, read_processes
 
 N, C = 6, 3

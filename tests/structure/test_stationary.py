@@ -9,7 +9,7 @@ import pymc_gpep as gpep
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.streaming.model_blocks import model_blocks
+from pymc_gpep.streaming.features import model_blocks
 
 X = np.random.default_rng(0).normal(size=(9, 3))
 cov = pm.gp.cov

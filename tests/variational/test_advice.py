@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep.graph import memory
+from pymc_gpep.evidence import memory
 from tests import models
 from tests.advice import Advice, checked, fitted, follow
 from tests.graphs import rewritten

@@ -18,8 +18,8 @@ from pymc_gpep.likelihoods.bernoulli import LogitLikelihood
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import StructureError, read_classifier
-from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.rows.rows import RowError
 
 N, J = 40, 5
 RNG = np.random.default_rng(4)

@@ -10,7 +10,7 @@ from pymc_gpep.approximations import METHODS
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.streaming.methods import STREAMING_METHODS
+from pymc_gpep.streaming.memories import STREAMING_METHODS
 from pymc_gpep.variational.inference import GPInference
 from pymc_gpep.variational.plans.active_rows import ACTIVE_METHODS
 from pymc_gpep.variational.plans.inducing_inputs import SPARSE_METHODS

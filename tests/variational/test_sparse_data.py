@@ -9,7 +9,7 @@ import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.rows.errors import RowError
+from pymc_gpep.rows.rows import RowError
 from pymc_gpep.variational.inference import GPInference
 from tests import models
 

@@ -12,10 +12,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
 from pymc_gpep.fits.checkpoint import read_checkpoint
-from pymc_gpep.rows.errors import RowError
-from pymc_gpep.streaming.falling import FallingAdam
-from pymc_gpep.streaming.memories.stateless import Stateless
+from pymc_gpep.rows.rows import RowError
+from pymc_gpep.streaming.memories import Stateless
 from pymc_gpep.streaming.run import Run
+from pymc_gpep.streaming.step import FallingAdam
 from tests import models
 
 X, Y = models.data()

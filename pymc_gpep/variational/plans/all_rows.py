@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.checks.doubts import nothing_learned, other_mode
+from pymc_gpep.evidence.memory import check_memory
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.prior_moments.precision_sum import suited

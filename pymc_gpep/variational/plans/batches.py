@@ -28,24 +28,18 @@ from pymc_gpep.processes.cross_covariance import functions_of
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.rows.chunks import column_deviations
-from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.fingerprint import fingerprint
-from pymc_gpep.rows.rows import Rows
+from pymc_gpep.rows.rows import RowError, Rows
 from pymc_gpep.solvers.step_blocks import StepBlocks
 from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace, average_loss
-from pymc_gpep.streaming.batches import Batches as BatchOrder
-from pymc_gpep.streaming.batches import one_batch
-from pymc_gpep.streaming.falling import FallingAdam
+from pymc_gpep.streaming.features import model_blocks
 from pymc_gpep.streaming.first_scales import first_scales
-from pymc_gpep.streaming.left_off import LeftOff
-from pymc_gpep.streaming.memories.memory import Memory
-from pymc_gpep.streaming.methods import STREAMING_METHODS
-from pymc_gpep.streaming.model_blocks import model_blocks
-from pymc_gpep.streaming.rules.all_rules import RULES, rule_for
-from pymc_gpep.streaming.rules.rule import Rule
-from pymc_gpep.streaming.run import Run, lost_steps, step_of
-from pymc_gpep.streaming.state import State
-from pymc_gpep.streaming.step import BatchProblem
+from pymc_gpep.streaming.memories import STREAMING_METHODS, Memory
+from pymc_gpep.streaming.rules import RULES, Rule, rule_for
+from pymc_gpep.streaming.run import Batches as BatchOrder
+from pymc_gpep.streaming.run import Run, lost_steps, one_batch, step_of
+from pymc_gpep.streaming.state import LeftOff, State
+from pymc_gpep.streaming.step import BatchProblem, FallingAdam
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import (
     off_symmetry,

@@ -19,7 +19,7 @@ from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.processes.cross_covariance import functions_of
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.streaming.methods import STREAMING_METHODS
+from pymc_gpep.streaming.memories import STREAMING_METHODS
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_free_magnitude, warn_of_jitter, warn_of_single_class
 from pymc_gpep.variational.plans.batches import ByBatches

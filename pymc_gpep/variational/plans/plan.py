@@ -12,7 +12,7 @@ from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.rows.rows import Rows
-from pymc_gpep.streaming.left_off import LeftOff
+from pymc_gpep.streaming.state import LeftOff
 from pymc_gpep.variational.fit_run import FitRun
 
 type Optimiser = Callable[..., Any] | float

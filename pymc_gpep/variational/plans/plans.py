@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pymc_gpep.approximations import METHODS
-from pymc_gpep.streaming.methods import STREAMING_METHODS
+from pymc_gpep.streaming.memories import STREAMING_METHODS
 from pymc_gpep.variational.plans.active_rows import ACTIVE_METHODS, ActiveRows
 from pymc_gpep.variational.plans.all_rows import AllRows
 from pymc_gpep.variational.plans.batches import ByBatches

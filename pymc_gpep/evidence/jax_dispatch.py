@@ -14,7 +14,7 @@ from jax.custom_derivatives import SymbolicZero
 from pytensor.graph.basic import Apply
 from pytensor.link.jax.dispatch.basic import jax_funcify
 
-from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.evidence.evidence import Evidence
 from pymc_gpep.graphs.repeated import Repeated
 from pymc_gpep.likelihoods.multinomial_probit_distribution import (
     LogProbability,

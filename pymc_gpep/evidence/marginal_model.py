@@ -10,8 +10,8 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.approximations import Approximator, approximator
-from pymc_gpep.graph.evidence import Evidence
-from pymc_gpep.graph.memory import check_memory
+from pymc_gpep.evidence.evidence import Evidence
+from pymc_gpep.evidence.memory import check_memory
 from pymc_gpep.graphs.interpreted import initial_point
 from pymc_gpep.prior_moments.prior_functions import by_groups, check_moments, prior_moments, prior_type_of
 from pymc_gpep.reading import GPClassifier, read_classifier

@@ -1,6 +1,14 @@
-"""The evidence as a node of PyTensor graphs: any approximation's, with its derivatives computed in the same call."""
+"""The evidence of any approximation as a node of PyTensor graphs, with its derivatives.
 
-from collections.abc import Sequence
+Samplers evaluate the same graph at one point after another and carry nothing from one to the next but the point. What
+is kept here changes how long a solve takes, and its result by no more than the tolerance allows. It is kept for each
+process and thread on its own. Chains do not see each other, and a chain in a process of its own begins with nothing.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,8 +21,8 @@ from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
 from pymc_gpep.approximations.approximator import Approximator
-from pymc_gpep.array_types import Observed
-from pymc_gpep.graph.recent_solves import RecentSolves, place_of
+from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.kernels.compile import source_key
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -22,6 +30,57 @@ from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.prior_form import PriorForm
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Outcome
 from pymc_gpep.solvers.relay import REFUSED, external
+
+_PROBLEMS = 16  # that are remembered at a time
+_SOLVES = 48  # of each
+_POINTS = 12  # whose prior moments tell one solve from another
+_CORRELATION = 3.0  # by so much more than logarithms of variances do correlations count
+
+
+class RecentSolves:
+    """For each problem the ends of its last solves."""
+
+    def __init__(self) -> None:
+        self._problems: OrderedDict[Hashable, Neighbours] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def near(self, problem: Hashable) -> Neighbours | None:
+        """Solves of a problem by this thread; None before the first one."""
+        with self._lock:
+            return self._problems.get(self._key(problem))
+
+    def add(self, problem: Hashable, place: Array, start: Array) -> None:
+        """Remember one more, and forget the problem that was not seen for longest where there are too many."""
+        key = self._key(problem)
+        with self._lock:
+            near = self._problems.pop(key, Neighbours((), ()))
+            self._problems[key] = near.joined(place, start, _SOLVES)
+            while len(self._problems) > _PROBLEMS:
+                self._problems.popitem(last=False)
+
+    def _key(self, problem: Hashable) -> Hashable:
+        return os.getpid(), threading.get_ident(), problem
+
+
+def place_of(prior: PriorForm, mean: Array) -> Array:
+    """Numbers that tell prior moments apart, (d,): those of a few points, in units in which solutions vary.
+
+    They are log variances, correlations, and means in standard deviations. A hyperparameter that becomes e times as
+    large changes them by a distance of about one.
+    """
+    n = mean.shape[1]
+    chosen = np.unique(np.linspace(0, n - 1, _POINTS).round().astype(int))
+    matrices = prior.among(chosen)
+    variances = np.diagonal(matrices, axis1=1, axis2=2)
+    scales = np.sqrt(variances)
+    upper = np.triu_indices(len(chosen), 1)
+    parts = (
+        np.log(variances),
+        _CORRELATION * (matrices / (scales[:, :, None] * scales[:, None]))[:, upper[0], upper[1]],
+        mean[:, chosen] / scales,
+    )
+    return np.concatenate([part.ravel() / np.sqrt(max(part.shape[1], 1)) for part in parts])
+
 
 _recent = RecentSolves()
 
@@ -57,7 +116,7 @@ class Evidence(Op):
     why (`pymc_gpep.kernels.status`): in a sampler that is a divergence.
 
     An Op that remembers starts from its last solves of the same problem, wherever they ended near by. It starts from
-    the input only without such solves, or where these do not lead to convergence: see `pymc_gpep.graph.recent_solves`.
+    the input only without such solves, or where these do not lead to convergence: see `pymc_gpep.evidence.evidence`.
 
     At a fixed point the derivatives are closed expressions of the sites. So the pullback multiplies outputs that are
     already there; second derivatives are not defined.

@@ -21,8 +21,8 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.evidence.memory import check_memory
 from pymc_gpep.gaussians.whitening import Sampled
-from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.graphs.interpreted import GraphFunction, check_installed, graph_function
 from pymc_gpep.latent.latent_prior import LatentPrior, SampledValues
 from pymc_gpep.latent.missing_responses import MissingResponses, missing_responses

@@ -1,1 +1,0 @@
-"""Factors of a point's likelihood as expressions: one file for each way to take it apart."""
