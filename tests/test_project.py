@@ -48,7 +48,7 @@ ROOMS = (
     "sums",
     "reading",
     "prior_moments",
-    "graph",
+    "evidence",
     "hyper",
     "cluster",
     "streaming",

@@ -1,4 +1,4 @@
-"""Rows of coefficients J (n, q), in full or by their entries, of one function or several, and precisions of sites that weigh them."""
+"""Rows of coefficients J (n, q), in full or by their entries, and precisions of sites that weigh them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence

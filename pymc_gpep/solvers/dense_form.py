@@ -1,4 +1,4 @@
-"""A prior covariance that is a matrix: its algebra with sites that leave functions independent, couple them, or have any sign.
+"""A prior covariance that is a matrix, with sites that couple functions or not, and precisions of any sign.
 
 The algebra is that of `pymc_gpep.kernels.gaussians.coupled`.
 

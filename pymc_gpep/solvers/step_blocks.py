@@ -1,4 +1,4 @@
-"""Prior moments that a step needs, group by group of functions, with their pull-back, and profiles of stationary covariances.
+"""Prior moments that a step needs, by groups of functions, their pull-back, and profiles of covariances.
 
 Functions of a group share covariance and inducing inputs. A step knows a prior by its moments at inducing inputs and
 rows. A pull-back turns derivatives in these into derivatives in hyperparameters and inducing inputs. Stationary

@@ -1,4 +1,4 @@
-"""The posterior of whitened inducing values: of functions that are independent given the data, and of coupled functions.
+"""The posterior of whitened inducing values, of independent and of coupled functions.
 
 The v of all functions are one vector of cM numbers. The site of a point acts on its c projections x_k = w_kᵀv_k, with a
 precision Π = diag(π) − ππᵀ / 1ᵀπ. Time for n points is O(n c² M²), of products of matrices.

@@ -1,4 +1,4 @@
-"""The log posterior that steps over batches end with: hyperparameters, inducing inputs, q(v), and sites of single rows."""
+"""The log posterior that steps over batches end with: hyperparameters, inducing inputs and q(v)."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping

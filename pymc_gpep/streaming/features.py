@@ -1,4 +1,4 @@
-"""Prior moments of a step: whitened features, q(v) as a graph, the common shift, and moments of the covariance of a model.
+"""Whitened features of a batch, q(v) as a graph, the common shift, and prior moments of a step.
 
 Here q(v_k) = N(μ, Σ), Σ = (I + S)⁻¹, μ = Σ h. The sums S = Σ t w wᵀ and h = Σ ν w are over all sites
 exp(ν x − ½ t x²), x = wᵀv.

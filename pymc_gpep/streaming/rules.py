@@ -1,4 +1,4 @@
-"""Factors of the likelihood of a point as expressions of graphs: their contract, and a rule for each way to take a likelihood apart.
+"""Factors of the likelihood of a point as graphs: a rule for each way to take a likelihood apart.
 
 The integrals take the trapezoid rule on a window that is found for each. The log integrand falls by at least half the
 squared distance from its mode, in the units that it is given in. Newton's method finds the mode, and from there both

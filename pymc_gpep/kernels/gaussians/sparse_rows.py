@@ -1,4 +1,4 @@
-"""Rows of coefficients with few entries each: products, quadratic forms of small matrices, and of sparse symmetric matrices.
+"""Rows of coefficients with few entries: products, and quadratic forms of small or sparse symmetric matrices.
 
 Row i has the coefficients `values[i]` (k,) at the places `cells[i]` (k,) of q numbers, in ascending order. Entries
 beyond its own have the value 0.

@@ -1,4 +1,4 @@
-"""The multinomial probit likelihood of one point, and of many points: log probability and derivatives in the latent values.
+"""The multinomial probit likelihood at one point and at many points: log probability and derivatives.
 
     p(y | f) = ∫ φ(u) ∏_{j≠y} Φ(u + f_y − f_j) du
 

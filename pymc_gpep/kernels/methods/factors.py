@@ -1,4 +1,4 @@
-"""Factors of the likelihood of a point under independent normal latent values: bounds of expected logarithms, log normalisers, derivatives.
+"""Factors of a likelihood under independent normal latent values: bounds, log normalisers and derivatives.
 
 See equations 14 to 17 of Villacampa-Calvo and Hernández-Lobato (2017). The observed one of the utilities
 u_k ~ N(m_k, v_k + noise) is the largest with probability P. The average log probability of a label with noise ε is

@@ -1,4 +1,4 @@
-"""The logistic function σ of a normal variable: log E σ and E log σ with derivatives, and σ as a mixture of normal distributions.
+"""The logistic function σ of a normal variable: log E σ, E log σ, and σ as a mixture of normal distributions.
 
 The less likely one of the two classes is integrated, and the other follows without a loss of digits. A narrow normal
 density is summed on a trapezoid rule about the mode of the integrand. Under a wide one σ is a step with
