@@ -12,7 +12,7 @@ from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.approximations.sparse import SparseSolution
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.array_types import Array
-from pymc_gpep.cluster.rounds import Begin, Recipe, Rounds
+from pymc_gpep.cluster.rounds import Begin, PartRecipe, Rounds
 from pymc_gpep.cluster.sites import SitesOnCluster
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.evaluation import Evaluation
@@ -83,7 +83,9 @@ class ClusterLogPosterior(SparseLogPosterior):
         super().__init__(space, approximator, blocks, inducing, learn, rows)
         count = sum(client.nthreads().values()) if parts is None else parts
         recipes = [
-            Recipe(blocks.on(rows_between(blocks.rows, slice(start, stop))), likelihood, self._rule, approximator.depth)
+            PartRecipe(
+                blocks.on(rows_between(blocks.rows, slice(start, stop))), likelihood, self._rule, approximator.depth
+            )
             for start, stop in pairwise(part_ends(blocks.rows, max(count, 1)))
         ]
         self.rounds = Rounds(client, recipes)

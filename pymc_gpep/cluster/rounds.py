@@ -40,7 +40,7 @@ _RECOVERED = 1e-13  # change of a site, in units of its marginal
 _ATTEMPTS = 200
 
 
-class Recipe(NamedTuple):
+class PartRecipe(NamedTuple):
     """Ingredients that a part is made of."""
 
     blocks: InducingBlocks
@@ -83,7 +83,7 @@ def added(*sums: Sums) -> Sums:
     return total
 
 
-type Task = Callable[["Part"], Sums]
+type Task = Callable[["WorkerPart"], Sums]
 
 
 class _Prior(PriorAt):
@@ -98,7 +98,7 @@ class _Prior(PriorAt):
             return super().slopes(rows, bars)
 
 
-class Part:
+class WorkerPart:
     """Some rows and their sites.
 
     Parameters
@@ -108,7 +108,7 @@ class Part:
     recipe : Recipe
     """
 
-    def __init__(self, number: int, recipe: Recipe) -> None:
+    def __init__(self, number: int, recipe: PartRecipe) -> None:
         self.number = number
         self._recipe = recipe
         rows, c = recipe.blocks.rows, recipe.blocks.n_functions
@@ -262,7 +262,7 @@ class Rounds:
         One for each part.
     """
 
-    def __init__(self, client: "Client", recipes: Sequence[Recipe]) -> None:
+    def __init__(self, client: "Client", recipes: Sequence[PartRecipe]) -> None:
         self._client = client
         # A copy for each part: graphs keep what they compute in storage of their own.
         self._recipes = [cloudpickle.dumps(recipe) for recipe in recipes]
@@ -394,19 +394,19 @@ class _Act:
     def __init__(self, number: int, task: Task) -> None:
         self._number, self._task = number, task
 
-    def __call__(self, part: Part) -> Sums:
+    def __call__(self, part: WorkerPart) -> Sums:
         return part.act(self._number, self._task)
 
 
-def _made(number: int, recipe: bytes) -> Part:
-    return Part(number, cloudpickle.loads(recipe))
+def _made(number: int, recipe: bytes) -> WorkerPart:
+    return WorkerPart(number, cloudpickle.loads(recipe))
 
 
 def _carried(task: bytes) -> bytes:
     return task
 
 
-def _done(part: Part, message: bytes) -> Sums:
+def _done(part: WorkerPart, message: bytes) -> Sums:
     """A task is in bytes, so that each part has a copy of its own."""
     task: Task = cloudpickle.loads(message)
     return task(part)

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.linalg import LinAlgError
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.cluster.rounds import Begin, Part, Rounds, Sums, Task
+from pymc_gpep.cluster.rounds import Begin, Rounds, Sums, Task, WorkerPart
 from pymc_gpep.kernels.schemes.anderson import combination
 from pymc_gpep.solvers.sparse_sweeps import SiteSweeps
 from pymc_gpep.solvers.whitened_posterior import Whitened
@@ -48,7 +48,7 @@ class SitesOnCluster:
         """Parts that were made anew get the prior, and sites; then all are asked for what has to be added again."""
         number = self._rounds.number
         self._rounds.tell(lost, _begin(number, self._begin, self._posterior))
-        self._natural = self._rounds.ask(Part.natural).added
+        self._natural = self._rounds.ask(WorkerPart.natural).added
 
     def _ask(self, task: Task) -> Sums:
         found: Sums = self._rounds.until_done(lambda: self._rounds.ask(task), self._mend)
@@ -106,7 +106,7 @@ class SitesOnCluster:
 
     def clear(self) -> None:
         self._posterior = None
-        self._natural = self._ask(Part.clear).added
+        self._natural = self._ask(WorkerPart.clear).added
 
     def end(self, number: int) -> Whitened:
         """Have the sites kept under a number, and return the posterior that they imply."""

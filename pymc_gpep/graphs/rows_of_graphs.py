@@ -42,7 +42,7 @@ type Roles = tuple[Role | None, ...]
 """For each axis of a variable; None for one that stays as it is."""
 
 
-class Points(Protocol):
+class RowPoints(Protocol):
     """Variables that stand for data (n, ...) at the points of rows, or of columns."""
 
     def __call__(self, data: Variable, role: Role) -> TensorVariable:
@@ -88,7 +88,7 @@ class Walk:
 
     def __init__(
         self,
-        points: Points,
+        points: RowPoints,
         lengths: Mapping[Role, TensorVariable],
         same: TensorVariable,
         stop: Sequence[Variable] = (),

@@ -14,7 +14,7 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.posterior import DensePosterior, posterior_of_normals
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.hyper.latent_functions import GroupOfRows, Labelled, LatentFunctions, NewRows, Reach
-from pymc_gpep.latent.latent_prior import Elsewhere, There
+from pymc_gpep.latent.latent_prior import Elsewhere, PriorAtNewRows
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.solvers.sparse_sweeps import LeftOut
@@ -101,7 +101,7 @@ class DenseFunctions(LatentFunctions):
         return self._elsewhere(self._point, inputs)
 
     def at(self, inputs: Any) -> NewRows:
-        return NewRows(*self.posterior.at(There(self._elsewhere, self._point, inputs)))
+        return NewRows(*self.posterior.at(PriorAtNewRows(self._elsewhere, self._point, inputs)))
 
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
         return self.solution.mean[:, rows], self.solution.cov[rows]
@@ -208,7 +208,7 @@ class DenseFunctions(LatentFunctions):
             return
         f, z = self._drawn(rng, count)
         for rows in row_blocks(len(inputs), self.n_functions * max(self.size, count)):
-            there = There(self._elsewhere, self._point, inputs[rows])
+            there = PriorAtNewRows(self._elsewhere, self._point, inputs[rows])
             yield rows, self.posterior.draw_at(rng, f, z, there)
 
 

@@ -322,7 +322,7 @@ class Elsewhere(ABC):
         raise TypeError(f"{type(self).__name__} knows no coefficients of standard normals.")
 
 
-class There(NamedTuple):
+class PriorAtNewRows(NamedTuple):
     """New rows at given hyperparameters, as posteriors ask for them."""
 
     elsewhere: Elsewhere

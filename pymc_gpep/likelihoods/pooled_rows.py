@@ -25,7 +25,7 @@ from pymc_gpep.likelihoods.real import LogNormalLikelihood, NormalLikelihood
 from pymc_gpep.likelihoods.stacked import StackedLikelihood
 
 
-class Rows(NamedTuple):
+class PooledRows(NamedTuple):
     """Rows of groups, with what they are given besides latent values."""
 
     of: NDArray[np.int64]
@@ -56,7 +56,7 @@ class Rows(NamedTuple):
         return first, ids
 
 
-def pooled(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Factors]:
+def pooled(likelihood: Likelihood, rows: PooledRows) -> tuple[GroupedLikelihood, Factors]:
     """Return the likelihood of groups of rows, and its factors.
 
     Parameters
@@ -73,7 +73,7 @@ def pooled(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Facto
     return pool(likelihood, rows)
 
 
-def _products(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Factors]:
+def _products(likelihood: Likelihood, rows: PooledRows) -> tuple[GroupedLikelihood, Factors]:
     first, ids = rows.merged()
     weights = np.bincount(ids).astype(np.float64)
     parameters = rows.parameters(first)
@@ -88,17 +88,17 @@ def _count(likelihood: Likelihood) -> int:
     return len(likelihood.parameters) if likelihood.has_parameters else 0
 
 
-def _sums(rows: Rows, values: Array) -> Array:
+def _sums(rows: PooledRows, values: Array) -> Array:
     return np.bincount(rows.of, values, rows.n_groups)
 
 
-def _one_of_each(rows: Rows, y: object, parameters: object, constant: object) -> Factors:
+def _one_of_each(rows: PooledRows, y: object, parameters: object, constant: object) -> Factors:
     """One factor for each group."""
     g = rows.n_groups
     return Factors(np.arange(g), np.ones(g), y, parameters, constant)
 
 
-def _binomial(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Factors]:
+def _binomial(likelihood: Likelihood, rows: PooledRows) -> tuple[GroupedLikelihood, Factors]:
     first, ids = rows.merged()
     of, y, weights = rows.of[first], np.asarray(rows.y, np.float64)[first], np.bincount(ids)
     own = rows.parameters(first)[0]
@@ -109,7 +109,7 @@ def _binomial(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Fa
     return GroupedLikelihood(inner=BinomialLikelihood(), count=1), _one_of_each(rows, successes, trials[None], constant)
 
 
-def _poisson(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Factors]:
+def _poisson(likelihood: Likelihood, rows: PooledRows) -> tuple[GroupedLikelihood, Factors]:
     first, ids = rows.merged()
     of, y, weights = rows.of[first], np.asarray(rows.y, np.float64)[first], np.bincount(ids)
     offset = rows.parameters(first)[0]
@@ -124,7 +124,7 @@ def _poisson(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Fac
     return GroupedLikelihood(inner=PoissonLikelihood(), count=1), _one_of_each(rows, counts, whole[None], constant)
 
 
-def _normal(likelihood: Likelihood, rows: Rows) -> tuple[GroupedLikelihood, Factors]:
+def _normal(likelihood: Likelihood, rows: PooledRows) -> tuple[GroupedLikelihood, Factors]:
     first, ids = rows.merged(observations=False)
     y = np.asarray(rows.y, np.float64)
     jacobian = np.zeros(rows.n_groups)
@@ -157,7 +157,7 @@ def _summed(values: TensorVariable, of: NDArray[np.int64], g: int) -> TensorVari
     return found
 
 
-_POOLS: dict[type[Likelihood], Callable[[Likelihood, Rows], tuple[GroupedLikelihood, Factors]]] = {
+_POOLS: dict[type[Likelihood], Callable[[Likelihood, PooledRows], tuple[GroupedLikelihood, Factors]]] = {
     BinomialLikelihood: _binomial,
     PoissonLikelihood: _poisson,
     NormalLikelihood: _normal,
@@ -165,7 +165,7 @@ _POOLS: dict[type[Likelihood], Callable[[Likelihood, Rows], tuple[GroupedLikelih
 }
 
 
-def products(likelihood: Likelihood, rows: Rows) -> GroupedLikelihood | None:
+def products(likelihood: Likelihood, rows: PooledRows) -> GroupedLikelihood | None:
     """Return the likelihood of groups of rows with its parameters, where those of rows are arrays.
 
     None for rows of several observed variables.
@@ -186,7 +186,7 @@ class Grouped(NamedTuple):
     """(p, g), as a function of hyperparameters."""
 
 
-def grouped_rows(likelihood: Likelihood, rows: Rows) -> Grouped:
+def grouped_rows(likelihood: Likelihood, rows: PooledRows) -> Grouped:
     """Return groups of rows as points of their own.
 
     Parameters
@@ -222,9 +222,9 @@ def grouped_rows(likelihood: Likelihood, rows: Rows) -> Grouped:
     return Grouped(whole, np.concatenate(labels), whole.together(parameters))
 
 
-def _of_part(rows: Rows, places: NDArray[np.int64], count: int) -> Rows:
+def _of_part(rows: PooledRows, places: NDArray[np.int64], count: int) -> PooledRows:
     """Return the rows of one of several observed variables, with its own parameters."""
-    return Rows(
+    return PooledRows(
         rows.of[places] - rows.of[places].min(),
         rows.y[places],
         rows.alike[places],

@@ -12,7 +12,7 @@ from sklearn.utils.validation import assert_all_finite, column_or_1d
 from pymc_gpep.argument_types import check_number
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, check_level
-from pymc_gpep.sklearn.fitted import Classes, NoisyClasses, Response, TwoClasses
+from pymc_gpep.sklearn.fitted import ClassResponse, NoisyClassResponse, Response, TwoClassResponse
 
 
 class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
@@ -144,8 +144,8 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         if not 0.0 <= self.label_noise < 1.0:
             raise ValueError(f"label_noise must be at least 0 and below 1, but is {self.label_noise}.")
         if self.label_noise:
-            return NoisyClasses(len(self.classes_), float(self.label_noise))
-        return TwoClasses() if len(self.classes_) == 2 else Classes(len(self.classes_))
+            return NoisyClassResponse(len(self.classes_), float(self.label_noise))
+        return TwoClassResponse() if len(self.classes_) == 2 else ClassResponse(len(self.classes_))
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities (m, c) of the classes at new rows, in the order of `classes_`."""

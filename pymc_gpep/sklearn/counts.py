@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, quantile_levels
-from pymc_gpep.sklearn.fitted import COUNTS, Counts
+from pymc_gpep.sklearn.fitted import COUNTS, CountResponse
 
 _LARGEST = np.iinfo(np.int32).max
 
@@ -121,7 +121,7 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         check_name("likelihood", self.likelihood, COUNTS)
         table, y = self._read(X, y)
         # Half a count more keeps the level finite where all counts are 0.
-        response = Counts(float(np.log(y.mean() + 0.5 / len(y))), self.likelihood)
+        response = CountResponse(float(np.log(y.mean() + 0.5 / len(y))), self.likelihood)
         return self._fit(X, y, table, response, [])
 
     def _observations(self, y: Any) -> Observed:

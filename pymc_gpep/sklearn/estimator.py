@@ -19,7 +19,7 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graphs.interpreted import without_traces
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.sklearn.fitted import Fitted, Recipe, Response
+from pymc_gpep.sklearn.fitted import FittedEstimator, ModelRecipe, Response
 from pymc_gpep.tables.columns import KERNELS, read_columns
 from pymc_gpep.tables.table import Values, is_frame, read_table
 from pymc_gpep.variational.method_choice import AUTO, MethodChoice, choose_method
@@ -76,7 +76,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         self._check_parameters()
         columns = read_columns(table, self.missing, self.unseen)
         ard = len(y) > self.max_dense_rows if self.ard is None else self.ard
-        recipe = Recipe(columns, y, response, self.kernel, ard, self.linear, classes)
+        recipe = ModelRecipe(columns, y, response, self.kernel, ard, self.linear, classes)
         with without_traces():
             (model, gp), given = recipe.build(), dict(self.fit_options or {})
             choice = self._choice(model, given, len(y))
@@ -88,7 +88,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
             if long and not callable(self.kernel) and "start" not in options:
                 options["start"] = _fit_of_some(recipe, choice.method, seed)
             fit = pm.fit(model=model, method=choice.method, random_seed=seed, progressbar=False, **options)
-        self._fitted = Fitted(recipe, fit, gp)
+        self._fitted = FittedEstimator(recipe, fit, gp)
         self.fit_method_ = str(choice._replace(options={**choice.options, **given}, n=options.get("n")))
         return self
 
@@ -193,7 +193,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         return pd.Series(1.0 / columns.length_scales(self.fit_.hyperparameters), columns.names, name="relevance")
 
 
-def _fit_of_some(recipe: Recipe, method: str, seed: int) -> Fit | None:
+def _fit_of_some(recipe: ModelRecipe, method: str, seed: int) -> Fit | None:
     """Fit few of the rows, of all classes alike: a search among all rows that begins there is short.
 
     None where so few rows cannot be fitted. All of them may.

@@ -45,7 +45,7 @@ class Response(ABC):
 
 
 @dataclass(frozen=True)
-class TwoClasses(Response):
+class TwoClassResponse(Response):
     """Two classes by one latent function and a probit."""
 
     def observe(self, f: Any, y: Observed) -> None:
@@ -53,7 +53,7 @@ class TwoClasses(Response):
 
 
 @dataclass(frozen=True)
-class Classes(Response):
+class ClassResponse(Response):
     """Several classes by a latent function each, and a multinomial probit.
 
     Attributes
@@ -72,7 +72,7 @@ class Classes(Response):
 
 
 @dataclass(frozen=True)
-class NoisyClasses(Classes):
+class NoisyClassResponse(ClassResponse):
     """The same, where a part of the labels is drawn from all classes alike.
 
     Attributes
@@ -87,7 +87,7 @@ class NoisyClasses(Classes):
 
 
 @dataclass(frozen=True)
-class Numbers(Response):
+class RealResponse(Response):
     """Standardised numbers with normal noise, whose deviation is learned."""
 
     magnitude: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -97,7 +97,7 @@ class Numbers(Response):
 
 
 @dataclass(frozen=True)
-class Counts(Response):
+class CountResponse(Response):
     """Counts whose rate is the exponential of the latent function.
 
     Attributes
@@ -136,7 +136,7 @@ type Kernel = str | Callable[[Columns], Any]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ModelRecipe:
     """How a model is made of training rows. It can be pickled, which a model cannot.
 
     Attributes
@@ -187,7 +187,7 @@ class Recipe:
         return model, gp
 
 
-class Fitted:
+class FittedEstimator:
     """A fit, and the recipe of its model.
 
     A pickle holds the recipe and what `Fit.to_datatree` makes of the fit. The model is made again, and the fit read,
@@ -201,7 +201,7 @@ class Fitted:
         The process in the model, as the recipe made it.
     """
 
-    def __init__(self, recipe: Recipe, fit: Fit, gp: pm.gp.Latent) -> None:
+    def __init__(self, recipe: ModelRecipe, fit: Fit, gp: pm.gp.Latent) -> None:
         self.recipe = recipe
         self._state: Mapping[str, Any] = {"made": (fit, gp)}
 
@@ -238,6 +238,6 @@ class Fitted:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Fitted":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "FittedEstimator":
         """Return itself: what was learned is a value."""
         return self

@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, quantile_levels
-from pymc_gpep.sklearn.fitted import Numbers
+from pymc_gpep.sklearn.fitted import RealResponse
 from pymc_gpep.tables.table import mean_and_deviation
 
 
@@ -80,7 +80,7 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
         table, y = self._read(X, y)
         self._mean, deviation = mean_and_deviation(y)
         self._deviation = deviation or 1.0
-        return self._fit(X, (y - self._mean) / self._deviation, table, Numbers(), [])
+        return self._fit(X, (y - self._mean) / self._deviation, table, RealResponse(), [])
 
     def _observations(self, y: Any) -> Observed:
         numbers = column_or_1d(y, warn=True)

@@ -40,7 +40,7 @@ class Tilted(NamedTuple):
     """ρ² − 2 ∂ log Z / ∂ variance, for each site, (B, d)."""
 
 
-class Factors(NamedTuple):
+class LikelihoodFactors(NamedTuple):
     """The likelihood as factors."""
 
     functions: NDArray[np.int64]
@@ -59,7 +59,7 @@ class Factors(NamedTuple):
         """(n, d)."""
         return self.functions.shape
 
-    def widening(self) -> "Factors | None":
+    def widening(self) -> "LikelihoodFactors | None":
         """The same whose sites may have negative precisions; None where none would that matches moments."""
         return None if self.log_concave else self._replace(narrows=False)
 
@@ -98,7 +98,7 @@ class SparseEPSweeps(SparseSweeps):
         The threads that work on it. Results do not depend on how many there are.
     """
 
-    def __init__(self, features: RowFeatures, factors: Factors, team: Team = ALONE) -> None:
+    def __init__(self, features: RowFeatures, factors: LikelihoodFactors, team: Team = ALONE) -> None:
         super().__init__(features, factors.functions, factors.shifts, team)
         self._factors = factors
 
@@ -148,7 +148,7 @@ def site_terms(mean: Array, variance: Array, location: Array, precision: Array) 
 class LatentSites(NamedTuple):
     """The likelihood as factors, with sites on latent values."""
 
-    factors: Factors
+    factors: LikelihoodFactors
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -185,7 +185,7 @@ class SparseLatentSweeps(SparseSweeps):
         The threads that work on it. Results do not depend on how many there are.
     """
 
-    def __init__(self, features: RowFeatures, factors: Factors, team: Team = ALONE) -> None:
+    def __init__(self, features: RowFeatures, factors: LikelihoodFactors, team: Team = ALONE) -> None:
         super().__init__(features, factors.functions, factors.shifts, team)
         self._factors = factors
 

@@ -93,11 +93,11 @@ class VariablesThere(Protocol):
     axes: dict[str, int]
     """The axis of each that runs over new rows."""
 
-    def __call__(self, point: PointType) -> "There":
+    def __call__(self, point: PointType) -> "AffineValues":
         """Return them at given hyperparameters."""
 
 
-class There(NamedTuple):
+class AffineValues(NamedTuple):
     """Variables as t + T z + ε at other data, with standard normals z and noise ε of each."""
 
     centres: dict[str, Array]

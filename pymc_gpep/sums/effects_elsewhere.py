@@ -25,7 +25,7 @@ from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import Elsewhere
 from pymc_gpep.processes.cross_covariance import CrossCovariance, new_inputs
 from pymc_gpep.processes.process_functions import MovedSum, ProcessFunctions
-from pymc_gpep.sums.affine_variables import InNormals, There, at_zero, slopes_of
+from pymc_gpep.sums.affine_variables import AffineValues, InNormals, at_zero, slopes_of
 from pymc_gpep.sums.levels import as_data, common_length, outside_levels, refuse_labels
 from pymc_gpep.sums.row_parts import MovedProcess, RowSum, cells_by_probes, probes
 
@@ -297,7 +297,7 @@ class EffectsElsewhere:
         values = {latent.f: mean + at[latent.f] for latent, mean in zip(self._moved, made[len(own) :], strict=True)}
         return [sums.with_values(each, values) for each in made[: len(own)]]
 
-    def __call__(self, point: PointType) -> There:
+    def __call__(self, point: PointType) -> AffineValues:
         """Return variables at given hyperparameters.
 
         Raises
@@ -317,7 +317,7 @@ class EffectsElsewhere:
                 f"{self._called} cannot be computed at {self._count} rows of the data given: a part has an entry for "
                 "each fitted row. Give all data that differ between rows, as data={...}."
             ) from error
-        found = There(
+        found = AffineValues(
             dict(zip(self._names, still, strict=True)),
             dict(zip(self._names, own, strict=True)),
             {name: np.zeros(np.shape(each)) for name, each in zip(self._names, still, strict=True)},
@@ -349,7 +349,7 @@ class EffectsElsewhere:
             self._check_apart(self._unchecked[-1], point)
             self._unchecked.pop()
         rows = np.arange(self._count)
-        return There(
+        return AffineValues(
             {name: np.take(each, rows, self.axes[name]) for name, each in found.centres.items()},
             {name: np.take(each, rows, self.axes[name] + 1) for name, each in found.slopes.items()},
             {name: np.take(each, rows, self.axes[name]) for name, each in found.noise.items()},

@@ -58,7 +58,7 @@ class NewData:
 
 def repeated(rows: Any, count: int) -> Any:
     """Return a single new row as often as is wanted; several rows, and rows of the model, are returned as they are."""
-    if len(rows) != 1 or count < 2 or isinstance(rows, OwnRows):
+    if len(rows) != 1 or count < 2 or isinstance(rows, ModelRows):
         return rows
     if not isinstance(rows, NewData):
         return np.repeat(rows, count, axis=0)
@@ -68,7 +68,7 @@ def repeated(rows: Any, count: int) -> Any:
 
 
 @dataclass(frozen=True)
-class OwnRows:
+class ModelRows:
     """Some of the rows that the model has, by their positions."""
 
     positions: NDArray[np.int64]
@@ -76,8 +76,8 @@ class OwnRows:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def __getitem__(self, rows: slice) -> "OwnRows":
-        return OwnRows(self.positions[rows])
+    def __getitem__(self, rows: slice) -> "ModelRows":
+        return ModelRows(self.positions[rows])
 
 
 def as_data(

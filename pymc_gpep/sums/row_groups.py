@@ -39,7 +39,7 @@ from pymc_gpep.graphs.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Lea
 from pymc_gpep.latent.gp_latent import LatentGP, without_jitter
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
-from pymc_gpep.likelihoods.pooled_rows import Grouped, Rows, grouped_rows, products
+from pymc_gpep.likelihoods.pooled_rows import Grouped, PooledRows, grouped_rows, products
 from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.sums.row_parts import ProcessTerm
 
@@ -341,7 +341,7 @@ class RowGroups:
         """
         own = likelihood.at(rows)
         known = own.parameters if own.has_parameters else np.zeros((0, len(rows)))
-        plain = Rows(of, y[rows], self.alike[rows], lambda at: cast(TensorVariable, known[:, at]))
+        plain = PooledRows(of, y[rows], self.alike[rows], lambda at: cast(TensorVariable, known[:, at]))
         if briefly and (made := products(own, plain)) is not None:
             return made, np.zeros(plain.n_groups)
         found = grouped_rows(own, plain._replace(parameters=lambda at: pt.constant(known[:, at])))
@@ -372,7 +372,7 @@ def row_groups(
     except CannotSplitError:
         alike = np.arange(prior.n_points)
     own = likelihood.given(np.asarray(given))
-    rows = Rows(of, np.asarray(y), alike, partial(graph.at, parameters, (None, ROWS)))
+    rows = PooledRows(of, np.asarray(y), alike, partial(graph.at, parameters, (None, ROWS)))
     points = grouped_rows(own, rows)
     size = int(points.parameters.type.shape[0] or 0) * len(first)
     if size > max(_SMALL, _WASTE * prior.n_points * (2 + len(given))):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.argument_types import check_name, did_you_mean
 from pymc_gpep.array_types import Array
-from pymc_gpep.tables.table import Categories, Column, Missing, Numbers, Unseen, Values, column_of, read_table
+from pymc_gpep.tables.table import CategoryColumn, Column, Missing, NumberColumn, Unseen, Values, column_of, read_table
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "rbf": pm.gp.cov.ExpQuad,
@@ -163,7 +163,7 @@ class Columns:
         known = "column" in pm.modelcontext(None).coords
         if ard:
             return pm.LogNormal(name, **prior, **({"dims": "column"} if known else {"shape": len(self.columns)}))
-        category = np.array([isinstance(column, Categories) for column in self.columns])
+        category = np.array([isinstance(column, CategoryColumn) for column in self.columns])
         if not category.any():
             return pm.LogNormal(name, **prior)
         of_categories = pm.LogNormal(f"{name}_category", **prior, shape=int(category.sum()))
@@ -183,7 +183,7 @@ class Columns:
         ValueError
             If `covariance` did not make the hyperparameters.
         """
-        name, category = names[0], np.array([isinstance(column, Categories) for column in self.columns])
+        name, category = names[0], np.array([isinstance(column, CategoryColumn) for column in self.columns])
         known = {key: np.asarray(hyperparameters[key]) for key in (name, f"{name}_category") if key in hyperparameters}
         found = np.full(len(self.columns), np.nan)
         if name in known and (known[name].ndim == 0 or known[name].shape == found.shape):
@@ -192,7 +192,7 @@ class Columns:
             found[category] = known[f"{name}_category"]
         if np.isnan(found).any():
             raise ValueError("The covariance is not one that Columns.covariance made: it says no length scales.")
-        constant = [isinstance(column, Numbers) and not column.deviation for column in self.columns]
+        constant = [isinstance(column, NumberColumn) and not column.deviation for column in self.columns]
         return np.where(constant, np.inf, found)
 
 

@@ -198,7 +198,7 @@ class Column(ABC):
 
 
 @dataclass(frozen=True)
-class Numbers(Column):
+class NumberColumn(Column):
     """A column of numbers, or of booleans: one standardised input.
 
     Attributes
@@ -229,7 +229,7 @@ class Numbers(Column):
 
 
 @dataclass(frozen=True)
-class Categories(Column):
+class CategoryColumn(Column):
     """A column of categories: an input of zeros and ones for each level, and one for levels that are new.
 
     Rows of different levels are all at the same distance from each other, √2.
@@ -286,7 +286,7 @@ def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
         present = values.numbers[~np.isnan(values.numbers)]
         if not present.size:
             raise ValueError(f"Column {values.name!r} has missing values, NaN, alone. Leave it out.")
-        column: Column = Numbers(values.name, missing, *mean_and_deviation(present))
+        column: Column = NumberColumn(values.name, missing, *mean_and_deviation(present))
     else:
         assert values.categories is not None
         labels = [label for label in values.categories if label is not None]
@@ -303,7 +303,9 @@ def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
                 skip_file_prefixes=(str(Path(__file__).parents[1]),),
             )
         absent = len(labels) < len(values.categories)
-        column = Categories(values.name, missing, (*levels, None) if absent and missing == "impute" else levels, unseen)
+        column = CategoryColumn(
+            values.name, missing, (*levels, None) if absent and missing == "impute" else levels, unseen
+        )
     column.encode(values)
     return column
 

@@ -18,7 +18,7 @@ from numpy.testing import assert_allclose
 import pymc_gpep as gpep
 from pymc_gpep.approximations import SparseEP
 from pymc_gpep.cluster.cluster_log_posterior import ClusterLogPosterior, part_ends
-from pymc_gpep.cluster.rounds import Part, Rounds
+from pymc_gpep.cluster.rounds import Rounds, WorkerPart
 from pymc_gpep.cluster.sites import SitesOnCluster
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
@@ -167,7 +167,7 @@ class RoundsThatLose:
         return SimpleNamespace(added=f"sums at {len(self.begun)}")
 
     def ask(self, task):
-        return SimpleNamespace(added=f"sums at {len(self.begun)}" if task is Part.natural else "others")
+        return SimpleNamespace(added=f"sums at {len(self.begun)}" if task is WorkerPart.natural else "others")
 
 
 def test_sums_are_added_again_when_a_part_is_made_anew():

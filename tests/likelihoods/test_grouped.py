@@ -18,7 +18,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 from pymc_gpep.likelihoods.ordered import OrderedLogitLikelihood
-from pymc_gpep.likelihoods.pooled_rows import Rows, grouped_rows
+from pymc_gpep.likelihoods.pooled_rows import PooledRows, grouped_rows
 from pymc_gpep.likelihoods.positive import GammaLikelihood
 from pymc_gpep.likelihoods.real import LogisticLikelihood, LogNormalLikelihood, NormalLikelihood
 
@@ -102,7 +102,7 @@ def grouped(case, parameters=None, alike=None):
     likelihood = case.likelihood.given(case.parameters)
     if alike is None:
         alike = np.unique(case.parameters, axis=1, return_inverse=True)[1].ravel() if len(case.parameters) else OF * 0
-    return grouped_rows(likelihood, Rows(OF, case.y, alike, lambda at: pt.as_tensor_variable(given)[:, at]))
+    return grouped_rows(likelihood, PooledRows(OF, case.y, alike, lambda at: pt.as_tensor_variable(given)[:, at]))
 
 
 def evaluated(case):

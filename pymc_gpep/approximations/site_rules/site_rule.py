@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.solvers.sparse_ep import Factors, Tilted
+from pymc_gpep.solvers.sparse_ep import LikelihoodFactors, Tilted
 from pymc_gpep.solvers.sparse_sweeps import PointSites
 
 
@@ -63,8 +63,8 @@ class ScalarSites(SiteRule):
         labels : array (B,)
         """
 
-    def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> Factors:
-        return Factors(
+    def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> LikelihoodFactors:
+        return LikelihoodFactors(
             self.functions(labels, c),
             lambda rows, mean, variance: self.tilted(likelihood.at(rows), mean, variance, labels[rows]),
             not likelihood.sees_common,
