@@ -200,7 +200,7 @@ def run(name: str, draws: int) -> tuple[dict[str, dict[str, float]], Moments]:
             target_accept=0.95, idata_kwargs={"include_transformed": True},
         )  # fmt: skip
     rows = {"nuts": {"seconds": time.perf_counter() - began}}
-    names = [rv.name for rv in read_classifier(model).integrated]
+    names = [rv.name for rv in read_classifier(model).prior.integrated]
     summary = az.summary(chains, var_names=names, round_to="none")
     rows["nuts"] |= {"r_hat": float(summary["r_hat"].max()), "ess": float(summary["ess_bulk"].min())}
     for method in methods(name):
@@ -219,7 +219,7 @@ def beside_stored(name: str, chains: Moments) -> dict[str, dict[str, str]]:
     """Return a row for each method, whose fits are held against stored moments of value variables."""
     with pm.Model() as model:
         MODELS[name]()
-    integrated = {rv.name for rv in read_classifier(model).integrated}
+    integrated = {rv.name for rv in read_classifier(model).prior.integrated}
     rows = {}
     of_one = {"ep": {}, "kl": {}, "laplace": {}, "laplace with smoothed_mean": {"smoothed_mean": True}}
     every: dict[str, dict[str, bool]] = {"nested_ep": {}, "qep": {}, "laplace": {}} if name == "classes" else of_one

@@ -39,7 +39,7 @@ def _of_draws(posterior: Any) -> dict[str, Any]:
 
 def _ours(name: str, which: int) -> dict[str, Any]:
     fit = pm.fit(method=methods(name)[which], progressbar=False)
-    effects = fit.effects([rv.name for rv in fit.classifier.integrated])
+    effects = fit.effects([rv.name for rv in fit.classifier.prior.integrated])
     return {
         key: {moment: np.ravel(values.sel(moment=moment)).tolist() for moment in ("mean", "sd")}
         for key, values in effects.data_vars.items()
@@ -162,7 +162,7 @@ def main() -> None:
     for model in given.only:
         with pm.Model() as declared:
             MODELS[model]()
-        names = [rv.name for rv in read_classifier(declared).integrated]
+        names = [rv.name for rv in read_classifier(declared).prior.integrated]
         extras = [] if given.extras is None else [each for each in EXTRAS if each != "INLA" or model == "binary"]
         for method in [*METHODS, *extras]:
             python = given.extras if method in EXTRAS else sys.executable

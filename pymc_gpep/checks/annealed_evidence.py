@@ -42,6 +42,7 @@ from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.prior_moments.prior_functions import observed
 from pymc_gpep.processes.processes import processes_or
 from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
+from pymc_gpep.reading.classifier import ReadModel
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.user_warnings import warn
 
@@ -309,7 +310,7 @@ def annealed_evidence(
     path = _temperatures(temperatures, start)
     processes = _read(model, start, likelihood)
     latent_model = LatentModel(processes, compile_kwargs)
-    at = _point(processes, dict(point or {}))
+    at = _point(processes.prior, dict(point or {}))
     with one_blas_thread():
         prior = _prior(latent_model, at)
         base = _base(latent_model, at, prior, start)
@@ -396,7 +397,7 @@ def _point(processes: LatentPrior, given: dict[str, Any]) -> PointType:
     return point
 
 
-def _read(model: pm.Model, start: str, likelihood: str | None) -> LatentPrior:
+def _read(model: pm.Model, start: str, likelihood: str | None) -> ReadModel:
     """Read the variables to integrate out; without an approximation any likelihood of Gaussian processes will do."""
     try:
         return read_classifier(model, likelihood)
@@ -422,9 +423,9 @@ def _prior(latent_model: LatentModel, point: PointType) -> Sampled:
 
 def _base(latent_model: LatentModel, point: PointType, prior: Sampled, start: str) -> Base:
     """The Gaussian that the runs start from."""
-    if not isinstance(latent_model.processes, GPClassifier) or start == "prior":
+    if not isinstance(latent_model.read, GPClassifier) or start == "prior":
         return prior_base(prior)
-    classifier = latent_model.processes
+    classifier = latent_model.read
     labels, likelihood = observed(classifier, latent_model.values.data)(point)
     method = approximator(start, likelihood, {})
     array, prior_type = prior.for_solver(method.takes)

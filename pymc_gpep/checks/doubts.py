@@ -106,7 +106,7 @@ def _reason(log_posterior: DenseLogPosterior, prior: PriorView, magnitudes: Arra
     owners = log_posterior.space.owners
     # Where no single one of several length scales has an effect, they are those that are no magnitudes.
     lengths = _listed(owners, scales if scales.any() else magnitudes == 0)
-    inputs = ", ".join(map(repr, log_posterior.classifier.inputs))
+    inputs = ", ".join(map(repr, log_posterior.classifier.prior.inputs))
     standardise = f"Standardise the inputs{f' ({inputs})' if inputs else ''}, or allow"
     verb = "are" if " and " in lengths else "is"
     near, everywhere = prior.correlation["neighbours"], prior.correlation["all"]

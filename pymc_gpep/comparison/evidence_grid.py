@@ -98,7 +98,7 @@ def evidence_grid(
     axes = {name: np.asarray(taken, dtype=np.float64) for name, taken in values.items()}
     elsewhere = _elsewhere(classifier, axes, at)
     score = scores_at(classifier, solver, gp, Xnew, ynew, data)
-    point_of, moments = unconstrain(classifier), prior_moments(classifier)
+    point_of, moments = unconstrain(classifier.prior), prior_moments(classifier)
 
     shape = tuple(map(len, axes.values()))
     columns = {name: np.full(shape, np.nan) for name in ("evidence", *(["mlpd"] if score else []))}

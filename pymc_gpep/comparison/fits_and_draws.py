@@ -255,8 +255,8 @@ def predict_draws(
     values = dict(zip(names, draws_of(idata, names), strict=True))
     size = idata["posterior"].sizes["chain"] * idata["posterior"].sizes["draw"]
     chosen = np.unique(np.linspace(0, size - 1, min(draws, size)).astype(int))
-    point_of = unconstrain(classifier)
-    elsewhere = LikelihoodElsewhere(classifier, m, {}, data, classifier.inputs)
+    point_of = unconstrain(classifier.prior)
+    elsewhere = LikelihoodElsewhere(classifier, m, {}, data, classifier.prior.inputs)
     y = None if observed is None else held_out(classifier, observed, m, "observed")
 
     def prediction(s: int, done: Callable[[int], None]) -> Prediction:
@@ -289,7 +289,7 @@ def _processes(
     classifier: GPClassifier, idata: xr.DataTree, gp: Any, x: ArrayLike | None, data: Mapping[str, ArrayLike] | None
 ) -> tuple[int, Callable[[int, PointType], _Moments]]:
     """The number of new rows, and the moments there given a draw, of Gaussian processes."""
-    cross_covariance = CrossCovariance(classifier, as_gps(gp), {})
+    cross_covariance = CrossCovariance(classifier.prior, as_gps(gp), {})
     inputs = repeated(cross_covariance.rows(x, data or {}), rows_of_parameters(classifier, data))
     f, prior_at = latent_draws(idata, classifier), prior_moments(classifier)
 

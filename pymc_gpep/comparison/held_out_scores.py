@@ -116,11 +116,11 @@ def scores_at(
             "Predictions of held-out points need Xnew and ynew, and those of sums data and ynew. They need gp where "
             "the graph of the model does not say what the prior is at other inputs."
         )
-    prior = classifier.elsewhere(as_gps(gp), {})
+    prior = classifier.prior.elsewhere(as_gps(gp), {})
     x = repeated(prior.rows(Xnew, data or {}), rows_of_parameters(classifier, data))
     observed = held_out(classifier, ynew, len(x), "ynew")
     elsewhere = LikelihoodElsewhere(classifier, len(x), {}, data, prior.takes)
-    names = ", ".join(repr(variable.name) for variable in classifier.integrated)
+    names = ", ".join(repr(variable.name) for variable in classifier.prior.integrated)
 
     (labels,) = evaluate([classifier.labels])
 

@@ -24,14 +24,14 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.evidence.memory import check_memory
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.graphs.interpreted import GraphFunction, check_installed, graph_function
-from pymc_gpep.latent.latent_prior import LatentPrior, SampledValues
+from pymc_gpep.latent.latent_prior import SampledValues
 from pymc_gpep.latent.missing_responses import MissingResponses, missing_responses
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood, LogDensity, log_density_with_slope
 from pymc_gpep.likelihoods.log_probabilities import log_probability
 from pymc_gpep.prior_moments.prior_functions import frozen_data, observed
 from pymc_gpep.reading import StructureError
-from pymc_gpep.reading.classifier import GPClassifier
+from pymc_gpep.reading.classifier import GPClassifier, ReadModel
 
 
 class AtPoint:
@@ -103,7 +103,7 @@ class LatentModel:
 
     Parameters
     ----------
-    processes : LatentPrior
+    read : GPClassifier or GPModel
     compile_kwargs : dict, optional
         For PyTensor's compilation. Without a `mode` graphs are interpreted.
 
@@ -128,9 +128,10 @@ class LatentModel:
         If a mode compiles with a package that is not installed.
     """
 
-    def __init__(self, processes: LatentPrior, compile_kwargs: dict[str, Any] | None = None) -> None:
-        check_memory(processes, "The prior of all latent values", prior_type=next(iter(processes.arrays)))
-        self.processes = processes
+    def __init__(self, read: ReadModel, compile_kwargs: dict[str, Any] | None = None) -> None:
+        processes = read.prior
+        check_memory(read, "The prior of all latent values", prior_type=next(iter(processes.arrays)))
+        self.read, self.processes = read, processes
         self._compile_kwargs = compile_kwargs or {}
         check_installed(self._compile_kwargs)
         model = processes.model
@@ -189,7 +190,7 @@ class LatentModel:
 
         Kernels of the likelihood compute it where nothing else in the model depends on latent values.
         """
-        read = self.processes
+        read = self.read
         if (
             isinstance(read, GPClassifier)
             and set(self._dependent) == set(read.observed)

@@ -65,7 +65,7 @@ class MarginalModel(pm.Model):
         super().__init__(check_bounds=model.check_bounds, model=None)
         self.classifier = classifier
         self.approximator = approximator
-        integrated = {*classifier.observed, *classifier.integrated, *classifier.unobserved}
+        integrated = {*classifier.observed, *classifier.prior.integrated, *classifier.unobserved}
         dependent = [v for v in model.deterministics if not integrated.isdisjoint(ancestors([v]))]
         # Kept, because later calls of `gp.conditional` and the like add to the model what was not sampled.
         self.dependent = tuple(dependent)
@@ -74,10 +74,10 @@ class MarginalModel(pm.Model):
         prior_type = prior_type_of(classifier, approximator)
         labels, parameters, likelihood = classifier.at_points
         start = approximator.cold(classifier.n_functions, classifier.prior.n_points, prior_type.form)
-        k = classifier.arrays[prior_type]()
+        k = classifier.prior.arrays[prior_type]()
         op = Evidence(approximator, likelihood, remembers=warm, form=prior_type.form)
-        evidence = op(k, classifier.mean(), labels, start, parameters=parameters)
-        if (supported := classifier.supported()) is not None:
+        evidence = op(k, classifier.prior.mean(), labels, start, parameters=parameters)
+        if (supported := classifier.prior.supported()) is not None:
             evidence = pt.switch(supported, evidence, -np.inf)
         pm.Potential(f"{classifier.response}_evidence", evidence, model=self)
 
@@ -142,12 +142,12 @@ def marginalize(
     """
     classifier = read_classifier(model, likelihood, hyperparameters, means=True, starts=True)
     solver = approximator(method, classifier.likelihood_model, options, ", besides method, likelihood and warm")
-    if solver.inverts_prior and not classifier.singular:
+    if solver.inverts_prior and not classifier.prior.singular:
         classifier = read_classifier(model, likelihood, hyperparameters, starts=True)
     if not model.data_vars:  # new data may be given to others, and would make other groups of rows
         classifier = by_groups(classifier, solver)
     prior_type = prior_type_of(classifier, solver)
     check_memory(classifier, f"marginalize by {solver.name!r}", learned=True, prior_type=prior_type)
-    moments = prior_moments(classifier, array=classifier.arrays[prior_type]())
+    moments = prior_moments(classifier, array=classifier.prior.arrays[prior_type]())
     check_moments(moments(initial_point(classifier.model)), prior_type)
     return MarginalModel(classifier, solver, warm)

@@ -8,8 +8,7 @@ import numpy as np
 from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.latent.latent_prior import LatentPrior
-from pymc_gpep.reading.classifier import GPClassifier
+from pymc_gpep.reading.classifier import GPClassifier, ReadModel
 
 try:
     import resource
@@ -26,7 +25,7 @@ def least_memory(prior_type: type[DensePrior], c: int, n: int, q: int, learned: 
 
 
 def check_memory(
-    prior: LatentPrior, what: str, *, learned: bool = False, prior_type: type[DensePrior] = DensePrior
+    read: ReadModel, what: str, *, learned: bool = False, prior_type: type[DensePrior] = DensePrior
 ) -> None:
     """Raise a MemoryError, with a way out, if a dense method on all rows of a model cannot fit into memory.
 
@@ -34,7 +33,7 @@ def check_memory(
 
     Parameters
     ----------
-    prior : LatentPrior
+    read : GPClassifier or GPModel
     what : str
         The work that would be done, for the message.
     learned : bool
@@ -42,16 +41,16 @@ def check_memory(
     prior_type : type, optional
         The type of prior, which says how many matrices there are, and how many columns each has.
     """
-    n = prior.prior.n_points if isinstance(prior, GPClassifier) else prior.n_points  # groups of rows are points
-    c = prior.n_functions
+    prior = read.prior
+    c, n = prior.n_functions, prior.n_points  # groups of rows are points
     size = c, n, prior.n_normals, learned and bool(prior.hyperparameters)
     matrices, columns = prior_type.matrices(*size)
     needed, there = least_memory(prior_type, *size), available_memory()
     if needed <= there:
         return
     names = []
-    if isinstance(prior, GPClassifier):
-        likelihood = prior.likelihood_model
+    if isinstance(read, GPClassifier):
+        likelihood = read.likelihood_model
         names = [f'"{kind.name}"' for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood)]
         names += ['"ivm"'] if IVM.approximates(likelihood) else []
     sparse = [name for name in names if name != '"ivm"']

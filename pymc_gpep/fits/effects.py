@@ -346,8 +346,8 @@ def sources_of_effects(classifier: GPClassifier, names: list[str]) -> dict[str, 
 
 def _own(classifier: GPClassifier) -> list[TensorVariable]:
     """Return integrated variables, and latent values in place of their standard normals."""
-    held = {latent.free: latent.f for latent in classifier.processes}
-    return [held.get(rv, rv) for rv in classifier.integrated if rv not in classifier.implicit]
+    held = {latent.free: latent.f for latent in classifier.prior.processes}
+    return [held.get(rv, rv) for rv in classifier.prior.integrated if rv not in classifier.prior.implicit]
 
 
 def _behind(affinity: Affinity, variable: Variable) -> frozenset[Variable]:

@@ -54,7 +54,7 @@ class Fitted(SingleGroupApproximation):
         self._hyper, self._again, self._known = hyper_posterior, again, solution
         # Later gp.conditional and the like do not change a fit that exists.
         classifier = log_posterior.classifier
-        apart = set(classifier.implicit)
+        apart = set(classifier.prior.implicit)
         self._deterministics = [v for v in classifier.model.deterministics if apart.isdisjoint(ancestors([v]))]
         apart.update(classifier.unobserved)
         self._free = [rv for rv in classifier.model.free_RVs if rv not in apart]

@@ -110,7 +110,7 @@ class _LatentValues:
         model = classifier.model
         hyperparameters = list(classifier.hyperparameters)
         # Latent values are taken as given: f of a rotated prior would otherwise be factorised once more for each draw.
-        latents = [*classifier.held, *classifier.integrated]
+        latents = [*classifier.prior.held, *classifier.prior.integrated]
         given = {variable: variable.type(variable.name) for variable in [*hyperparameters, *latents]}
         replacements = given | {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
 
@@ -121,11 +121,11 @@ class _LatentValues:
         self._type = prior_type_of(classifier, approximator)
         labels, parameters, self._likelihood = classifier.at_points
         self._prior = function(
-            hyperparameters, [classifier.arrays[self._type](), classifier.mean(), labels, parameters]
+            hyperparameters, [classifier.prior.arrays[self._type](), classifier.prior.mean(), labels, parameters]
         )
         data = frozen_data(model)
-        self._variables, self._roots = classifier.variables(data), prior_roots(classifier, data, self._type)
-        self._names, self._unconstrain = [v.name for v in hyperparameters], unconstrain(classifier)
+        self._variables, self._roots = classifier.prior.variables(data), prior_roots(classifier, data, self._type)
+        self._names, self._unconstrain = [v.name for v in hyperparameters], unconstrain(classifier.prior)
         self._drawn = [v.name for v in latents]
         others = [*classifier.unobserved, *(v for v in dependent if v not in given)]
         self._others = [v.name for v in others]

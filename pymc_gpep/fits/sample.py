@@ -65,7 +65,7 @@ class Recorder:
     ) -> None:
         self._model = model = classifier.model
         value_vars = [model.rvs_to_values[rv] for rv in free]
-        given = {f: f.type(f.name) for f in classifier.held}
+        given = {f: f.type(f.name) for f in classifier.prior.held}
         self._given = [v.name for v in (*value_vars, *given)]
         transformed = [rv for rv in free if model.rvs_to_transforms[rv] is not None]
         missing = classifier.unobserved
@@ -184,12 +184,12 @@ def sample(
     if importance:
         fit.log_posterior.check_joint("sample(importance=True)")
     _tell_of_points(fit)
-    if Xnew is not None and (fit.classifier.implicit or fit.classifier.parts):
+    if Xnew is not None and (fit.classifier.prior.implicit or fit.classifier.parts):
         raise TypeError(
             "sample draws effects by name here, and no latent functions at other inputs: leave Xnew out, or "
             "average over them by fit.predict(Xnew, data={...})."
         )
-    if Xnew is not None or (fit.rows is not None and not fit.classifier.implicit):
+    if Xnew is not None or (fit.rows is not None and not fit.classifier.prior.implicit):
         if not return_inferencedata:
             raise ValueError("A MultiTrace has no place for latent functions at other inputs than the model's.")
         inputs = None if Xnew is None else next(fit.functions(gp)).new_rows(Xnew, {})
@@ -304,7 +304,7 @@ def _recording(
     hyper, free, deterministics = fit.hyper_posterior, fit._free, fit._deterministics
     log_posterior = hyper.log_posterior
     classifier, space = log_posterior.classifier, log_posterior.space
-    if log_posterior.joint or classifier.implicit:
+    if log_posterior.joint or classifier.prior.implicit:
         return Recorder(classifier, free, deterministics, space.data, seed), partial(draw, fit)
     rotated = any(latent.rotated for latent in classifier.latents)
     whole = rotated and classifier.n_points <= _WITH_NORMALS

@@ -180,7 +180,7 @@ def _notes_of_hyperparameters(hyper: HyperPosterior, names: Sequence[str]) -> li
 def _notes_of_effects(hyper: HyperPosterior, mixture: SkewNormals, labels: Mapping[str, Sequence[str]]) -> list[str]:
     """Return a note for each entry of variables, empty unless it is a function of hyperparameters at their maximum."""
     classifier, held = hyper.log_posterior.classifier, set(hyper.at_maximum)
-    behind = {name: ancestors([classifier.model[name]], blockers=classifier.sources) for name in labels}
+    behind = {name: ancestors([classifier.model[name]], blockers=classifier.prior.sources) for name in labels}
     known = {name: any(v.name in held for v in found) for name, found in behind.items()}
     fixed = ~mixture.sd.any(axis=0) & (np.ptp(mixture.mean, axis=0) == 0.0)
     return [_OF_MAXIMUM * bool(own) for own in fixed & [known[name] for name, each in labels.items() for _ in each]]

@@ -24,7 +24,7 @@ def has_correction(log_posterior: LogPosterior) -> bool:
     if not log_posterior.joint:
         return False
     classifier, approximator = log_posterior.classifier, log_posterior.approximator
-    few = classifier.effects and classifier.n_functions == 1 and classifier.n_points <= _MOST
+    few = classifier.prior.effects and classifier.n_functions == 1 and classifier.n_points <= _MOST
     return bool(few and approximator.matches_moments and not approximator.whole_factors)
 
 

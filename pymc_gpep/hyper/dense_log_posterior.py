@@ -91,7 +91,7 @@ class DenseLogPosterior(LogPosterior):
         labels, parameters, likelihood = classifier.at_points
         self.n_points = classifier.prior.n_points
         self._cold = approximator.cold(classifier.n_functions, self.n_points, form)
-        k, mean, parameters = model.replace_rvs_by_values([array, classifier.mean(), parameters])
+        k, mean, parameters = model.replace_rvs_by_values([array, classifier.prior.mean(), parameters])
         start, looseness = pt.dvector("start"), pt.dscalar("looseness")
         op = Evidence(approximator, likelihood, form=form)
         node = op.make_node(k, mean, labels, start, looseness, parameters)
@@ -115,16 +115,16 @@ class DenseLogPosterior(LogPosterior):
     @property
     def entries(self) -> int:
         classifier = self.classifier
-        return int(self._prior_type.entries(classifier.n_functions, self.n_points, classifier.n_normals))
+        return int(self._prior_type.entries(classifier.n_functions, self.n_points, classifier.prior.n_normals))
 
     def _prior_elsewhere(self, gps: Gps, response: str | None = None) -> Elsewhere:
         if (gps, response) not in self._elsewhere:
             own = self.classifier.part(response, "What is asked for")
-            self._elsewhere[gps, response] = own.elsewhere(gps, self.space.data)
+            self._elsewhere[gps, response] = own.prior.elsewhere(gps, self.space.data)
         return self._elsewhere[gps, response]
 
     def latent(self, x: Array, solution: Solution, gps: Gps = None) -> DenseFunctions:
-        names = ", ".join(repr(rv.name) for rv in self.classifier.held or self.classifier.integrated)
+        names = ", ".join(repr(rv.name) for rv in self.classifier.prior.held or self.classifier.prior.integrated)
         point = self.point(x)
         roots = None if self._roots is None else partial(self._roots, point)
         given = self.approximator, solution, point, partial(self._prior_elsewhere, gps), names, roots
@@ -160,7 +160,7 @@ class DenseLogPosterior(LogPosterior):
 
     @property
     def algebra(self) -> str:
-        found = str(self._prior_type.algebra(self.n_points, self.classifier.n_normals))
+        found = str(self._prior_type.algebra(self.n_points, self.classifier.prior.n_normals))
         if self.classifier.groups is None:
             return found
         shared = f"{self.classifier.n_points} rows have {self.n_points} different latent values."
@@ -264,7 +264,7 @@ class DenseLogPosterior(LogPosterior):
 
     def curvature(self, here: Evaluation) -> Curvature | None:
         """See `LogPosterior`; of real numbers without a transform, as coefficients of a linear predictor are."""
-        which = self.space.in_graphs([self.classifier.mean(), self.classifier.parameters])
+        which = self.space.in_graphs([self.classifier.prior.mean(), self.classifier.parameters])
         if not which.any():
             return None
         theta = self.theta(here.theta)

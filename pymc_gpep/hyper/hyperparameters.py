@@ -41,7 +41,7 @@ def log_prior(classifier: GPClassifier) -> TensorVariable:
         rvs_to_transforms={rv: model.rvs_to_transforms[rv] for rv in terms},
     )
     factors += model.replace_rvs_by_values(model.potentials)
-    if (supported := classifier.supported()) is not None:
+    if (supported := classifier.prior.supported()) is not None:
         (there,) = model.replace_rvs_by_values([supported])
         factors.append(pt.switch(there, 0.0, -np.inf))
     return pt.add(*(factor.sum() for factor in factors)) if len(factors) > 1 else pt.sum(factors[0] if factors else 0.0)
@@ -81,7 +81,7 @@ class Hyperparameters:
     @cached_property
     def variables(self) -> IntegratedVariables:
         """How the integrated variables of the model are made of its latent functions."""
-        return self.classifier.variables(self.data)
+        return self.classifier.prior.variables(self.data)
 
     @cached_property
     def prior(self) -> TensorVariable:
@@ -231,7 +231,7 @@ class Hyperparameters:
         rng = np.random.default_rng(random_seed)
         initial = self.initial_point()
         try:
-            draws = [draw_hyperparameters(self.classifier, seed) for seed in rng.integers(2**30, size=count)]
+            draws = [draw_hyperparameters(self.classifier.prior, seed) for seed in rng.integers(2**30, size=count)]
         except NotImplementedError:
             return np.asarray(initial + rng.standard_normal((count, initial.size)))
         return np.array([self.flat(draw) for draw in draws]).reshape(count, initial.size)

@@ -259,7 +259,7 @@ class LogPosterior(ABC):
         what : str
             Caller that needs it, for the message.
         """
-        if not self.classifier.effects:
+        if not self.classifier.prior.effects:
             self.check_joint(what)
 
     def check_joint(self, what: str) -> None:

@@ -224,7 +224,7 @@ def mean_field_steps(
     """
     hierarchy = Hierarchy(log_posterior.classifier, log_posterior.space.data)
     sample, flat = hierarchy.sampler(random_seed), log_posterior.space.flat
-    values_of = unconstrain(log_posterior.classifier)
+    values_of = unconstrain(log_posterior.classifier.prior)
     kind = WEIGHTS[weights]
     updates = kind.updates if inner is None else inner
 

@@ -280,7 +280,7 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
     at = f"at the initial hyperparameters, unconstrained {point}" if size else "at the prior"
     if best.status in (NOT_POSITIVE_DEFINITE, NOT_FINITE):
         covariance = partial(log_posterior.covariance, theta) if best.status == NOT_POSITIVE_DEFINITE else None
-        if why := why_improper(log_posterior.classifier, values, covariance):
+        if why := why_improper(log_posterior.classifier.prior, values, covariance):
             raise ValueError(f"{log_posterior.name} cannot start {at}. {why}")
     log_posterior.check_moments(theta)
     name = log_posterior.name

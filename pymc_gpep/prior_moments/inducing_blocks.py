@@ -67,14 +67,14 @@ class InducingBlocks:
         compile_kwargs: Mapping[str, Any] | None = None,
         rows: Rows | None = None,
     ) -> None:
-        matched = functions_of(classifier, gps)
+        matched = functions_of(classifier.prior, gps)
         self._classifier = classifier
         self._names = [classifier.model.rvs_to_values[rv].name for rv in classifier.hyperparameters]
         observed = [matched[0][1].inputs, classifier.labels]
         inputs, labels = evaluate(graph_replace(observed, data, strict=False))
         self._matched, self._data, self._columns = matched, data, inputs.shape[1]
         self.named = named_inputs(matched[0][1].inputs, classifier.model)
-        self.beside = classifier.beside(matched[0][1].inputs, data)
+        self.beside = classifier.prior.beside(matched[0][1].inputs, data)
         table = inputs if self.beside is None else self.beside.table()
         self.rows: Rows = _rows_of_model(table, labels) if rows is None else rows
         if self.rows.n_inputs != table.shape[1]:

@@ -67,9 +67,9 @@ class Moments(NamedTuple):
 
 def prior_type_of(classifier: GPClassifier, approximator: TakesForms) -> type[DensePrior]:
     """Return the type of prior that suits the size of a problem best, of those that an approximation takes."""
-    found = next((kind for kind in classifier.arrays if approximator.takes(kind.form)), None)
+    found = next((kind for kind in classifier.prior.arrays if approximator.takes(kind.form)), None)
     if found is None:
-        offered = ", ".join(kind.__name__ for kind in classifier.arrays)
+        offered = ", ".join(kind.__name__ for kind in classifier.prior.arrays)
         raise ValueError(f"{approximator!r} takes none of the forms that the prior of the model has: {offered}.")
     return found
 
@@ -82,8 +82,8 @@ def prior_array_of(
     Rows stand apart only where a graph is `interpreted`: compiled code would know them by nothing but a name.
     """
     prior_type = prior_type_of(classifier, approximator)
-    bound = classifier.bound(prior_type, data) if interpreted else None
-    return (prior_type, classifier.arrays[prior_type]()) if bound is None else bound
+    bound = classifier.prior.bound(prior_type, data) if interpreted else None
+    return (prior_type, classifier.prior.arrays[prior_type]()) if bound is None else bound
 
 
 def prior_moments(
@@ -98,7 +98,7 @@ def prior_moments(
     """
     model = classifier.model
     labels, parameters, likelihood = classifier.at_points
-    moments = [classifier.covariances() if array is None else array, classifier.mean(), parameters]
+    moments = [classifier.prior.covariances() if array is None else array, classifier.prior.mean(), parameters]
     outputs = [*model.replace_rvs_by_values(moments), labels]
     value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
     known = arrays_as_shared(graph_replace(outputs, data or {}, strict=False))
@@ -134,7 +134,7 @@ def prior_roots(
 
     None for Cholesky factors, and where a prior of the type is made of such factors.
     """
-    model, roots = classifier.model, None if prior_type.by_normals else classifier.roots()
+    model, roots = classifier.model, None if prior_type.by_normals else classifier.prior.roots()
     if roots is None:
         return None
     value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]

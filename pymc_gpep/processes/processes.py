@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 import pymc as pm
@@ -199,6 +199,11 @@ class GPModel(LatentPrior):
     latents: tuple[LatentGP, ...]
     n_points: int
     kept: Mapping[TensorVariable, str] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def prior(self) -> Self:
+        """The prior of the latent functions, which is all that was read of the model."""
+        return self
 
     @property
     def recipes(self) -> Mapping[TensorVariable, Recipe]:  # type: ignore[override]

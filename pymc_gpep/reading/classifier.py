@@ -1,37 +1,35 @@
 """A model that was read: latent functions with a Gaussian prior, and observations given them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.continuous import FlatRV
-from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import did_you_mean
-from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.latent.gp_latent import LatentGP
-from pymc_gpep.latent.latent_prior import Elsewhere, IntegratedVariables, LatentPrior, RowsBeside, SampledValues
+from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.latent.missing_responses import MissingResponses
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.recipes import Recipe, why_no_recipe
+from pymc_gpep.processes.processes import GPModel
+from pymc_gpep.recipes import why_no_recipe
 from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.sums.row_groups import RowGroups
 
 
 @dataclass(frozen=True, eq=False)
-class GPClassifier(LatentPrior):
+class GPClassifier:
     """The kind of a model, read from its graph: latent functions with a Gaussian prior, and observations given them.
 
-    A classifier has all attributes of its prior; functions are in the order in which the likelihood takes them.
+    Latent functions are in the order in which the likelihood takes them.
 
     Attributes
     ----------
@@ -91,13 +89,17 @@ class GPClassifier(LatentPrior):
     parts: tuple["GPClassifier", ...] = ()
     groups: RowGroups | None = None
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the classifier itself, since it does not change and its expressions belong to the model."""
+        return self
+
     @property
     def model(self) -> pm.Model:
         """The model."""
         return self.prior.model
 
     @property
-    def n_points(self) -> int:  # type: ignore[override]
+    def n_points(self) -> int:
         """Number of points, n."""
         return self.prior.n_points if self.groups is None else len(self.groups.of)
 
@@ -110,7 +112,7 @@ class GPClassifier(LatentPrior):
         return pt.constant(labels), parameters, likelihood
 
     @property
-    def n_functions(self) -> int:  # type: ignore[override]
+    def n_functions(self) -> int:
         """Number of latent functions, c."""
         return self.prior.n_functions
 
@@ -175,7 +177,7 @@ class GPClassifier(LatentPrior):
         return np.asarray(labels) if self.missing is None else np.asarray(labels)[self.missing.fitted]
 
     @property
-    def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
+    def latents(self) -> tuple[LatentGP, ...]:
         self.check_one()
         return self.prior.latents
 
@@ -190,14 +192,6 @@ class GPClassifier(LatentPrior):
             )
 
     @property
-    def processes(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
-        return self.prior.processes
-
-    @property
-    def integrated(self) -> tuple[TensorVariable, ...]:
-        return self.prior.integrated
-
-    @property
     def hyperparameters(self) -> tuple[TensorVariable, ...]:
         return self.prior.hyperparameters
 
@@ -207,47 +201,9 @@ class GPClassifier(LatentPrior):
         behind = set(ancestors([self.parameters]))
         return [each for each in self.hyperparameters if each in behind]
 
-    @property
-    def held(self) -> tuple[TensorVariable, ...]:
-        return self.prior.held
-
-    @property
-    def inputs(self) -> list[str]:
-        return self.prior.inputs
-
-    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        return self.prior.elsewhere(gps, data)
-
-    @property
-    def recipes(self) -> Mapping[TensorVariable, Recipe]:  # type: ignore[override]
-        return self.prior.recipes
-
-    def beside(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> RowsBeside | None:
-        return self.prior.beside(inputs, data)
-
-    @property
-    def implicit(self) -> tuple[TensorVariable, ...]:
-        return self.prior.implicit
-
-    @property
-    def singular(self) -> bool:
-        return self.prior.singular
-
-    @property
-    def kept(self) -> Mapping[TensorVariable, str]:  # type: ignore[override]
-        return self.prior.kept
-
-    @property
-    def predictor(self) -> tuple[TensorVariable, ...]:
-        return self.prior.predictor
-
-    @property
-    def sources(self) -> frozenset[Variable]:
-        return self.prior.sources
-
     @cached_property
     def reasons(self) -> dict[str, str]:
-        """See `LatentPrior`: those of the prior, and of variables that the likelihood is given beside the argument.
+        """Return reasons by name of variable: those of the prior, and of further parameters of the likelihood.
 
         Thresholds have an order or no density, and say nothing.
         """
@@ -262,47 +218,6 @@ class GPClassifier(LatentPrior):
     def described(self) -> str:
         others = [why for name, why in self.reasons.items() if name not in self.prior.reasons]
         return " ".join(filter(None, [self.prior.described, *others]))
-
-    def covariance(self) -> TensorVariable:
-        return self.prior.covariance()
-
-    def covariances(self) -> TensorVariable:
-        return self.prior.covariances()
-
-    def mean(self) -> TensorVariable:
-        return self.prior.mean()
-
-    def latent_values(self) -> TensorVariable:
-        return self.prior.latent_values()
-
-    @property
-    def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
-        return self.prior.arrays
-
-    def bound(
-        self, prior_type: type[DensePrior], data: Mapping[Variable, Variable]
-    ) -> tuple[Any, TensorVariable] | None:
-        return self.prior.bound(prior_type, data)
-
-    @property
-    def n_normals(self) -> int:
-        return self.prior.n_normals
-
-    def roots(self) -> TensorVariable | None:
-        return self.prior.roots()
-
-    def supported(self) -> TensorVariable | None:
-        return self.prior.supported()
-
-    def variables(self, data: Mapping[Variable, Variable]) -> IntegratedVariables:
-        return self.prior.variables(data)
-
-    @property
-    def sampled_type(self) -> type[Sampled]:
-        return self.prior.sampled_type
-
-    def sampled(self, data: Mapping[Variable, Variable]) -> SampledValues:
-        return self.prior.sampled(data)
 
     @property
     def n_classes(self) -> int:
@@ -328,3 +243,7 @@ class GPClassifier(LatentPrior):
     def kind(self) -> str:
         """Name of the likelihood."""
         return self.likelihood_model.name
+
+
+type ReadModel = GPClassifier | GPModel
+"""A model as it was read: with its likelihood, or by its Gaussian processes alone."""

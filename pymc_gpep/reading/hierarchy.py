@@ -51,7 +51,9 @@ class Hierarchy:
                 "and draws from these priors know nothing of them. Take another hyper."
             )
         rvs = classifier.hyperparameters
-        direct = set(ancestors([classifier.covariances(), classifier.mean(), classifier.parameters], blockers=rvs))
+        direct = set(
+            ancestors([classifier.prior.covariances(), classifier.prior.mean(), classifier.parameters], blockers=rvs)
+        )
         self._children = [rv for rv in rvs if rv in direct]
         self._parents = [rv for rv in rvs if rv not in direct]
         self.children, self.parents = ([rv.name for rv in of] for of in (self._children, self._parents))

@@ -30,9 +30,9 @@ from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.gaussians.whitening import PriorWhitening, Sampled, Whitening
 from pymc_gpep.graphs.interpreted import initial_point
-from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.processes.processes import processes_or
 from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
+from pymc_gpep.reading.classifier import ReadModel
 from pymc_gpep.samplers.guiding_sites import SiteModel, fit_sites
 from pymc_gpep.samplers.step import LatentStep, sampled_model
 
@@ -281,7 +281,7 @@ class GuidedStep(LatentStep):
 
 def guided(
     read: Callable[[pm.Model, str | None], GPClassifier], model: pm.Model, guide: str | None, name: str | None
-) -> tuple[LatentPrior, str]:
+) -> tuple[ReadModel, str]:
     """Return the prior that `read` finds in a model, and the name of its guide: "prior" where the prior is to guide."""
     try:
         classifier = read(model, name)
@@ -293,8 +293,8 @@ def guided(
     guide = guide or likelihood.guide
     if guide == "prior":
         return classifier, "prior"
-    check_memory(classifier, "The guide of a sampler", prior_type=next(iter(classifier.arrays)))
-    prior_type = classifier.sampled_type
+    check_memory(classifier, "The guide of a sampler", prior_type=next(iter(classifier.prior.arrays)))
+    prior_type = classifier.prior.sampled_type
     guides = [
         kind.name
         for kind in APPROXIMATIONS

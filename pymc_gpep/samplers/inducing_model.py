@@ -210,7 +210,7 @@ def inducing_model(
     >>> idata = pm.sample(model=sparse)
     """
     classifier = read_classifier(model, likelihood)
-    functions = functions_of(classifier, as_gps(gp))
+    functions = functions_of(classifier.prior, as_gps(gp))
     if taken := [each for each in (name, f"{name}_rotated_", f"{name}_residual_") if each in model.named_vars]:
         raise ValueError(f"The model has a variable {taken[0]!r} already. Give inducing values another name=...")
     inputs, labels = evaluate([functions[0][1].inputs, classifier.labels])

@@ -123,7 +123,7 @@ class ProbitGibbs(LatentStep):
                 f"The likelihood {classifier.response!r} is a {classifier.kind}, and ProbitGibbs is for "
                 f"{fitting} only: no other has these utilities. Use NUTS for this model, or change it."
             )
-        if hyper == "centred" and not classifier.sampled_type.of_values:
+        if hyper == "centred" and not classifier.prior.sampled_type.of_values:
             raise ValueError(
                 "hyper='centred' holds latent values, which have no density where they are sums of effects. Use "
                 "'whitened' or 'collapsed'."

@@ -162,7 +162,7 @@ class PseudoMarginal(EllipticalSlice):
             model = marginal.model
             if vars is not None:
                 given = [vars] if not isinstance(vars, list | tuple) else vars
-                vars = [*given, *marginal.integrated]
+                vars = [*given, *marginal.prior.integrated]
         super().__init__(vars, hyper_moves=hyper_moves, likelihood=likelihood, model=model, **options)
         self.particles = particles
         self.correlation = correlation

@@ -105,7 +105,7 @@ class ScaledMetropolis(LatentStep):
             raise ValueError(f"target_accept must be in (0, 1), but is {target_accept!r}.")
         processes, _ = guided(read_classifier, sampled_model(model), "prior", None)
         if vars is None:
-            vars = list(processes.integrated)
+            vars = list(processes.prior.integrated)
         super().__init__(vars, processes, rng, compile_kwargs)
         if self.hyperparameters:
             names = ", ".join(repr(processes.model.values_to_rvs[v].name) for v in self.hyperparameters)

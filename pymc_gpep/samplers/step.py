@@ -20,8 +20,8 @@ from pymc_gpep.evidence.latent_model import LatentModel
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.graphs.errors import StructureError
-from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.latent.lowered_dims import lower_dims
+from pymc_gpep.reading.classifier import ReadModel
 from pymc_gpep.solvers.team import one_blas_thread
 
 
@@ -50,7 +50,7 @@ class LatentStep(BlockedStep):
     vars : sequence of TensorVariable, optional
         Latent values, by the variable of the model that holds them or by the free one behind it, and hyperparameters.
         All latent values and all hyperparameters if not given.
-    processes : LatentPrior
+    processes : GPClassifier or GPModel
         The prior that was read from the model.
     rng : int, Generator or None
     compile_kwargs : dict, optional
@@ -79,7 +79,7 @@ class LatentStep(BlockedStep):
     def __init__(
         self,
         vars: Sequence[TensorVariable] | TensorVariable | None,
-        processes: LatentPrior,
+        processes: ReadModel,
         rng: Any = None,
         compile_kwargs: dict[str, Any] | None = None,
     ) -> None:

@@ -130,7 +130,7 @@ def prior_blocks(
         Rows, with a known shape; rows of a table with effects `beside` the process.
     beside : RowsBeside, optional
     """
-    matched = functions_of(classifier, gps)
+    matched = functions_of(classifier.prior, gps)
     sets, size, columns = inducing.type.shape
     z = pt.tensor("inducing_inputs_of_one", dtype="float64", shape=(size, columns))
     made = [

@@ -143,7 +143,7 @@ class GPInference(Inference):
             classifier.check_one()
         check_dims(classifier)
         approximator = self._plan.approximation(method, classifier, {**options, **refused}, taken())
-        if kind.sums and approximator.inverts_prior and not classifier.singular:
+        if kind.sums and approximator.inverts_prior and not classifier.prior.singular:
             classifier = read()
         space = Hyperparameters(self._plan.read(classifier))
         warn_of_offset(classifier)
@@ -389,7 +389,7 @@ def _default_hyper(space: Hyperparameters, dense: bool) -> str:
     size, classifier = space.size, space.classifier
     if not size:
         return Maximum.name
-    if not classifier.effects:
+    if not classifier.prior.effects:
         work = classifier.n_functions * float(classifier.n_points) ** 3
         return Adaptive.name if dense and size <= _MOST_OF_PROCESSES and work <= _WORK else Maximum.name
     if size <= _MANY:
@@ -408,7 +408,7 @@ def _why_maximum(space: Hyperparameters, by_steps: bool, *, asked: bool) -> str:
         return "hyper='map' was asked for"
     if by_steps:
         return "the default of batches is hyper='map'"
-    if not space.classifier.effects:
+    if not space.classifier.prior.effects:
         return f"the default of {space.size} hyperparameters of a Gaussian process of so many rows is hyper='map'"
     return f"the default for {space.size} hyperparameters is hyper='map'"
 

@@ -83,7 +83,7 @@ def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str
     """
     classifier = space.classifier
     sizes = Counter(owner for owner in space.owners if owner in set(at_maximum))
-    behind = set(ancestors(list(classifier.predictor), blockers=classifier.sources))
+    behind = set(ancestors(list(classifier.prior.predictor), blockers=classifier.prior.sources))
     learned, effect = set(classifier.learned_parameters), _Effect(space, theta)
     factors = _factors(classifier)
     found = []
@@ -114,15 +114,17 @@ def _has_scale(rv: TensorVariable, classifier: GPClassifier) -> bool:
 
 def _factors(classifier: GPClassifier) -> dict[Variable, set[Variable]]:
     """Return the hyperparameters that scale or multiply each integrated variable, covariances of processes apart."""
-    hyperparameters, sources = set(classifier.hyperparameters), classifier.sources
+    hyperparameters, sources = set(classifier.hyperparameters), classifier.prior.sources
     found: dict[Variable, set[Variable]] = {
-        v: hyperparameters.intersection(ancestors(classifier.recipes[v].scales)) if v in classifier.recipes else set()
+        v: hyperparameters.intersection(ancestors(classifier.prior.recipes[v].scales))
+        if v in classifier.prior.recipes
+        else set()
         for v in sources
     }
     nothing: set[Variable] = set()
     # The integrated variables behind each variable of the graph, and the hyperparameters.
     own = {v: ({v}, nothing) for v in sources}
-    for node in io_toposort(list(sources), list(classifier.predictor)):
+    for node in io_toposort(list(sources), list(classifier.prior.predictor)):
         given = [own.get(each, (nothing, nothing)) for each in node.inputs]
         made = nothing.union(*(each for each, _ in given)), nothing.union(*(each for _, each in given))
         if not _adds(node.op):
@@ -135,7 +137,9 @@ def _factors(classifier: GPClassifier) -> dict[Variable, set[Variable]]:
 
 def _count(variables: Iterable[Variable], classifier: GPClassifier) -> int:
     """Return how many numbers some integrated variables are."""
-    return sum(classifier.recipes[v].size if v in classifier.recipes else classifier.n_points for v in variables)
+    return sum(
+        classifier.prior.recipes[v].size if v in classifier.prior.recipes else classifier.n_points for v in variables
+    )
 
 
 def _adds(op: Op) -> bool:
@@ -194,6 +198,9 @@ class _Effect:
     @cached_property
     def _function(self) -> Callable[..., list[Any]]:
         space, classifier = self._space, self._space.classifier
-        graphs = [classifier.mean(), *(graph for part in classifier.each for graph in (part.labels, part.parameters))]
+        graphs = [
+            classifier.prior.mean(),
+            *(graph for part in classifier.each for graph in (part.labels, part.parameters)),
+        ]
         found = graph_replace(classifier.model.replace_rvs_by_values(graphs), space.data, strict=False)
         return graph_function(classifier.model, space.value_vars, found)

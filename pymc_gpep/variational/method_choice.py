@@ -110,15 +110,17 @@ def choose_method(
         min(_INDUCING, n) if inducing is None else int(inducing) if np.ndim(inducing) == 0 else np.shape(inducing)[-2]
     )
     # Inducing inputs that stay are for those who ask for them, and for effects: batches learn theirs.
-    stay = given.get("batch_size") is None and (inducing is not None or bool(classifier.effects))
-    values = size + (by_inducing(classifier).n_normals if classifier.effects else 0)
+    stay = given.get("batch_size") is None and (inducing is not None or bool(classifier.prior.effects))
+    values = size + (by_inducing(classifier).prior.n_normals if classifier.prior.effects else 0)
     if stay and c * float(n) * values**2 <= _SWEPT:
         options = {"inducing": size, "shared_inducing": True} if inducing is None else {}
         return MethodChoice(SparseEP.name, options, None, f"{why}, and few enough for sweeps over all of them.")
     batch = given.get("batch_size") or _BATCH
     steps = int(np.clip(_PASSES * n // batch, _FEWEST, _MOST))
     # See `takes_all` of the plan of batches.
-    whole = inducing is None and not given.get("learn_inducing") and not classifier.effects and one_batch(n, batch)
+    whole = (
+        inducing is None and not given.get("learn_inducing") and not classifier.prior.effects and one_batch(n, batch)
+    )
     takes = "all of them are inducing inputs, and are taken together" if whole else f"a step takes {batch} of them"
     return MethodChoice(SparseEP.name, {"batch_size": batch}, steps, f"{why}: {takes}.", whole)
 

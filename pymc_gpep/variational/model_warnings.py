@@ -170,5 +170,5 @@ def warn_of_jitter(space: Hyperparameters, blocks: InducingBlocks, theta: Array)
 
 def warn_of_offset(classifier: GPClassifier) -> None:
     """Warn of inputs of Gaussian processes that are so far from 0 that distances between them are inaccurate."""
-    if why := large_offset(classifier.processes, LOST):
+    if why := large_offset(classifier.prior.processes, LOST):
         warn(why)

@@ -257,7 +257,7 @@ def test_the_model_of_batches_takes_rows_with_columns_that_are_alike():
     X[:5, 1] = X[:5, 0]  # as pixels of a few images are
     y = np.arange(8) % 3
     model = batch_model(Split(X, y, X, y), shared=False)
-    assert len(functions_of(read_classifier(model), None)) == 3
+    assert len(functions_of(read_classifier(model).prior, None)) == 3
 
 
 @pytest.mark.parametrize("shared", [False, True])

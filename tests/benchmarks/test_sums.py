@@ -24,7 +24,7 @@ def test_moments_are_those_of_long_chains(name):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pm.exceptions.ShapeWarning)
             fit = pm.fit(method=methods(name)[0], progressbar=False)
-    integrated = {rv.name for rv in read_classifier(model).integrated}
+    integrated = {rv.name for rv in read_classifier(model).prior.integrated}
     means, sds = fit.mean_data, fit.std_data
     for variable, chains in CHAINS[name].items():
         if variable not in means:  # a Deterministic

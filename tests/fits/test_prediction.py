@@ -23,7 +23,7 @@ def fitted(name, request):
 def dense(fitted, x):
     """Latent mean (m, c) and covariance (m, c, c), prior moments by PyMC, posterior by the dense reference."""
     classifier = fitted.fit.classifier
-    k, mean = (models.at_hyperparameters(fitted, m) for m in (classifier.covariance(), classifier.mean()))
+    k, mean = (models.at_hyperparameters(fitted, m) for m in (classifier.prior.covariance(), classifier.prior.mean()))
     gps = fitted.gp if isinstance(fitted.gp, list) else [fitted.gp] * 3
     cross, new, new_mean = (
         np.stack([models.at_hyperparameters(fitted, moment(gp)) for gp in gps])

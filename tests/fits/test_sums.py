@@ -190,7 +190,7 @@ def evidence(declare, **values):
     """EP's log evidence at hyperparameters in the model's own space."""
     classifier = read_classifier(made(declare), means=True)
     given = {rv: pt.constant(values[rv.name]) for rv in classifier.hyperparameters}
-    moments = graph_replace([classifier.covariances(), classifier.mean()], given, strict=False)
+    moments = graph_replace([classifier.prior.covariances(), classifier.prior.mean()], given, strict=False)
     k, mean = (each.eval() for each in moments)
     likelihood = classifier.likelihood_model.given(
         graph_replace([classifier.parameters], given, strict=False)[0].eval()

@@ -80,7 +80,7 @@ def case(request):
 
 def test_the_fit_says_what_it_is_by(case):
     n = case.sparse.classifier.prior.n_points
-    assert f"By a sparse precision: {n} rows of {case.sparse.classifier.n_normals} numbers" in str(case.sparse)
+    assert f"By a sparse precision: {n} rows of {case.sparse.classifier.prior.n_normals} numbers" in str(case.sparse)
     assert "precision" not in str(case.dense)
 
 
@@ -240,7 +240,7 @@ def test_many_levels_have_one_and_many_columns_have_none():
         pm.Poisson("all", mu=pt.exp(columns @ v), observed=np.ones(700, int))
     few, every = (read_classifier(model, name) for name in ("few", "all"))
     suited = precision_sum.suited(few, EP())
-    assert PrecisionPrior in suited.arrays
+    assert PrecisionPrior in suited.prior.arrays
     assert suited.prior.structure.posterior.entries == 600
     assert precision_sum.suited(every, EP()) is every
 

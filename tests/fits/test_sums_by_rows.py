@@ -94,7 +94,7 @@ def case(request):
 
 def test_the_fit_says_that_it_is_by_rows(case):
     n = case.rows.classifier.n_points
-    assert f"By rows: {n} rows of {case.rows.classifier.n_normals} standard normals." in str(case.rows)
+    assert f"By rows: {n} rows of {case.rows.classifier.prior.n_normals} standard normals." in str(case.rows)
     assert "By rows" not in str(case.dense)
 
 
@@ -113,7 +113,7 @@ def test_evidence_nodes_and_moments(case):
 @pytest.mark.parametrize("levels", [[0, 5, 2], [0, J + 2, 2]], ids=["levels of the model", "a new level"])
 def test_predictions(case, levels):
     arguments = {"data": {"where": levels, "x": [0.1, 2.0, -1.0]}, "new_levels": J + 2 in levels, "progressbar": False}
-    if case.rows.classifier.processes and arguments["new_levels"]:
+    if case.rows.classifier.prior.processes and arguments["new_levels"]:
         for fit in (case.rows, case.dense):
             with pytest.raises(ValueError, match="have different priors"):
                 fit.predict(**arguments)
@@ -256,7 +256,7 @@ def test_compiled_code_is_given_all_coefficients(monkeypatch, build, method):
         build()
     classifier = read_classifier(model)
     interpreted, compiled = (DenseLogPosterior(classifier, method, kwargs) for kwargs in ({}, {"mode": "FAST_COMPILE"}))
-    assert [each._prior_type in classifier.arrays for each in (interpreted, compiled)] == [False, True]
+    assert [each._prior_type in classifier.prior.arrays for each in (interpreted, compiled)] == [False, True]
     theta = interpreted.space.initial_point() + 0.3
     found, expected = compiled(theta), interpreted(theta)
     assert found.log_posterior == pytest.approx(expected.log_posterior, abs=1e-7)

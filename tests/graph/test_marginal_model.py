@@ -222,7 +222,9 @@ def test_moments_of_recovered_latent_values(build):
     f = [posterior[latent.f.name].stack(s=("chain", "draw")).values for latent in classifier.latents]
     f = np.stack(f) if len(f) > 1 else f[0]  # (class, point, draw)
     given = {model[name]: value for name, value in values.items()}
-    k, mean = (x.eval(given, on_unused_input="ignore") for x in (classifier.covariance(), classifier.mean()))
+    k, mean = (
+        x.eval(given, on_unused_input="ignore") for x in (classifier.prior.covariance(), classifier.prior.mean())
+    )
     solution = NestedEP().solve(k, mean, models.data()[1])
     spread = np.sqrt(solution.cov.diagonal(axis1=1, axis2=2)).T
     f = (f - solution.mean[..., None]) / spread[..., None]

@@ -55,10 +55,11 @@ def test_only_methods_that_take_the_likelihood_are_named():
 @pytest.mark.usefixtures("six_gigabytes")
 def test_rows_of_few_normals_take_no_matrix_of_each_function():
     prior = SimpleNamespace(n_points=10**6, n_functions=4, n_normals=180, hyperparameters=("s",))
-    memory.check_memory(prior, "a fit", learned=True, prior_type=RowPrior)
+    read = SimpleNamespace(prior=prior)
+    memory.check_memory(read, "a fit", learned=True, prior_type=RowPrior)
     prior.n_points = 10**7
     with pytest.raises(MemoryError, match=r"1 matrix of 10000000 × 180 numbers .* It takes 14\.4 GB"):
-        memory.check_memory(prior, "a fit", learned=True, prior_type=RowPrior)
+        memory.check_memory(read, "a fit", learned=True, prior_type=RowPrior)
 
 
 @pytest.mark.usefixtures("six_gigabytes")

@@ -105,7 +105,7 @@ def _inflated():
 def _read_inflated():
     with pm.Model() as model:
         _inflated()
-    assert [rv.name for rv in read_classifier(model, hyperparameters=["b"]).integrated] == ["a"]
+    assert [rv.name for rv in read_classifier(model, hyperparameters=["b"]).prior.integrated] == ["a"]
 
 
 def _classes(labels=KINDS, transposed=True, outputs=3):

@@ -96,16 +96,16 @@ def _ordered(distribution: Callable[[np.ndarray], np.ndarray], f: np.ndarray, cu
 def test_the_argument_of_a_formula_is_that_of_its_model(name: str) -> None:
     model: pm.Model = built(name).backend.model
     classifier = read_classifier(model)
-    assert {rv.name for rv in classifier.integrated} == FORMULAS[name][2]
+    assert {rv.name for rv in classifier.prior.integrated} == FORMULAS[name][2]
     # Random standard normals, as variables of the model and as latent functions.
     space = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
     point = model.initial_point()
-    roots, mean = model.replace_rvs_by_values([classifier.roots(), classifier.mean()])
+    roots, mean = model.replace_rvs_by_values([classifier.prior.roots(), classifier.prior.mean()])
     j, m = graph_function(model, space, [roots, mean])(*(point[v.name] for v in space))
     z = np.random.default_rng(2).standard_normal((1, *j.shape[:1], j.shape[2]))
     f = m + np.einsum("knq,kq->kn", j, z[0])
-    drawn = classifier.variables(frozen_data(model)).draws(point, f[None], z)
-    values = {rv: drawn[rv.name][0] for rv in classifier.integrated}
+    drawn = classifier.prior.variables(frozen_data(model)).draws(point, f[None], z)
+    values = {rv: drawn[rv.name][0] for rv in classifier.prior.integrated}
     (rv,) = model.observed_RVs
     (parameter,) = rv.owner.op.dist_params(rv.owner)
     outputs = [parameter, *(v for v in classifier.hyperparameters if v.name == "threshold")]

@@ -118,7 +118,7 @@ def test_a_model_is_the_same_in_density_names_and_prior(form):
         {"f": ("row",)} if "f" in by_dims.named_vars else {}
     )
     ours, theirs = read_classifier(by_dims), read_classifier(plain)
-    assert [v.name for v in ours.integrated] == [v.name for v in theirs.integrated]
+    assert [v.name for v in ours.prior.integrated] == [v.name for v in theirs.prior.integrated]
     assert ours.kind == theirs.kind
     assert ours.point_dim == "row"
     moments, others = (prior_moments(each)(there) for each in (ours, theirs))

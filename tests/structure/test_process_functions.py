@@ -116,7 +116,7 @@ def test_moments_at_other_inputs_are_in_the_order_of_the_classes(with_gps):
         narrow = pm.gp.Latent(cov_func=9.0 * cov.ExpQuad(2, ls=0.5), mean_func=pm.gp.mean.Constant(-1.0))
         f, g = wide.prior("f", X=X, n_outputs=2), narrow.prior("g", X=X)
         gpep.MultinomialProbit("y", pt.stack([f[0], g, f[1]]).T, observed=np.arange(7) % 3)
-    crossing = CrossCovariance(read_classifier(model), (wide, narrow) if with_gps else None, {})
+    crossing = CrossCovariance(read_classifier(model).prior, (wide, narrow) if with_gps else None, {})
     cross, variance, mean = crossing({}, A)
     squared = ((A[:, None] - X) ** 2).sum(-1)
     scales = np.array([[4.0, 2.0], [9.0, 0.5], [4.0, 2.0]])
@@ -439,4 +439,4 @@ def test_a_covariance_that_is_an_array_has_no_other_inputs():
         f = pm.MvNormal("f", mu=np.zeros(7), cov=SQUARE[:7, :7] + np.eye(7))
         pm.Bernoulli("y", logit_p=f, observed=np.arange(7) % 2)
     with pytest.raises(StructureError, match=r"shape \(7, 7\).*covariance function of inputs: pm.gp.Latent"):
-        process_functions(read_classifier(model), None)
+        process_functions(read_classifier(model).prior, None)

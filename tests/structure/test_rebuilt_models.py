@@ -88,7 +88,7 @@ def test_they_are_read_as_the_model_that_they_are_of(name, way):
     point = model.initial_point()
     for found, right in zip(prior_moments(second)(point)[:3], prior_moments(first)(point)[:3], strict=True):
         assert_allclose(found, right, rtol=1e-12)
-    inputs = [process_functions(each, None)[0].inputs for each in (second, first)]
+    inputs = [process_functions(each.prior, None)[0].inputs for each in (second, first)]
     assert_allclose(*evaluate(inputs))
     assert len(read_processes(second.model).latents) == len(first.latents)
 
@@ -98,7 +98,7 @@ def test_data_that_became_constants_have_their_columns_in_the_order_of_the_data(
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=covariance).prior("f", X=pm.Data("X", X))
         pm.Bernoulli("y", logit_p=f, observed=Y == 2)
-    (functions,) = process_functions(read_classifier(freeze_dims_and_data(model)), None)
+    (functions,) = process_functions(read_classifier(freeze_dims_and_data(model)).prior, None)
     a, b = np.random.default_rng(0).normal(size=(2, 3, 2))
     found = evaluate([functions.covariance(pt.constant(a), pt.constant(b)), functions.inputs])
     assert_allclose(found[0], covariance(a, b).eval(), rtol=1e-12)

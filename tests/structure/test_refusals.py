@@ -276,7 +276,7 @@ def test_function_of_next_to_no_variance_stands_for_zeros():
         with pm.Model() as model:
             declare()
         found = read_classifier(model)
-        likelihood, k = found.likelihood_model, found.covariances().eval()
+        likelihood, k = found.likelihood_model, found.prior.covariances().eval()
         solver = approximator("laplace", likelihood, {})
         mean = np.zeros((found.n_functions, N))
         evidence.append(solver.solve(k, mean, ONE, likelihood=likelihood).evidence)
@@ -394,7 +394,7 @@ def test_a_sum_has_the_prior_of_the_one_process_that_it_is(case):
         prior = read_classifier(model)
         c, n = prior.n_functions, prior.n_points
         given = {rv: pt.constant(0.8) for rv in prior.hyperparameters}
-        moments = graph_replace([prior.mean(), prior.covariances()], given, strict=False)
+        moments = graph_replace([prior.prior.mean(), prior.prior.covariances()], given, strict=False)
         mean, k = (each.eval() for each in moments)
         found.append((mean, np.broadcast_to(k, (c, n, n))))
     (mean, k), (their_mean, theirs) = found

@@ -98,7 +98,7 @@ def test_prior_of_groups_is_that_of_their_rows(name):
     rows = read_classifier(classifier.model)
     model = classifier.model
     value_vars = [model.rvs_to_values[rv] for rv in rows.hyperparameters]
-    outputs = [rows.covariances(), rows.mean(), classifier.covariances(), classifier.mean()]
+    outputs = [rows.prior.covariances(), rows.prior.mean(), classifier.prior.covariances(), classifier.prior.mean()]
     function = graph_function(model, value_vars, model.replace_rvs_by_values(outputs))
     point = initial_point(model)
     k, mean, own, own_mean = function(*(point[v.name] + 0.3 for v in value_vars))

@@ -25,7 +25,7 @@ def moments(model, **values):
     given = {rv: values.pop(rv.name) for rv in classifier.hyperparameters}
     assert not values
     given = {rv: np.asarray(value, dtype=rv.dtype).reshape(shape_of(rv)) for rv, value in given.items()}
-    mean, cov = evaluate([classifier.mean(), classifier.covariances()], given)
+    mean, cov = evaluate([classifier.prior.mean(), classifier.prior.covariances()], given)
     return mean[0], cov[0]
 
 

@@ -87,7 +87,7 @@ def test_outputs_of_one_prior_find_their_classes(arrange, classes, rotated):
     assert found.observed == (model["y"],)
     assert found.labels is model.rvs_to_values[model["y"]]
     assert found.hyperparameters == (model["eta"], model["ls"])
-    assert latent.free not in ancestors([found.mean(), found.covariance()])
+    assert latent.free not in ancestors([found.prior.mean(), found.prior.covariance()])
 
 
 ARRANGEMENTS_OF_SINGLE_PRIORS = {
@@ -114,7 +114,7 @@ def test_single_priors_find_their_classes(arrange, order, rotated):
     assert {latent.f.ndim for latent in found.latents} == {1}
     assert not found.prior.shared
     ls = {"a": 0.5, "b": 1.0, "c": 2.0}
-    (K,) = values_of(found, [found.covariance()], {f"ls_{k}": ls[k] for k in order})
+    (K,) = values_of(found, [found.prior.covariance()], {f"ls_{k}": ls[k] for k in order})
     np.testing.assert_allclose(K, [expquad(X, 1.0, ls[k]) for k in order], rtol=1e-12, atol=1e-15)
 
 
@@ -128,7 +128,7 @@ def test_prior_of_two_outputs_beside_a_single_one(rotated):
     found = read_classifier(model)
     assert {latent.f.name: latent.classes for latent in found.latents} == {"pair": (2, 0), "alone": (1,)}
     assert found.hyperparameters == (eta,)
-    K, mean = values_of(found, [found.covariance(), found.mean()], {"eta": np.array([1.5, 0.5])})
+    K, mean = values_of(found, [found.prior.covariance(), found.prior.mean()], {"eta": np.array([1.5, 0.5])})
     np.testing.assert_allclose(K, [expquad(X, e, 1.0) for e in (1.5, 0.5, 1.5)], rtol=1e-12, atol=1e-15)
     np.testing.assert_array_equal(mean, np.repeat([[1.0], [2.0], [1.0]], N, axis=1))
 
@@ -140,7 +140,7 @@ def test_multivariate_normal_with_a_mean_per_output():
         f = pm.MvNormal("f", mean, scale * expquad(X, 1.0, 1.0))
         MultinomialProbit("y", f.T[:, [2, 0, 1]], observed=Y)
     found = read_classifier(model)
-    K, mu = values_of(found, [found.covariance(), found.mean()], {"scale": 2.0})
+    K, mu = values_of(found, [found.prior.covariance(), found.prior.mean()], {"scale": 2.0})
     np.testing.assert_allclose(K, 2 * expquad(X, 1.0, 1.0), rtol=1e-15)
     np.testing.assert_array_equal(mu, mean[[2, 0, 1]])
 
@@ -152,7 +152,7 @@ def test_priors_of_one_process_share_their_covariance():
     found = read_classifier(model)
     assert len(found.latents) == C
     assert found.prior.shared
-    assert found.covariance().ndim == 2
+    assert found.prior.covariance().ndim == 2
 
 
 # ---- mean and covariance ---------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_mean_and_covariance_are_those_of_the_process(mean, expected, n_outputs,
     found = read_classifier(model)
     rng = np.random.default_rng(3)
     point = {rv.name: np.exp(rng.normal(size=rv.type.shape)) for rv in found.hyperparameters}
-    mu, K, row = values_of(found, [found.mean(), found.covariance(), found.latents[0].mean], point)
+    mu, K, row = values_of(found, [found.prior.mean(), found.prior.covariance(), found.latents[0].mean], point)
     np.testing.assert_allclose(mu, np.tile(expected(point), (C, 1)), rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(K, expquad(X, point["eta"], point["ls"]), rtol=1e-12, atol=1e-15)
     assert row.shape == ((C, N) if n_outputs == C else (N,))
@@ -194,7 +194,7 @@ def test_sum_of_processes(rotated):
         total = process(pm.HalfNormal("eta1"), 0.5) + process(pm.HalfNormal("eta2"), 2.0)
         MultinomialProbit("y", total.prior("f", X, n_outputs=C, reparameterize=rotated).T, observed=Y)
     found = read_classifier(model)
-    (K,) = values_of(found, [found.covariance()], {"eta1": 0.7, "eta2": 1.3})
+    (K,) = values_of(found, [found.prior.covariance()], {"eta1": 0.7, "eta2": 1.3})
     np.testing.assert_allclose(K, expquad(X, 0.7, 0.5) + expquad(X, 1.3, 2.0) - JITTER * np.eye(N), rtol=1e-12)
 
 
@@ -210,7 +210,7 @@ def test_expressions_follow_the_data_and_reach_the_value_variables(rotated):
     assert labels in ancestors([found.labels])
     assert found.hyperparameters == (model["half_ls"],)
 
-    K, mean = model.replace_rvs_by_values([found.covariance(), found.mean()])
+    K, mean = model.replace_rvs_by_values([found.prior.covariance(), found.prior.mean()])
     half_ls = model.rvs_to_values[model["half_ls"]]
     function = pytensor.function([half_ls], [K, mean], mode="FAST_COMPILE")
     fewer = X[: N - 2]

@@ -69,7 +69,7 @@ every = pytest.mark.parametrize("name", MODELS)
 @every
 def test_what_is_integrated(name, read):
     classifier = read(name)
-    assert {rv.name for rv in classifier.integrated} == INTEGRATED[name]
+    assert {rv.name for rv in classifier.prior.integrated} == INTEGRATED[name]
     assert {rv.name for rv in classifier.hyperparameters} == {rv.name for rv in classifier.model.free_RVs} - INTEGRATED[
         name
     ]
@@ -86,7 +86,7 @@ class Oracle:
 
     def __init__(self, classifier, point):
         model = classifier.model
-        own = [model.rvs_to_values[rv] for rv in classifier.integrated]
+        own = [model.rvs_to_values[rv] for rv in classifier.prior.integrated]
         sizes = [int(np.size(point[v.name])) for v in own]
         ends = np.cumsum(sizes)
 
@@ -94,8 +94,8 @@ class Oracle:
             parts = np.split(x, ends[:-1])
             return {**point, **{v.name: part.reshape(point[v.name].shape) for v, part in zip(own, parts, strict=True)}}
 
-        density = model.logp(vars=list(classifier.integrated), sum=True)
-        outputs = model.replace_rvs_by_values([density, classifier.latent_values()])
+        density = model.logp(vars=list(classifier.prior.integrated), sum=True)
+        outputs = model.replace_rvs_by_values([density, classifier.prior.latent_values()])
         function = graph_function(model, model.value_vars, [*pt.grad(outputs[0], own), outputs[1]])
 
         def both(x):
@@ -126,8 +126,8 @@ def values_at(classifier, point, outputs):
 def test_prior_is_that_of_the_log_density(name, read):
     classifier = read(name)
     point = point_of(classifier.model)
-    outputs = [classifier.mean(), classifier.covariances()]
-    if (roots := classifier.roots()) is not None:
+    outputs = [classifier.prior.mean(), classifier.prior.covariances()]
+    if (roots := classifier.prior.roots()) is not None:
         outputs.append(roots)
     mean, k, *roots = values_at(classifier, point, outputs)
     # As it is written, PyMC's gradient of a density by a covariance of a few areas has no value.
@@ -150,15 +150,15 @@ def test_prior_is_that_of_the_log_density(name, read):
 def test_values_of_standard_normals_make_the_argument(name, read):
     """m + J z is what the model's own argument is of the variables that z makes."""
     classifier = read(name)
-    roots = classifier.roots()
+    roots = classifier.prior.roots()
     if roots is None:
         pytest.skip("a Gaussian process alone has its Cholesky factor")
     point = point_of(classifier.model)
-    mean, j = values_at(classifier, point, [classifier.mean(), roots])
+    mean, j = values_at(classifier, point, [classifier.prior.mean(), roots])
     z = np.random.default_rng(2).normal(size=(3, *j.shape[::2]))
-    values = classifier.variables({}).draws(point, mean + np.einsum("cnq,scq->scn", j, z), z)
+    values = classifier.prior.variables({}).draws(point, mean + np.einsum("cnq,scq->scn", j, z), z)
     model = classifier.model
-    function = graph_function(model, model.value_vars, model.replace_rvs_by_values([classifier.latent_values()]))
+    function = graph_function(model, model.value_vars, model.replace_rvs_by_values([classifier.prior.latent_values()]))
     for s in range(3):
         given = point | {key: value[s] for key, value in values.items() if key in point}
         (f,) = function(*(given[v.name] for v in model.value_vars))
@@ -298,13 +298,13 @@ def test_gaussian_cutpoints_stay_hyperparameters(form, declare):
         assert why == "a parameter of 'y' besides its argument depends on it"
         assert f"{variable.name!r} stays a hyperparameter: {why}." in found.described
     assert found.kind == plain.kind
-    outputs = model.replace_rvs_by_values([found.parameters, found.covariance(), found.mean()])
+    outputs = model.replace_rvs_by_values([found.parameters, found.prior.covariance(), found.prior.mean()])
     given = [values.get(v.name) for v in model.value_vars if v.name in values]
     inputs = [v for v in model.value_vars if v.name in values]
     cuts, covariance, mean = graph_function(model, inputs, outputs)(*given)
     assert_allclose(cuts, np.tile(np.array(expected)[:, None], N))
-    assert_allclose(covariance, plain.covariance().eval())
-    assert_allclose(mean, plain.mean().eval())
+    assert_allclose(covariance, plain.prior.covariance().eval())
+    assert_allclose(mean, plain.prior.mean().eval())
 
 
 def test_cutpoints_of_latent_values_are_refused():
@@ -390,9 +390,9 @@ def test_several_products_are_refused_with_all_names_that_are_to_be_kept():
 def test_users_keep_hyperparameters():
     model = MODELS["varying_intercepts"]()
     found = read_classifier(model, hyperparameters=["beta", "gamma"])
-    assert {rv.name for rv in found.integrated} == {"level", "alpha"}
+    assert {rv.name for rv in found.prior.integrated} == {"level", "alpha"}
     assert found.asked == ("beta", "gamma")
-    mean = model.replace_rvs_by_values([found.mean()])
+    mean = model.replace_rvs_by_values([found.prior.mean()])
     point = model.initial_point() | {"beta": np.array(0.7), "gamma": np.array(-0.4)}
     (value,) = graph_function(model, model.value_vars, mean)(*(point[v.name] for v in model.value_vars))
     assert_allclose(value, [0.7 * X - 0.4 * sums.PLACES[GROUP, 0]], atol=1e-12)
@@ -403,7 +403,7 @@ def test_users_keep_hyperparameters():
 @pytest.mark.parametrize("name", ["f", "f_rotated_"])
 def test_users_keep_values_of_processes(name):
     found = read_classifier(MODELS["process_and_trend"](), hyperparameters=[name])
-    assert {rv.name for rv in found.integrated} == {"a", "b"}
+    assert {rv.name for rv in found.prior.integrated} == {"a", "b"}
     assert {rv.name for rv in found.hyperparameters} == {"ls", "eta", "f_rotated_"}
 
 

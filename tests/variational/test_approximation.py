@@ -46,7 +46,7 @@ def test_is_an_approximation_that_says_how_it_went(fitted):
 def test_solution_is_that_of_the_model_at_the_hyperparameters(fitted):
     """Prior moments as PyMC evaluates them, handed to the dense reference."""
     fit = fitted.fit
-    moments = fit.classifier.covariance(), fit.classifier.mean()
+    moments = fit.classifier.prior.covariance(), fit.classifier.prior.mean()
     k, mean = (models.at_hyperparameters(fitted, moment) for moment in moments)
     # From where the fit ended the reference goes to its own fixed point in fewer sweeps.
     dense = dense_nested_ep(k, fitted.y, mean, c=3, start=tuple(fit.solution.start.reshape(2, 30, 2)), tolerance=1e-9)

@@ -366,7 +366,7 @@ def test_names_of_variables_do_not_change_what_is_integrated():
     """The same basis by `HSGP.prior`, by hand, and by hand under the name that `HSGP.prior` gives its coefficients."""
     fits = [fitted(lambda name=name: binary(basis(name))) for name in (None, "z", "f_hsgp_coeffs")]
     assert all(fit.at_maximum == [] for fit in fits)
-    assert all(len(fit.classifier.effects) == 2 for fit in fits)
+    assert all(len(fit.classifier.prior.effects) == 2 for fit in fits)
     for fit in fits[1:]:
         assert_allclose(fit.hyper_posterior.log_evidence, fits[0].hyper_posterior.log_evidence, atol=1e-6)
         assert_allclose(fit.hyper_posterior.weights, fits[0].hyper_posterior.weights, atol=1e-6)

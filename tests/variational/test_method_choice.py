@@ -101,7 +101,7 @@ def test_models_that_inducing_inputs_do_not_fit_keep_the_method_of_their_likelih
 
 def test_effects_beside_a_process_count_among_the_values_of_a_sweep(monkeypatch):
     monkeypatch.setattr(method_choice, "_DENSE", 1e6)
-    effects = by_inducing(effects_of(200, place=False)).n_normals
+    effects = by_inducing(effects_of(200, place=False)).prior.n_normals
     monkeypatch.setattr(method_choice, "_SWEPT", 200.0 * (100 + effects) ** 2)
     found = choose_method(effects_of(200, place=False), {})
     assert found[:2] == ("sparse_ep", {"inducing": 100, "shared_inducing": True})

@@ -47,11 +47,11 @@ class ActiveRows(Plan):
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
         made = with_options(ACTIVE_METHODS[method], options, self.besides(), others)
-        check_fits(method, made.approximates, classifier.likelihood_model, classifier.singular)
+        check_fits(method, made.approximates, classifier.likelihood_model, classifier.prior.singular)
         return made.named(classifier.likelihood_model)
 
     def check(self, given: FitTask) -> None:
-        functions_of(given.classifier, given.gps)
+        functions_of(given.classifier.prior, given.gps)
 
     def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Climb:
         run.stage("making the graphs of the covariances")

@@ -26,10 +26,12 @@ class AllRows(Plan):
     sums: ClassVar[bool] = True
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
-        return approximator(method, classifier.likelihood_model, options, self.besides(), others, classifier.singular)
+        return approximator(
+            method, classifier.likelihood_model, options, self.besides(), others, classifier.prior.singular
+        )
 
     def check(self, given: FitTask) -> None:
-        if given.classifier.singular and given.approximator.inverts_prior:
+        if given.classifier.prior.singular and given.approximator.inverts_prior:
             raise StructureError(
                 f"method={given.method!r} needs the inverse of the prior covariance, and a sum of fewer effects than "
                 "rows has a singular one. Take method='kl', which has a lower bound as well."
@@ -44,7 +46,7 @@ class AllRows(Plan):
     def doubt(self, fit: Fit) -> str:
         if why := other_mode(fit.log_posterior.approximator, fit.solution, fit.classifier.groups):
             return why
-        if fit.classifier.effects:  # covariances of sums have no length scales to speak of
+        if fit.classifier.prior.effects:  # covariances of sums have no length scales to speak of
             return ""
         return nothing_learned(fit.log_posterior, fit.theta, fit.solution)  # type: ignore[arg-type]  # its own
 

@@ -159,7 +159,7 @@ class ByBatches(Plan):
         """See `Plan`: what remembers rows between batches."""
         memory = self._memory(method, options)
         likelihood = classifier.likelihood_model
-        check_fits(method, lambda each: any(rule.fits(each) for rule in RULES), likelihood, classifier.singular)
+        check_fits(method, lambda each: any(rule.fits(each) for rule in RULES), likelihood, classifier.prior.singular)
         return memory
 
     def read(self, classifier: GPClassifier) -> GPClassifier:
@@ -169,7 +169,7 @@ class ByBatches(Plan):
     def check(self, given: FitTask) -> None:
         self.check_numbers(given)
         self._rule(given)
-        functions_of(given.classifier, given.gps)
+        functions_of(given.classifier.prior, given.gps)
 
     def _rule(self, given: FitTask) -> Rule:
         space = given.space

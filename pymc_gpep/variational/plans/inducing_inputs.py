@@ -85,7 +85,7 @@ class InducingInputs(Plan):
             )
         with_batches = [*others, "batch_size", "warmup", "decay"] if method in STREAMING_METHODS else others
         made = with_options(kind, options, self.besides(), with_batches)
-        check_fits(method, kind.approximates, classifier.likelihood_model, classifier.singular)
+        check_fits(method, kind.approximates, classifier.likelihood_model, classifier.prior.singular)
         made.named(classifier.likelihood_model, classifier.n_functions, 1)
         return made
 
@@ -94,7 +94,7 @@ class InducingInputs(Plan):
         return by_inducing(classifier)
 
     def check(self, given: FitTask) -> None:
-        functions_of(given.classifier, given.gps)
+        functions_of(given.classifier.prior, given.gps)
         self.check_numbers(given)
         likelihood = given.classifier.likelihood_model
         if given.rows is not None and likelihood.has_parameters:

@@ -252,7 +252,7 @@ def test_a_scale_of_one_gaussian_number_stays_a_hyperparameter():
         pm.StudentT("y", nu=4, mu=f, sigma=pm.math.exp(s), observed=Y)
     found = read_classifier(model)
     assert [v.name for v in found.hyperparameters] == ["s"]
-    assert [v.name for v in found.integrated] == ["f"]
+    assert [v.name for v in found.prior.integrated] == ["f"]
 
 
 @pytest.mark.variation(
