@@ -17,21 +17,17 @@ from typing import Any
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotri
 
-from pymc_gpep.approximations import IEP, QIEP, Laplace, NestedEP, VariationalBayes
+from pymc_gpep.approximations import Laplace, NestedEP, VariationalBayes
+from pymc_gpep.approximations.iep import IEP
+from pymc_gpep.approximations.qiep import QIEP
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for what the benchmarks share
 
 from benchmarks.common import best_time
-from pymc_gpep.approximations import (
-    EP,
-    KL,
-    Approximator,
-    FactorialVariational,
-    LabelRegression,
-    NaiveTAP,
-    QuadraticVB,
-    ScalarLaplace,
-)
+from pymc_gpep.approximations import EP, KL, Approximator, QuadraticVB, ScalarLaplace
+from pymc_gpep.approximations.factorial_variational import FactorialVariational
+from pymc_gpep.approximations.label_regression import LabelRegression
+from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.kernels.moments.inner_ep import inner_ep_update
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 

@@ -9,7 +9,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from pymc_gpep.registration import register
+from pymc_gpep import rivals  # noqa: F401  # it registers methods
+from pymc_gpep.registration import patch
 
 if TYPE_CHECKING:
     from pymc_gpep import diagnostics, methods, plots, samplers
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pymc_gpep.priors import default_priors
     from pymc_gpep.reading import StructureError
     from pymc_gpep.recipes.sparse_normal import SparseNormal
+    from pymc_gpep.registry import register
     from pymc_gpep.rows.open_rows import open_rows
     from pymc_gpep.rows.rows import RowError
     from pymc_gpep.samplers.inducing_model import inducing_model
@@ -53,6 +55,7 @@ _HOME = {
     "open_rows": "rows.open_rows",
     "predict_draws": "comparison.fits_and_draws",
     "recover_latent": "fits.recover_latent",
+    "register": "registry",
     "spline": "tables.spline",
 }
 """Public name → the module that defines it."""
@@ -81,13 +84,14 @@ __all__ = [
     "plots",
     "predict_draws",
     "recover_latent",
+    "register",
     "samplers",
     "spline",
 ]
 
 __version__ = version("pymc_gpep")
 
-register()
+patch()
 
 
 def __getattr__(name: str) -> Any:

@@ -4,53 +4,37 @@ Each function is made of the approximations of that name, whose options are its 
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pymc_gpep.approximations.approximator import Approximator
-from pymc_gpep.approximations.ivm import IVM, ActiveSolution
 from pymc_gpep.approximations.limits import options_of
 from pymc_gpep.approximations.methods import (
     APPROXIMATIONS,
+    COVARIANCE,
+    FURTHER_METHODS,
     SPARSE_APPROXIMATIONS,
+    FurtherMethod,
     approximator,
     check_fits,
+    likelihood_named,
     with_options,
 )
-from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.approximations.sparse import InducedArrays, SparseApproximation, SparseSolution
-from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.registry import Names
 
-__all__ = [
-    "ep",
-    "fv",
-    "gfitc",
-    "iep",
-    "ivm",
-    "kl",
-    "laplace",
-    "lr",
-    "nested_ep",
-    "qep",
-    "qiep",
-    "sparse_ep",
-    "sparse_vi",
-    "tap_naive",
-    "vb",
-]
+__all__ = ["ep", "kl", "laplace", "nested_ep", "qep", "sparse_ep", "sparse_vi", "vb"]
 
-_COVARIANCE = """\
-k : array (n, n) or (c, n, n)
-    Prior covariance of the latent values, shared by the latent functions or one for each.
-"""
 _INDUCING = """\
 inducing : array (M, M) or (c, M, M)
     Prior covariance of the inducing values, shared by the latent functions or one for each.
@@ -77,10 +61,6 @@ parameters : array (p, n), optional
     {rows}. An offset is the logarithm of an exposure. Bounds lower and upper are where
     observations are censored, infinite where they are not.
 """
-_SEED = """\
-random_seed : int
-    Seed for the first rows, for candidates, and for the sample that the bound is over.
-"""
 _RAISES = """\
 Raises
 ------
@@ -105,7 +85,7 @@ def _on_dense(name: str) -> Callable[..., Solution]:
         start: Array | None = None,
         **options: Any,
     ) -> Solution:
-        found = _likelihood(likelihood)
+        found = likelihood_named(likelihood)
         solver = approximator(name, found, options)
         matrix, centre = np.asarray(k, np.float64), np.atleast_2d(np.asarray(mean, np.float64))
         return solver.solve(
@@ -115,12 +95,12 @@ def _on_dense(name: str) -> Callable[..., Solution]:
     kinds = [kind for kind in APPROXIMATIONS if kind.name == name]
     of_one = not kinds[0].first_likelihood().function_axis
     arrays = "K, mean[0], y == 2" if of_one else "K, mean, y"
-    return _documented(method, name, kinds, _COVARIANCE, _PARAMETERS + _START, arrays, "log_evidence")
+    return _documented(method, name, kinds, COVARIANCE, _PARAMETERS + _START, arrays, "log_evidence")
 
 
 def _on_inducing(name: str) -> Callable[..., SparseSolution]:
     """The method of a name that works by inducing inputs."""
-    kind = next(kind for kind in SPARSE_APPROXIMATIONS if kind.name == name)
+    kind = SPARSE_APPROXIMATIONS[name]
 
     def method(
         inducing: ArrayLike,
@@ -134,7 +114,7 @@ def _on_inducing(name: str) -> Callable[..., SparseSolution]:
         start: Array | None = None,
         **options: Any,
     ) -> SparseSolution:
-        found = _likelihood(likelihood)
+        found = likelihood_named(likelihood)
         check_fits(name, kind.approximates, found)
         prior, solver = InducedArrays(inducing, cross, variance, mean), with_options(kind, options)
         bound = _bound(found, parameters, labels, prior.n_functions, prior.n_points)
@@ -144,17 +124,11 @@ def _on_inducing(name: str) -> Callable[..., SparseSolution]:
     return _documented(method, name, [kind], _INDUCING, _PARAMETERS + _START, arrays, "objective")
 
 
-def _on_rows(name: str) -> Callable[..., ActiveSolution]:
-    """The method that chooses active rows."""
-
-    def method(
-        k: ArrayLike, mean: ArrayLike, labels: ArrayLike, likelihood: str, *, random_seed: int = 0, **options: Any
-    ) -> ActiveSolution:
-        found = _likelihood(likelihood)
-        check_fits(name, IVM.approximates, found)
-        return with_options(IVM, options).solve(DenseRows(k, mean), labels, likelihood=found, random_seed=random_seed)
-
-    return _documented(method, name, [IVM], _COVARIANCE, _SEED, "K, mean, y", "bound")
+def _further(name: str) -> Callable[..., Any]:
+    """The method of a name that is neither of matrices of all rows nor of inducing inputs."""
+    kind = FURTHER_METHODS[name]
+    function, prior, more, arrays, number = kind.on_arrays()
+    return _documented(function, name, [kind], prior, more, arrays, number)
 
 
 def _bound(likelihood: Likelihood, parameters: ArrayLike | None, labels: ArrayLike, c: int, n: int) -> Likelihood:
@@ -164,13 +138,7 @@ def _bound(likelihood: Likelihood, parameters: ArrayLike | None, labels: ArrayLi
     return found
 
 
-def _likelihood(name: str) -> Likelihood:
-    known = {each.name: each for each in LIKELIHOODS}
-    check_name("likelihood", name, known)
-    return known[name]
-
-
-type _Kind = type[Approximator | SparseApproximation | IVM]
+type _Kind = type[Approximator | SparseApproximation | FurtherMethod]
 
 
 def _documented[F: Callable[..., Any]](
@@ -212,18 +180,33 @@ def _documented[F: Callable[..., Any]](
     return method
 
 
-nested_ep = _on_dense("nested_ep")
-qep = _on_dense("qep")
-iep = _on_dense("iep")
-qiep = _on_dense("qiep")
-ep = _on_dense("ep")
-laplace = _on_dense("laplace")
-vb = _on_dense("vb")
-kl = _on_dense("kl")
-fv = _on_dense("fv")
-lr = _on_dense("lr")
-tap_naive = _on_dense("tap_naive")
-sparse_ep = _on_inducing("sparse_ep")
-sparse_vi = _on_inducing("sparse_vi")
-gfitc = _on_inducing("gfitc")
-ivm = _on_rows("ivm")
+_MAKERS = ((APPROXIMATIONS, _on_dense), (SPARSE_APPROXIMATIONS, _on_inducing), (FURTHER_METHODS, _further))
+
+
+@cache
+def _made(name: str, _tables: tuple[Any, ...]) -> Callable[..., Any]:
+    """The function of a name, made once for what the tables hold."""
+    return next(maker(name) for table, maker in _MAKERS if name in table.names)
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    if name not in __dir__():
+        module = sys.modules[__name__]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=module)
+    return _made(name, (*APPROXIMATIONS, *SPARSE_APPROXIMATIONS, *FURTHER_METHODS, *LIKELIHOODS))
+
+
+def __dir__() -> list[str]:
+    """Names of all methods, those that were registered with them."""
+    return sorted(Names(APPROXIMATIONS, SPARSE_APPROXIMATIONS, FURTHER_METHODS))
+
+
+if TYPE_CHECKING:  # they are made when they are asked for
+    nested_ep: Callable[..., Solution]
+    qep: Callable[..., Solution]
+    ep: Callable[..., Solution]
+    laplace: Callable[..., Solution]
+    vb: Callable[..., Solution]
+    kl: Callable[..., Solution]
+    sparse_ep: Callable[..., SparseSolution]
+    sparse_vi: Callable[..., SparseSolution]

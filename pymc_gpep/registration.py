@@ -23,7 +23,7 @@ _PLACES = (pymc.variational.inference, pymc.variational, pm)
 """Where PyMC keeps `fit`."""
 
 
-def register() -> None:
+def patch() -> None:
     """Let PyMC know of the package; a second call does nothing."""
     _register_methods()
     _register_inputs()
@@ -79,7 +79,7 @@ def _register_methods() -> None:
         from pymc_gpep.fits.callback import check_callbacks
         from pymc_gpep.variational.inference import GPInference
         from pymc_gpep.variational.method_choice import AUTO, chosen
-        from pymc_gpep.variational.plans.plans import ALL_METHODS, plan_for
+        from pymc_gpep.variational.plans.plans import all_methods, plan_for
 
         name = method.lower()
         given = {**(arguments.get("inf_kwargs") or {}), **arguments.get("kwargs", {})}
@@ -89,14 +89,14 @@ def _register_methods() -> None:
             arguments["kwargs"] = {**arguments.get("kwargs", {}), **choice.options}
             if choice.n is not None:
                 arguments["n"] = choice.n
-        if name not in ALL_METHODS:
+        if name not in (known := all_methods()):
             try:
                 return original(*args, **kwargs)
             except KeyError as error:
                 if "method should be one of" not in str(error):
                     raise
                 theirs = re.findall(r"'(\w+)'", str(error.args[0]))
-                ours = [AUTO, *sorted(ALL_METHODS)]
+                ours = [AUTO, *known]
                 meant = did_you_mean([name], [*ours, *theirs])
                 raise KeyError(f"{error.args[0]}; pymc_gpep adds {', '.join(ours)}.{meant}") from None
         if arguments.pop("start_sigma", None) is not None:

@@ -20,20 +20,28 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep import progress
+from pymc_gpep import diagnostics, methods, plots, progress, samplers, sklearn
 from pymc_gpep.approximations.ivm import IVM
-from pymc_gpep.approximations.methods import APPROXIMATIONS, METHODS, SPARSE_APPROXIMATIONS
+from pymc_gpep.approximations.methods import APPROXIMATIONS, FURTHER_METHODS, SPARSE_APPROXIMATIONS
 from pymc_gpep.streaming.memories import STREAMING_METHODS
 from pymc_gpep.variational.plans.active_rows import ActiveRows
 from pymc_gpep.variational.plans.batches import ByBatches
 from pymc_gpep.variational.plans.inducing_inputs import InducingInputs
 from tests.models import interpreted_sampler
+from tests.registered import restore_tables
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 OPTIONS = PAGE.with_name("options.md")
-MODULES = ("methods", "samplers", "diagnostics", "plots", "sklearn")
-ROOMS = {name: import_module(f"pymc_gpep.{name}") for name in MODULES}
-NAMES = [(module, name) for module in (gpep, *ROOMS.values()) for name in module.__all__ if name not in ROOMS]
+ROOMS = ("methods", "samplers", "diagnostics", "plots", "sklearn")
+PUBLIC = {
+    gpep: [name for name in gpep.__all__ if name not in ROOMS],
+    methods: dir(methods),
+    samplers: [*dict.fromkeys([*samplers.__all__, *samplers.SAMPLERS.names])],
+    diagnostics: list(diagnostics.DIAGNOSTICS.names),
+    plots: [*dict.fromkeys([*plots.__all__, *plots.PLOTS.names])],
+    sklearn: sklearn.__all__,
+}
+NAMES = [(module, name) for module, names in PUBLIC.items() for name in names]
 RESULTS = re.findall(r"^   ([a-z_.]+)\.([A-Z]\w+)$", PAGE.read_text(), flags=re.MULTILINE)
 """The module and the name of each type of results."""
 WITH_EXAMPLES = [
@@ -99,6 +107,7 @@ def few_draws(sample):
 @pytest.mark.parametrize(("module", "name"), WITH_EXAMPLES, ids=[name for _, name in WITH_EXAMPLES])
 def test_example_runs(module, name, names, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    restore_tables(monkeypatch)  # one example registers a method
     monkeypatch.setattr(pm, "sample", few_draws(pm.sample))
     monkeypatch.setattr(progress, "_PATIENCE", math.inf)  # a slow machine prints no more than a quick one
     text = inspect.getdoc(getattr(module, name)) or ""
@@ -119,18 +128,20 @@ def test_page_has_every_public_name():
     assert sorted(listed) == sorted(name for _, name in NAMES)
 
 
-def test_there_is_a_function_of_arrays_for_each_method():
-    assert set(ROOMS["methods"].__all__) == {*METHODS, *(each.name for each in SPARSE_APPROXIMATIONS), IVM.name}
+def test_modules_offer_their_own_names_and_registered_ones():
+    assert {"ep", "ivm", "iep", "gfitc"} <= set(PUBLIC[methods])
+    for module, names in PUBLIC.items():
+        assert set(module.__all__) - set(ROOMS) <= set(names) <= set(dir(module))
 
 
-@pytest.mark.parametrize("name", ROOMS["methods"].__all__)
+@pytest.mark.parametrize("name", PUBLIC[methods])
 def test_functions_of_arrays_document_each_option_that_they_take(name):
-    function = getattr(ROOMS["methods"], name)
+    function = getattr(methods, name)
     listed = re.findall(r"^([\w, ]+) : ", inspect.getdoc(function).partition("Parameters\n")[2], flags=re.MULTILINE)
     assert sorted(", ".join(listed).split(", ")) == sorted(inspect.signature(function).parameters)
 
 
-@pytest.mark.parametrize("kind", [*APPROXIMATIONS, *SPARSE_APPROXIMATIONS, IVM])
+@pytest.mark.parametrize("kind", [*APPROXIMATIONS, *SPARSE_APPROXIMATIONS, *FURTHER_METHODS])
 def test_options_are_documented_once_each_also_those_of_the_classes_above(kind):
     listed = re.findall(r"^([\w, ]+) : ", inspect.getdoc(kind).partition("Parameters\n")[2], flags=re.MULTILINE)
     assert sorted(", ".join(listed).split(", ")) == sorted(option.name for option in fields(kind))

@@ -20,7 +20,8 @@ from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split, read_table, split, standardised, subset
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
 from benchmarks.paper.predictive import classifier
-from pymc_gpep.approximations import IVM, NestedEP
+from pymc_gpep.approximations import NestedEP
+from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.selection.selection import DenseRows
 
 Array = np.ndarray

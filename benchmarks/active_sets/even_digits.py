@@ -18,7 +18,7 @@ from benchmarks.active_sets.printed import EVEN_DIGITS
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split
 from benchmarks.scalable_paper.large_data import mnist
-from pymc_gpep.approximations import IVM
+from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.likelihoods.softmax import SoftmaxLikelihood
 from pymc_gpep.plots.style import LINE_STYLES, colours

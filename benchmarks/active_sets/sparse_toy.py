@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.active_sets.first_rows import by_first_rows
 from benchmarks.active_sets.toy import INPUTS, RELEVANT, covariance, draw_data
 from benchmarks.experiment import Arrays, Cell, Experiment
-from pymc_gpep.approximations import IVM
+from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.likelihoods.multinomial_probit import class_probabilities
 

@@ -15,18 +15,11 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dtrtri
 from scipy.special import log_expit, log_ndtr
 
-from pymc_gpep.approximations import (
-    EP,
-    KL,
-    Approximator,
-    FactorialVariational,
-    LabelRegression,
-    NaiveTAP,
-    QuadraticVB,
-    ScalarLaplace,
-    Solution,
-)
+from pymc_gpep.approximations import EP, KL, Approximator, QuadraticVB, ScalarLaplace, Solution
+from pymc_gpep.approximations.factorial_variational import FactorialVariational
+from pymc_gpep.approximations.label_regression import LabelRegression
 from pymc_gpep.approximations.limits import positive
+from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS

@@ -10,7 +10,8 @@ from scipy.optimize import minimize_scalar
 from benchmarks.binary_paper.covariances import JITTER, Prior, Priors
 from benchmarks.binary_paper.methods import EVERY, AuthorsLabelRegression, printed_bound
 from benchmarks.paper.data import Split
-from pymc_gpep.approximations import LabelRegression, Solution
+from pymc_gpep.approximations import Solution
+from pymc_gpep.approximations.label_regression import LabelRegression
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage
 from pymc_gpep.likelihoods.one_function import TwoClasses

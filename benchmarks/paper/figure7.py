@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import NOTES, pixels
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
-from pymc_gpep.approximations import IEP, Laplace, NestedEP, VariationalBayes
+from pymc_gpep.approximations import Laplace, NestedEP, VariationalBayes
+from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.plots import plot_evidence_grid
 
 METHODS = {"EP": NestedEP(), "IEP": IEP(), "VB": VariationalBayes(), "LA": Laplace()}

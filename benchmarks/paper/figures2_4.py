@@ -22,7 +22,8 @@ from threadpoolctl import threadpool_limits
 import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.fixed import covariance
-from pymc_gpep.approximations import IEP, NestedEP
+from pymc_gpep.approximations import NestedEP
+from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.likelihoods.multinomial_probit import class_probabilities
 from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
 from pymc_gpep.plots.frames import same_frame

@@ -24,7 +24,8 @@ from benchmarks.paper.fixed import (
     probabilities,
     squared_exponential,
 )
-from pymc_gpep.approximations import IEP, Laplace, NestedEP, VariationalBayes
+from pymc_gpep.approximations import Laplace, NestedEP, VariationalBayes
+from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.approximations.laplace import tierney_kadane_probabilities
 from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
 from pymc_gpep.plots.frames import same_frame

@@ -14,7 +14,10 @@ from benchmarks.common import best_time
 from benchmarks.experiment import Arrays, Cell, Experiment, returned
 from benchmarks.paper import gibbs
 from benchmarks.solver import floor, problem
-from pymc_gpep.approximations import IEP, QEP, QIEP, Approximator, Laplace, LaplaceProbit, NestedEP, VariationalBayes
+from pymc_gpep.approximations import Approximator, Laplace, LaplaceProbit, NestedEP, VariationalBayes
+from pymc_gpep.approximations.iep import IEP
+from pymc_gpep.approximations.qep import QEP
+from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.plots.style import LINE_STYLES, MARKERS, colours
 
 # What stops an iteration early, or starts another scheme, is switched off: only so many iterations are timed.

@@ -1,24 +1,14 @@
-"""The approximations, one file each, and the registry by which `pm.fit` and graphs know them."""
+"""The approximations, and the registry by which `pm.fit` and graphs know them."""
 
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.ep import EP
-from pymc_gpep.approximations.factorial_variational import FactorialVariational
-from pymc_gpep.approximations.gfitc import GFITC
-from pymc_gpep.approximations.iep import IEP
-from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.kl import KL
-from pymc_gpep.approximations.label_regression import LabelRegression
 from pymc_gpep.approximations.laplace import Laplace
 from pymc_gpep.approximations.laplace_probit import LaplaceProbit
 from pymc_gpep.approximations.methods import APPROXIMATIONS, METHODS, approximator
-from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.approximations.nested_ep import NestedEP
 from pymc_gpep.approximations.noisy_nested_ep import NoisyNestedEP
-from pymc_gpep.approximations.noisy_qiep import NoisyQIEP
-from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.approximations.qep_softmax import QEPSoftmax
-from pymc_gpep.approximations.qiep import QIEP
-from pymc_gpep.approximations.qiep_softmax import QIEPSoftmax
 from pymc_gpep.approximations.quadratic_vb import QuadraticVB
 from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
 from pymc_gpep.approximations.solution import Convergence, Solution
@@ -30,26 +20,16 @@ from pymc_gpep.approximations.variational_bayes import VariationalBayes
 __all__ = [
     "APPROXIMATIONS",
     "EP",
-    "GFITC",
-    "IEP",
-    "IVM",
     "KL",
     "METHODS",
-    "QEP",
-    "QIEP",
     "Approximator",
     "Convergence",
-    "FactorialVariational",
     "InducedArrays",
-    "LabelRegression",
     "Laplace",
     "LaplaceProbit",
-    "NaiveTAP",
     "NestedEP",
     "NoisyNestedEP",
-    "NoisyQIEP",
     "QEPSoftmax",
-    "QIEPSoftmax",
     "QuadraticVB",
     "ScalarLaplace",
     "Solution",

@@ -1,19 +1,26 @@
 """The informative vector machine: the posterior given the labels of a few rows that are chosen among all."""
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.approximations.limits import at_least, check_limits, fraction, one_of
-from pymc_gpep.approximations.methods import approximator
+from pymc_gpep.approximations.methods import (
+    COVARIANCE,
+    ArrayMethod,
+    approximator,
+    check_fits,
+    likelihood_named,
+    with_options,
+)
 from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.approximations.selection.bound import ActiveBound
 from pymc_gpep.approximations.selection.greedy import Candidates, choose_rows
 from pymc_gpep.approximations.selection.liquid import EVEN, Reweighting
 from pymc_gpep.approximations.selection.scores import OF_FUNCTIONS, RANDOM, SCORE_NAMES
-from pymc_gpep.approximations.selection.selection import Places, RowPrior, Selection
+from pymc_gpep.approximations.selection.selection import DenseRows, Places, RowPrior, Selection
 from pymc_gpep.approximations.selection.separate import iterate_separately
 from pymc_gpep.approximations.selection.site_rules.row_site_rule import SEPARATE, RowSiteRule
 from pymc_gpep.approximations.selection.site_rules.row_site_rules import RULE_NAMES, rows_can_be_chosen, selection_rule
@@ -156,6 +163,8 @@ class IVM:
     rows: int | None = field(default=None, metadata=at_least(1))
 
     name: ClassVar[str] = "ivm"
+    by: ClassVar[str] = "active rows"
+    example: ClassVar[str] = "active=500"
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -191,6 +200,25 @@ class IVM:
     def approximates(cls, likelihood: Likelihood) -> bool:
         """Whether rows of a likelihood have sites by which they can be chosen, and all rows a bound."""
         return rows_can_be_chosen(likelihood)
+
+    @classmethod
+    def on_arrays(cls) -> ArrayMethod:
+        """Return the method as a function of arrays."""
+
+        def method(
+            k: ArrayLike, mean: ArrayLike, labels: ArrayLike, likelihood: str, *, random_seed: int = 0, **options: Any
+        ) -> ActiveSolution:
+            found = likelihood_named(likelihood)
+            check_fits(cls.name, cls.approximates, found)
+            return with_options(cls, options).solve(
+                DenseRows(k, mean), labels, likelihood=found, random_seed=random_seed
+            )
+
+        seed = (
+            "random_seed : int\n"
+            "    Seed for the first rows, for candidates, and for the sample that the bound is over.\n"
+        )
+        return ArrayMethod(method, COVARIANCE, seed, "K, mean, y", "bound")
 
     def rule(self, likelihood: Likelihood) -> RowSiteRule:
         """How rows get their sites; a ValueError if they cannot."""

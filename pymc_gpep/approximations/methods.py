@@ -2,28 +2,18 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.ep import EP
-from pymc_gpep.approximations.factorial_variational import FactorialVariational
-from pymc_gpep.approximations.gfitc import GFITC
-from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.approximations.kl import KL
-from pymc_gpep.approximations.label_regression import LabelRegression
 from pymc_gpep.approximations.laplace import Laplace
 from pymc_gpep.approximations.laplace_probit import LaplaceProbit
-from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.approximations.nested_ep import NestedEP
 from pymc_gpep.approximations.noisy_nested_ep import NoisyNestedEP
-from pymc_gpep.approximations.noisy_qiep import NoisyQIEP
-from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.approximations.qep_softmax import QEPSoftmax
-from pymc_gpep.approximations.qiep import QIEP
-from pymc_gpep.approximations.qiep_softmax import QIEPSoftmax
 from pymc_gpep.approximations.quadratic_vb import QuadraticVB
 from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
-from pymc_gpep.approximations.selection.site_rules.row_site_rules import rows_can_be_chosen
 from pymc_gpep.approximations.sparse import SparseApproximation
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
@@ -31,34 +21,91 @@ from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.argument_types import check_name, did_you_mean, plain
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.registry import Registry
 
-APPROXIMATIONS: tuple[type[Approximator], ...] = (
+COVARIANCE = """\
+k : array (n, n) or (c, n, n)
+    Prior covariance of the latent values, shared by the latent functions or one for each.
+"""
+"""Documentation of the covariance that a function of arrays takes."""
+
+
+class ArrayMethod(NamedTuple):
+    """A method as a function of arrays, and its documentation.
+
+    Attributes
+    ----------
+    function : function
+        Function of prior moments, labels, the name of a likelihood, and options.
+    prior : str
+        Parameters of prior moments, as in a docstring.
+    more : str
+        Parameters after the name of the likelihood.
+    arrays : str
+        Arguments for an example.
+    number : str
+        Name of a number of the solution, for an example.
+    """
+
+    function: Callable[..., Any]
+    prior: str
+    more: str
+    arrays: str
+    number: str
+
+
+class FurtherMethod(Protocol):
+    """A dataclass of options whose method has a plan of its own, without a matrix of all rows."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    name: ClassVar[str]
+    by: ClassVar[str]
+    """Words for its way, which follow "by"."""
+    example: ClassVar[str]
+    """Options for an example, as code."""
+
+    @classmethod
+    def approximates(cls, likelihood: Likelihood) -> bool:
+        """Return whether the method fits a likelihood."""
+
+    @classmethod
+    def on_arrays(cls) -> ArrayMethod:
+        """Return the method as a function of arrays."""
+
+
+_OWN: tuple[type[Approximator], ...] = (
     NestedEP,
-    QEP,
-    IEP,
-    QIEP,
     EP,
     Laplace,
     QEPSoftmax,
-    QIEPSoftmax,
     NoisyNestedEP,
-    NoisyQIEP,
     LaplaceProbit,
     ScalarLaplace,
     VariationalBayes,
     KL,
     QuadraticVB,
-    FactorialVariational,
-    LabelRegression,
-    NaiveTAP,
 )
-"""All there are; those of one name are for different likelihoods."""
 
-SPARSE_APPROXIMATIONS: tuple[type[SparseApproximation], ...] = (SparseEP, SparseVI, GFITC)
-"""Those with inducing inputs."""
 
-METHODS = tuple(dict.fromkeys(approximation.name for approximation in APPROXIMATIONS))
-"""Names for `pm.fit(method=...)`."""
+def _for_different_likelihoods(one: type[Approximator], other: type[Approximator]) -> bool:
+    return not any(one.approximates(each) and other.approximates(each) for each in LIKELIHOODS)
+
+
+APPROXIMATIONS: Registry[type[Approximator]] = Registry(
+    "approximation", _OWN, of=Approximator, together=_for_different_likelihoods
+)
+"""Approximations that work on all rows together; those of one name are for different likelihoods."""
+
+SPARSE_APPROXIMATIONS: Registry[type[SparseApproximation]] = Registry(
+    "sparse_approximation", (SparseEP, SparseVI), of=SparseApproximation, apart=[APPROXIMATIONS]
+)
+"""Approximations with inducing inputs."""
+
+FURTHER_METHODS: Registry[type[FurtherMethod]] = Registry("method", (), apart=[APPROXIMATIONS, SPARSE_APPROXIMATIONS])
+"""Methods with plans of their own."""
+
+METHODS = APPROXIMATIONS.names
+"""Names for `pm.fit(method=...)` of methods that work on all rows together."""
 
 
 def approximator(
@@ -115,17 +162,23 @@ def approximator(
     return with_options(fitting[method], options, besides, others)
 
 
+def likelihood_named(name: str) -> Likelihood:
+    """Return the likelihood of a name; raise a ValueError if the name is unknown."""
+    check_name("likelihood", name, LIKELIHOODS.names)
+    return LIKELIHOODS[name]
+
+
 def check_fits(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood, singular: bool = False) -> None:
     """Raise a ValueError that says which methods of `pm.fit` there are unless one fits a likelihood.
 
-    Methods with inducing inputs or active rows, and methods that invert the prior covariance, are not named for the
+    Methods without a matrix of all rows, and methods that invert the prior covariance, are not named for the
     `singular` prior of a sum.
     """
     if not fits(likelihood):
         names = _names(likelihood, singular)
         if not singular:
             names += [kind.name for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood)]
-            names += ["ivm"] * rows_can_be_chosen(likelihood)
+            names += [kind.name for kind in FURTHER_METHODS if kind.approximates(likelihood)]
         raise ValueError(_refusal(method, fits, likelihood, names))
 
 
@@ -160,9 +213,8 @@ def with_options[A: _Options](
         elsewhere = [name for name in unknown if name in others]
         advice = did_you_mean([name for name in unknown if name not in elsewhere], [*known, *others])
         if elsewhere:
-            advice += (
-                f" Other methods take {', '.join(elsewhere)}: 'sparse_ep' works by inducing inputs and by batches, "
-                "'ivm' by active rows."
-            )
+            ways = ["'sparse_ep' works by inducing inputs and by batches"]
+            ways += [f"{other.name!r} by {other.by}" for other in FURTHER_METHODS]
+            advice += f" Other methods take {', '.join(elsewhere)}: {', '.join(ways)}."
         raise TypeError(f"{kind.name} has no option {', '.join(unknown)}; it has {', '.join(known)}{besides}.{advice}")
     return kind(**plain(options))

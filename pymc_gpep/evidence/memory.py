@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pymc_gpep.approximations.ivm import IVM
-from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
+from pymc_gpep.approximations.methods import FURTHER_METHODS, SPARSE_APPROXIMATIONS
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.reading.classifier import GPClassifier, ReadModel
 
@@ -48,14 +47,13 @@ def check_memory(
     needed, there = least_memory(prior_type, *size), available_memory()
     if needed <= there:
         return
-    names = []
+    ways = []
     if isinstance(read, GPClassifier):
         likelihood = read.likelihood_model
-        names = [f'"{kind.name}"' for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood)]
-        names += ['"ivm"'] if IVM.approximates(likelihood) else []
-    sparse = [name for name in names if name != '"ivm"']
-    ways = [f"pm.fit(method={sparse[0]}, inducing=100), with inducing inputs"] if sparse else []
-    ways += ['pm.fit(method="ivm", active=500), with active rows'] if '"ivm"' in names else []
+        sparse = [kind.name for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood)]
+        ways += [f'pm.fit(method="{name}", inducing=100), with inducing inputs' for name in sparse[:1]]
+        further = [kind for kind in FURTHER_METHODS if kind.approximates(likelihood)]
+        ways += [f'pm.fit(method="{kind.name}", {kind.example}), with {kind.by}' for kind in further]
     held, takes = ("matrices", "They take") if matrices > 1 else ("matrix", "It takes")
     raise MemoryError(
         f"{what} works on at least {matrices} {held} of {n} × {columns} numbers for {c} latent "

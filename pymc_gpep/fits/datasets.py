@@ -5,9 +5,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
-from pymc_gpep.approximations.selection.selection import Selection
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.labels import dims_that_fit
 from pymc_gpep.hyper.evaluation import Evaluation
@@ -84,28 +82,6 @@ def inducing(classifier: GPClassifier, inputs: Array) -> xr.DataArray:
     class_dim = classifier.class_dim or "class"
     coords = {class_dim: classifier.class_names}
     return xr.DataArray(inputs, coords, [class_dim, "inducing", "column"], name="inducing")
-
-
-def active(
-    classifier: GPClassifier, chosen: Selection, labels: NDArray[np.int64], inputs: Array, named: bool
-) -> xr.Dataset:
-    """Active rows in the order in which they were chosen; see `Fit.active`."""
-    rows, own, there = chosen.rows, classifier.function_dims, chosen.precision.T > 0.0
-    found = xr.Dataset(
-        {
-            "row": ("inclusion", rows),
-            "label": ("inclusion", labels[rows]),
-            "score": ("inclusion", chosen.scores),
-            "input": (("inclusion", "column"), inputs),
-            "site": (("inclusion", *own), there if own else there[:, 0]),
-        },
-        coords={"inclusion": np.arange(len(rows)), **dict.fromkeys(own, classifier.class_names)},
-    )
-    names = classifier.coords_of_points()
-    if names is None or not named:
-        return found
-    dim = str(classifier.point_dim)
-    return found.assign_coords({f"{dim}_name" if dim in found else dim: ("inclusion", names[rows])})
 
 
 def coords_of(classifier: GPClassifier, dims: Iterable[str]) -> dict[str, Any]:

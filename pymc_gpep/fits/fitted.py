@@ -179,7 +179,8 @@ class Fitted(SingleGroupApproximation):
 
         These rows were chosen for their labels, so that it says nothing of hyperparameters.
         """
-        _ = self.log_posterior.chosen(self.solution)
+        if not hasattr(self.solution, "active_evidence"):
+            raise AttributeError(f"A fit by {self.log_posterior.by} has no active rows.")
         return float(self.solution.active_evidence)
 
     @property
@@ -300,9 +301,7 @@ class Fitted(SingleGroupApproximation):
         inputs. `site` says whether there is a site, (inclusion, class) where classes have functions of their own: with
         `sites="separate"` a row has some of them. Where the points of the model have coords, these are there as well.
         """
-        chosen, solution = self.log_posterior.chosen(self.solution), self.solution
-        inputs = self.inducing_inputs[0]
-        return datasets.active(self.classifier, chosen, solution.labels, inputs, self.rows is None)
+        return self.log_posterior.active(self.trace.best.theta, self.solution)
 
     # The latent functions.
 

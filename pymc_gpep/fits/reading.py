@@ -1,42 +1,34 @@
 """A fit read back from the DataTree that was made of it, as `pm.fit` returned it."""
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pymc as pm
 import xarray as xr
 
-from pymc_gpep.approximations import approximator
-from pymc_gpep.approximations.ivm import IVM
-from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
+from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.saving import FORMAT, named_classes
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper import HyperPosterior
-from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.evaluation import Evaluation, evaluations_of
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.log_posterior import LogPosterior, StoredFit
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
-from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.hyper.weights import Estimate, Weighing
-from pymc_gpep.prior_moments.effects_beside import by_inducing
-from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
-from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.reading.rewritten_models import with_bambi_intercept
+from pymc_gpep.registry import Registry
 from pymc_gpep.rows.fingerprint import FormerRows
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace
-from pymc_gpep.streaming.memories import STREAMING_METHODS
-from pymc_gpep.streaming.rules import rule_for
+from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior
 
 _SAME = 1e-6  # relative difference of a density or a covariance that rounding on another machine may make
 _OTHER = "The model is not the one that was fitted"
@@ -78,8 +70,9 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
     """
     _check_tree(tree)
     attrs = tree.attrs
-    space = Hyperparameters(_classifier(pm.modelcontext(model), attrs))
-    classifier = space.classifier
+    check_name("the kind of the fit", attrs["kind"], FILES.names)
+    kind = FILES[attrs["kind"]]
+    space = Hyperparameters(_classifier(kind, pm.modelcontext(model), attrs))
     _check_hyperparameters(space, json.loads(attrs["parameters"]))
     (best,) = evaluations_of(tree["best"].to_dataset(), "at")
     best = best._replace(start=np.asarray(tree["best"].to_dataset()["start"].values))
@@ -87,11 +80,9 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
     rows = _former_rows(observed)
     labels = np.concatenate([observed[name].values for name in _responses(attrs)]) if rows is None else None
     _check_model(space, best.theta[: space.size], attrs, labels)
-    gps = as_gps(gp)
-    asked = gps is not None and attrs["kind"] != DenseLogPosterior.kind
-    blocks = InducingBlocks(classifier, gps, space.data, rows=rows) if asked else None
     posterior = tree["posterior"].to_dataset()
-    log_posterior, trace = _KINDS[attrs["kind"]](_File(tree, posterior, space, best, rows, blocks))
+    log_posterior = kind.of_file(StoredFit(tree, space, best, rows, as_gps(gp)))
+    trace = log_posterior.own_trace or _optimum(tree, best)
     solution = log_posterior.restored(best.theta, posterior) if posterior.data_vars else None
     log_posterior = log_posterior.ending_with(best.theta, solution)
     _check_prior(log_posterior, best.theta, posterior)
@@ -124,15 +115,13 @@ def _check_tree(tree: object) -> None:
         )
 
 
-def _classifier(model: pm.Model, attrs: Mapping[Any, Any]) -> GPClassifier:
+def _classifier(kind: type[LogPosterior], model: pm.Model, attrs: Mapping[Any, Any]) -> GPClassifier:
     """Read a model as the fit of a file did, in which means of processes may be hyperparameters."""
     asked = json.loads(attrs.get("asked", "[]"))
-    means = attrs["kind"] == DenseLogPosterior.kind
+    means = kind.takes_means
     name = attrs["likelihood"] if len(_responses(attrs)) == 1 else None
     model = with_bambi_intercept(model)
-    classifier = read_classifier(model, name, asked, means=means, starts=True)
-    if attrs["kind"] in (SparseLogPosterior.kind, BatchLogPosterior.kind):
-        return by_inducing(classifier)
+    classifier = kind.in_form(read_classifier(model, name, asked, means=means, starts=True))
     if not means or Hyperparameters(classifier).parameters == json.loads(attrs["parameters"]):
         return classifier
     return read_classifier(model, name, asked, starts=True)
@@ -144,71 +133,19 @@ def _responses(attrs: Mapping[Any, Any]) -> list[str]:
     return found
 
 
-class _File(NamedTuple):
-    """A file, and what was already read of it and of the model."""
-
-    tree: xr.DataTree
-    posterior: xr.Dataset
-    space: Hyperparameters
-    best: Evaluation
-    rows: FormerRows | None
-    blocks: InducingBlocks | None
-
-    @property
-    def attrs(self) -> Mapping[Any, Any]:
-        """Attributes of the whole fit."""
-        return self.tree.attrs
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options of the approximation."""
-        found: dict[str, Any] = json.loads(self.attrs["options"])
-        return found
+FILES: Registry[type[LogPosterior]] = Registry(
+    "file",
+    (DenseLogPosterior, SparseLogPosterior, BatchLogPosterior),
+    of=LogPosterior,
+    name_of=lambda log_posterior: log_posterior.kind,
+)
+"""Log posteriors by the names of their kinds in files."""
 
 
-def _dense(file: _File) -> tuple[LogPosterior, Trace]:
-    classifier = file.space.classifier
-    method = approximator(file.attrs["approximation"], classifier.likelihood_model, file.options)
-    return DenseLogPosterior(classifier, method), _optimum(file)
-
-
-def _inducing(file: _File) -> tuple[LogPosterior, Trace]:
-    stored, space = file.posterior, file.space
-    kind = next(kind for kind in SPARSE_APPROXIMATIONS if kind.name == file.attrs["approximation"])
-    learned = file.best.theta.size > space.size
-    units = stored["units"].values if learned else None
-    inputs = stored["inputs"].values
-    log_posterior = SparseLogPosterior(space, kind(**file.options), file.blocks, inputs, learned, file.rows, units)
-    return log_posterior, _optimum(file)
-
-
-def _active(file: _File) -> tuple[LogPosterior, Trace]:
-    stored, method = file.posterior, IVM(**file.options)
-    seed, inputs = int(stored["seed"]), stored["input"].values
-    return ActiveLogPosterior(file.space, method, file.blocks, seed, file.rows, inputs), _optimum(file)
-
-
-def _batches(file: _File) -> tuple[LogPosterior, Trace]:
-    space, name = file.space, file.attrs["approximation"]
-    steps = StepTrace.restored(file.tree, space)
-    memory = {kind.name: kind for kind in STREAMING_METHODS[name]}[file.attrs["memory"]](**file.options)
-    at_a_row = LikelihoodElsewhere(space.classifier, 1, space.data)(space.point(steps.best.theta))
-    rule = rule_for(memory.functional, steps.settings["sites"], at_a_row)
-    return BatchLogPosterior(space, name, memory, rule, steps, file.blocks, file.rows), steps
-
-
-_KINDS: Mapping[str, Callable[[_File], tuple[LogPosterior, Trace]]] = {
-    DenseLogPosterior.kind: _dense,
-    SparseLogPosterior.kind: _inducing,
-    ActiveLogPosterior.kind: _active,
-    BatchLogPosterior.kind: _batches,
-}
-
-
-def _optimum(file: _File) -> Optimum:
-    tree, attrs = file.tree, file.attrs
+def _optimum(tree: xr.DataTree, best: Evaluation) -> Optimum:
+    attrs = tree.attrs
     return Optimum(
-        file.best,
+        best,
         bool(attrs["trace_converged"]),
         attrs["trace_message"],
         evaluations_of(tree["history"].to_dataset(), "iteration"),

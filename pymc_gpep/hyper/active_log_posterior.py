@@ -21,7 +21,7 @@ from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper.block_log_posterior import FEW, BlockLogPosterior
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import Gps
+from pymc_gpep.hyper.log_posterior import Gps, StoredFit
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -76,6 +76,12 @@ class ActiveLogPosterior(BlockLogPosterior):
         self._chosen: ActiveSolution | None = None
         self._at: Array = np.empty(0)
         self._slopes = True
+
+    @classmethod
+    def of_file(cls, file: StoredFit) -> Self:
+        stored = file.posterior
+        made = IVM(**file.options)
+        return cls(file.space, made, file.blocks, int(stored["seed"]), file.rows, stored["input"].values)
 
     @cached_property
     def _row_inputs(self) -> RowInputs:
@@ -184,8 +190,24 @@ class ActiveLogPosterior(BlockLogPosterior):
         rows = (solution or self._solution()).selection.rows
         return np.asarray(self._row_inputs.inputs[rows][None])
 
-    def chosen(self, solution: ActiveSolution) -> Selection:
-        return solution.selection
+    def active(self, x: Array, solution: ActiveSolution) -> xr.Dataset:
+        classifier, chosen = self.classifier, solution.selection
+        rows, own, there = chosen.rows, classifier.function_dims, chosen.precision.T > 0.0
+        found = xr.Dataset(
+            {
+                "row": ("inclusion", rows),
+                "label": ("inclusion", solution.labels[rows]),
+                "score": ("inclusion", chosen.scores),
+                "input": (("inclusion", "column"), self.anchors(x, solution)[0]),
+                "site": (("inclusion", *own), there if own else there[:, 0]),
+            },
+            coords={"inclusion": np.arange(len(rows)), **dict.fromkeys(own, classifier.class_names)},
+        )
+        names = classifier.coords_of_points()
+        if names is None or self.rows is not None:
+            return found
+        dim = str(classifier.point_dim)
+        return found.assign_coords({f"{dim}_name" if dim in found else dim: ("inclusion", names[rows])})
 
     def posterior(self, solution: ActiveSolution) -> ActivePosterior:
         return ActivePosterior(solution.posterior)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pytensor.graph.replace import graph_replace
 
-from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.approximations import Approximator, Solution, approximator
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.evidence.evidence import Evidence
@@ -28,7 +28,7 @@ from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.grouped_functions import GroupedFunctions
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
+from pymc_gpep.hyper.log_posterior import Gps, LogPosterior, StoredFit
 from pymc_gpep.hyper.quasi_newton import Curvature
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
@@ -106,6 +106,12 @@ class DenseLogPosterior(LogPosterior):
     kind: ClassVar[str] = "dense"
     by: ClassVar[str] = "all rows"
     joint: ClassVar[bool] = True
+    takes_means: ClassVar[bool] = True
+
+    @classmethod
+    def of_file(cls, file: StoredFit) -> Self:
+        classifier = file.space.classifier
+        return cls(classifier, approximator(file.attrs["approximation"], classifier.likelihood_model, file.options))
 
     @property
     def compiled(self) -> bool:

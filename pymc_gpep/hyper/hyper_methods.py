@@ -16,8 +16,8 @@ from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.importance import ImportanceSampling
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.markov_chain import MarkovChain
-from pymc_gpep.hyper.mean_field import MeanField
 from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,12 @@ class Maximum(HyperMethod):
         return HyperPosterior(self.name, log_posterior, [optimum.best], np.ones(1))
 
 
-HYPER: dict[str, type[HyperMethod]] = {
-    method.name: method
-    for method in (Maximum, Adaptive, LaplaceNodes, Grid, CentralComposite, ImportanceSampling, MeanField, MarkovChain)
-}
-"""Names for `pm.fit(hyper=...)` → what they stand for, the default first."""
+HYPER: Registry[type[HyperMethod]] = Registry(
+    "hyper",
+    (Maximum, Adaptive, LaplaceNodes, Grid, CentralComposite, ImportanceSampling, MarkovChain),
+    of=HyperMethod,
+)
+"""Treatments of the hyperparameters, the default first."""
 
 
 def hyper_method(name: str, options: Mapping[str, Any] | None = None) -> HyperMethod:
@@ -46,7 +47,7 @@ def hyper_method(name: str, options: Mapping[str, Any] | None = None) -> HyperMe
     Parameters
     ----------
     name : str
-        One of `HYPER`.
+        Name of one of `HYPER`.
     options : mapping, optional
         Its parameters by name.
 
@@ -57,7 +58,7 @@ def hyper_method(name: str, options: Mapping[str, Any] | None = None) -> HyperMe
     TypeError
         If an option is not one of the method's.
     """
-    check_name("hyper", name, HYPER)
+    check_name("hyper", name, HYPER.names)
     known = [field.name for field in fields(HYPER[name])]
     if unknown := sorted(set(options or {}) - set(known)):
         raise TypeError(

@@ -2,8 +2,9 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,11 +20,58 @@ from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.hyper.quasi_newton import Curvature
 from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import GPClassifier
+from pymc_gpep.rows.fingerprint import FormerRows
 from pymc_gpep.rows.rows import Rows
 
 type Gps = tuple[pm.gp.Latent, ...] | None
 """What made the latent values; None where the graph of the model says what their prior is."""
+
+
+@dataclass(frozen=True)
+class StoredFit:
+    """A file of a fit, and the parts of it and of the model that were read before.
+
+    Attributes
+    ----------
+    tree : DataTree
+    space : Hyperparameters
+    best : Evaluation
+        Evaluation at the end of the search.
+    rows : FormerRows or None
+        Record of the rows that were fitted in place of those of the model.
+    gps : tuple of pm.gp.Latent, or None
+    """
+
+    tree: xr.DataTree
+    space: Hyperparameters
+    best: Evaluation
+    rows: FormerRows | None
+    gps: Gps
+
+    @property
+    def attrs(self) -> Mapping[Any, Any]:
+        """Attributes of the whole fit."""
+        return self.tree.attrs
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the approximation."""
+        found: dict[str, Any] = json.loads(self.attrs["options"])
+        return found
+
+    @cached_property
+    def posterior(self) -> xr.Dataset:
+        """Posterior of the latent functions."""
+        return self.tree["posterior"].to_dataset()
+
+    @cached_property
+    def blocks(self) -> InducingBlocks | None:
+        """Prior moments by blocks of the processes that were given; None where the model says them."""
+        if self.gps is None:
+            return None
+        return InducingBlocks(self.space.classifier, self.gps, self.space.data, rows=self.rows)
 
 
 class LogPosterior(ABC):
@@ -51,9 +99,26 @@ class LogPosterior(ABC):
     by: ClassVar[str]
     joint: ClassVar[bool] = False
     learns: str = "Hyperparameters"
+    takes_means: ClassVar[bool] = False
+    """Whether means of processes may be integrated with the latent values."""
 
     space: Hyperparameters
     approximator: Any
+
+    @classmethod
+    def in_form(cls, classifier: GPClassifier) -> GPClassifier:
+        """Return the model of a file with its prior in the form that was fitted."""
+        return classifier
+
+    @classmethod
+    def of_file(cls, file: StoredFit) -> Self:
+        """Return the log posterior of a fit that was saved."""
+        raise NotImplementedError(f"A fit by {cls.by} cannot be read from a file.")
+
+    @property
+    def own_trace(self) -> Trace | None:
+        """The trace of the search, where the log posterior keeps it; else None."""
+        return None
 
     @property
     def classifier(self) -> GPClassifier:
@@ -233,8 +298,8 @@ class LogPosterior(ABC):
         """
         raise AttributeError(f"A fit by {self.by} has no inducing inputs.")
 
-    def chosen(self, solution: Any) -> Any:
-        """Return the active rows as they were chosen, a `Selection`.
+    def active(self, x: Array, solution: Any) -> xr.Dataset:
+        """Return the active rows by `inclusion`, with names of functions and points; see `Fit.active`.
 
         Raises
         ------

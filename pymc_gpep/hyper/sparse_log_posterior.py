@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import xarray as xr
 
+from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.approximations.sparse import Number, SparseApproximation, SparseSolution
@@ -17,11 +18,13 @@ from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper.block_log_posterior import FEW, OVER_FITTED, BlockLogPosterior
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import Gps
+from pymc_gpep.hyper.log_posterior import Gps, StoredFit
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
+from pymc_gpep.reading import GPClassifier
 from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block, InducingWhitening
@@ -71,6 +74,18 @@ class SparseLogPosterior(BlockLogPosterior):
         self._learn = learn
         if units is not None:
             self._units = units
+
+    @classmethod
+    def in_form(cls, classifier: GPClassifier) -> GPClassifier:
+        return by_inducing(classifier)
+
+    @classmethod
+    def of_file(cls, file: StoredFit) -> Self:
+        stored, space = file.posterior, file.space
+        made = SPARSE_APPROXIMATIONS[file.attrs["approximation"]](**file.options)
+        learned = file.best.theta.size > space.size
+        units = stored["units"].values if learned else None
+        return cls(space, made, file.blocks, stored["inputs"].values, learned, file.rows, units)
 
     @property
     def learns(self) -> str:  # type: ignore[override]  # it depends on what is learned

@@ -15,8 +15,9 @@ from pymc_gpep.likelihoods.real import (
 )
 from pymc_gpep.likelihoods.softmax import SoftmaxLikelihood
 from pymc_gpep.likelihoods.votes import VotesLikelihood
+from pymc_gpep.registry import Registry
 
-LIKELIHOODS: tuple[Likelihood, ...] = (
+_OWN = (
     MultinomialProbitLikelihood(),
     SoftmaxLikelihood(),
     VotesLikelihood(),
@@ -37,4 +38,6 @@ LIKELIHOODS: tuple[Likelihood, ...] = (
     NoisyMultinomialProbitLikelihood(),
     RobustMaxLikelihood(),
 )
-"""All there are; a new one is a line here."""
+
+LIKELIHOODS: Registry[Likelihood] = Registry("likelihood", _OWN, of=Likelihood, classes=False)
+"""All likelihoods; added ones are looked for last."""

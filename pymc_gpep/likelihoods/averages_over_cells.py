@@ -18,7 +18,8 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity, ColumnDensity, GaussianAverage, ScalarDensity
 
 _DROP = 45.0  # of the logarithm of the integrand from its mode to the ends
 _REACH = 9.5  # standard deviations that a range has at least
@@ -493,3 +494,41 @@ def _slopes_by(
         return _refined(rules(wide), averages, count)
 
     return _by_blocks(Numbered(), mean, variance, numbers, count, terms)
+
+
+def computations_of(log_density: Callable[[Array, Observed, Array], Array]) -> tuple[object, ...]:
+    """Return the local computations of a likelihood of one latent function that follow from its log density.
+
+    Parameters
+    ----------
+    log_density : function of (f, y, parameters)
+        log p(y | f) and its first three derivatives in f, (4, n), for latent values (n,), observations (n,) and
+        parameters (p, n).
+    """
+
+    def columns(y: Observed, parameters: Array) -> Array:
+        return np.array([y, *parameters], np.float64)
+
+    class Columns:
+        """The density as a function of columns."""
+
+        def two_derivatives(self, f: Array, given: Array) -> Array:
+            return log_density(f, given[0], given[1:])[:3]
+
+    density = Columns()
+
+    def derivatives(f: Array, y: Observed, parameters: Array, out: Array) -> None:
+        out[:] = log_density(f, y, parameters)
+
+    def average(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
+        out[:] = log_average_terms(density, mean, variance, columns(y, parameters))
+
+    def average_log(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
+        out[:] = average_log_terms(density, mean, variance, columns(y, parameters))
+
+    return (
+        ScalarDensity(derivatives),
+        ColumnDensity(columns, density.two_derivatives),
+        GaussianAverage(average),
+        AverageLogDensity(average_log),
+    )

@@ -3,7 +3,6 @@
 Every function takes the axes to draw on, or makes a figure, and returns the axes. Nothing is shown or saved.
 """
 
-from pymc_gpep.plots.active import plot_active, plot_learning_curve
 from pymc_gpep.plots.convergence import plot_convergence
 from pymc_gpep.plots.effective import plot_effective_likelihoods
 from pymc_gpep.plots.effects import plot_effects
@@ -16,10 +15,10 @@ from pymc_gpep.plots.relevance import plot_relevance
 from pymc_gpep.plots.scatter import plot_probability_comparison
 from pymc_gpep.plots.scores import plot_scores
 from pymc_gpep.plots.sensitivity import plot_sensitivity
+from pymc_gpep.registry import Registry
 
 __all__ = [
     "input_grid",
-    "plot_active",
     "plot_convergence",
     "plot_effective_likelihoods",
     "plot_effects",
@@ -27,10 +26,12 @@ __all__ = [
     "plot_latent_comparison",
     "plot_latent_pair",
     "plot_latent_pairs",
-    "plot_learning_curve",
     "plot_probabilities",
     "plot_probability_comparison",
     "plot_relevance",
     "plot_scores",
     "plot_sensitivity",
 ]
+
+PLOTS = Registry("plot", (globals()[name] for name in __all__), name_of=lambda plot: plot.__name__)
+__getattr__, __dir__ = PLOTS.face(__name__)

@@ -20,12 +20,15 @@ from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.block_log_posterior import FEW, OVER_FITTED, BlockLogPosterior
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
+from pymc_gpep.hyper.log_posterior import Gps, LogPosterior, StoredFit
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.reading import GPClassifier
+from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import InducedPrior, InducingWhitening, RowFeatures, whitening
 from pymc_gpep.solvers.sparse_ep import SparseEPSweeps, Tilted, site_of
@@ -33,8 +36,8 @@ from pymc_gpep.solvers.sparse_sweeps import LeftOut, SparseSweeps
 from pymc_gpep.solvers.sparse_vi import SparseVISweeps
 from pymc_gpep.solvers.team import ALONE, Team, gather, one_blas_thread
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, whitened_posterior
-from pymc_gpep.streaming.memories import Memory
-from pymc_gpep.streaming.rules import Rule
+from pymc_gpep.streaming.memories import STREAMING_METHODS, Memory
+from pymc_gpep.streaming.rules import Rule, rule_for
 from pymc_gpep.streaming.state import LeftOff
 
 _ITERATIONS = 50
@@ -289,6 +292,23 @@ class BatchLogPosterior(BlockLogPosterior):
         self.rule, self.steps = rule, steps
         self._method, self._white = method, white
 
+    @classmethod
+    def in_form(cls, classifier: GPClassifier) -> GPClassifier:
+        return by_inducing(classifier)
+
+    @classmethod
+    def of_file(cls, file: StoredFit) -> Self:
+        space, name = file.space, file.attrs["approximation"]
+        steps = StepTrace.restored(file.tree, space)
+        memory = {kind.name: kind for kind in STREAMING_METHODS[name]}[file.attrs["memory"]](**file.options)
+        at_a_row = LikelihoodElsewhere(space.classifier, 1, space.data)(space.point(steps.best.theta))
+        rule = rule_for(memory.functional, steps.settings["sites"], at_a_row)
+        return cls(space, name, memory, rule, steps, file.blocks, file.rows)
+
+    @property
+    def own_trace(self) -> StepTrace:
+        return self.steps
+
     @property
     def name(self) -> str:
         return self._method
@@ -319,7 +339,7 @@ class BatchLogPosterior(BlockLogPosterior):
     def _sweeps(self) -> SparseApproximation:
         """The approximation whose fixed point the steps are on the way to."""
         name = "sparse_ep" if self.of_ep else "sparse_vi"
-        kind = next(each for each in SPARSE_APPROXIMATIONS if each.name == name)
+        kind = SPARSE_APPROXIMATIONS[name]
         given: dict[str, Any] = {"jitter": float(self.steps.values["jitter"])}
         made = kind(**given, sites=self.rule.expresses.name) if self.of_ep else kind(**given)  # type: ignore[call-arg]
         likelihood, c = self.classifier.likelihood_model, self.classifier.n_functions

@@ -6,16 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations import (
-    EP,
-    KL,
-    Approximator,
-    FactorialVariational,
-    LabelRegression,
-    NaiveTAP,
-    QuadraticVB,
-    ScalarLaplace,
-)
+from pymc_gpep.approximations import EP, KL, Approximator, QuadraticVB, ScalarLaplace
+from pymc_gpep.approximations.factorial_variational import FactorialVariational
+from pymc_gpep.approximations.label_regression import LabelRegression
+from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from tests.reference.binary_links import LINKS, Link

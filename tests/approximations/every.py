@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pymc_gpep.approximations import APPROXIMATIONS, QEP, Approximator, FactorialVariational, Solution
+from pymc_gpep.approximations import APPROXIMATIONS, Approximator, Solution
+from pymc_gpep.approximations.factorial_variational import FactorialVariational
+from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature

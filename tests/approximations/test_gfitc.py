@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations import GFITC, SparseEP
+from pymc_gpep.approximations import SparseEP
+from pymc_gpep.approximations.gfitc import GFITC
 from pymc_gpep.approximations.sparse import Number
 from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 from pymc_gpep.likelihoods.label_noise import RobustMaxLikelihood

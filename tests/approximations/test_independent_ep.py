@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations import IEP, QIEP, NestedEP
+from pymc_gpep.approximations import NestedEP
+from pymc_gpep.approximations.iep import IEP
+from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from tests.reference.data import half_of_grid, iris, random_problem, squared_exponential, wine
 from tests.reference.independent_ep import independent_ep

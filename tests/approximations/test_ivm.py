@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations import IVM, approximator
+from pymc_gpep.approximations import approximator
+from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.gaussians.inducing_posterior import ActivePosterior
 from pymc_gpep.solvers.inducing import Block

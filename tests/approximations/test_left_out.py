@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations import EP, GFITC, QIEP, NestedEP, SparseEP, SparseVI
+from pymc_gpep.approximations import EP, NestedEP, SparseEP, SparseVI
+from pymc_gpep.approximations.gfitc import GFITC
+from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.likelihoods.bernoulli import LogitLikelihood, ProbitLikelihood
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.solvers import inducing as inducing_module

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations import IEP, KL, QEP, NestedEP, QuadraticVB
+from pymc_gpep.approximations import KL, NestedEP, QuadraticVB
+from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from tests.reference.data import iris, squared_exponential
 

@@ -5,7 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from pymc_gpep.approximations import InducedArrays, NestedEP, NoisyNestedEP, NoisyQIEP, SparseEP
+from pymc_gpep.approximations import InducedArrays, NestedEP, NoisyNestedEP, SparseEP
+from pymc_gpep.approximations.noisy_qiep import NoisyQIEP
 from pymc_gpep.hyper.dense_functions import leave_one_out_moments
 from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood
 from tests.reference.data import squared_exponential

@@ -10,7 +10,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep import marginalize
-from pymc_gpep.approximations import QEP, NestedEP
+from pymc_gpep.approximations import NestedEP
+from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.evidence.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, TOO_LARGE
 from tests import models

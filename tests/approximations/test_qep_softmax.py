@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations import Laplace, QEPSoftmax, QIEPSoftmax
+from pymc_gpep.approximations import Laplace, QEPSoftmax
+from pymc_gpep.approximations.qiep_softmax import QIEPSoftmax
 from pymc_gpep.kernels.status import CONVERGED
 from tests.reference.data import iris, random_problem, squared_exponential
 from tests.reference.softmax_ep import coupled_precision, nearest_site, softmax_tilted

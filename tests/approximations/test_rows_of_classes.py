@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations import APPROXIMATIONS, QEP, LaplaceProbit
+from pymc_gpep.approximations import APPROXIMATIONS, LaplaceProbit
+from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pymc_gpep.approximations import GFITC, SparseEP, SparseVI
+from pymc_gpep.approximations import SparseEP, SparseVI
+from pymc_gpep.approximations.gfitc import GFITC
 from pymc_gpep.approximations.sparse import InducedArrays
 from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations import EP, QIEP, SparseEP
+from pymc_gpep.approximations import EP, SparseEP
+from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.approximations.sparse import InducedArrays
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.bernoulli import LogitLikelihood, ProbitLikelihood

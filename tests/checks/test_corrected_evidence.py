@@ -9,7 +9,10 @@ from scipy.sparse.linalg import ArpackError
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
-from pymc_gpep.approximations import EP, IEP, QEP, QIEP, NestedEP
+from pymc_gpep.approximations import EP, NestedEP
+from pymc_gpep.approximations.iep import IEP
+from pymc_gpep.approximations.qep import QEP
+from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.checks.corrected_evidence import corrected_evidence, three_loops
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS

@@ -10,17 +10,11 @@ from numpy.testing import assert_allclose
 from scipy.special import log_ndtr, logsumexp
 
 import pymc_gpep as gpep
-from pymc_gpep.approximations import (
-    IEP,
-    QEP,
-    QIEP,
-    Laplace,
-    LaplaceProbit,
-    NestedEP,
-    QEPSoftmax,
-    QIEPSoftmax,
-    VariationalBayes,
-)
+from pymc_gpep.approximations import Laplace, LaplaceProbit, NestedEP, QEPSoftmax, VariationalBayes
+from pymc_gpep.approximations.iep import IEP
+from pymc_gpep.approximations.qep import QEP
+from pymc_gpep.approximations.qiep import QIEP
+from pymc_gpep.approximations.qiep_softmax import QIEPSoftmax
 from pymc_gpep.gaussians.coupled import CoupledPosterior
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.hyper.dense_functions import leave_one_out_moments

@@ -7,7 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.approximations import EP, KL, NaiveTAP, ScalarLaplace
+from pymc_gpep.approximations import EP, KL, ScalarLaplace
+from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.gaussians import posteriors
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior

@@ -7,7 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.approximations import EP, NaiveTAP
+from pymc_gpep.approximations import EP
+from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.gaussians.row_prior import PrecisionPrior
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.prior_moments import precision_sum

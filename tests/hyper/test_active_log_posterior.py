@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations import IVM
+from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.rounds import climb_in_rounds

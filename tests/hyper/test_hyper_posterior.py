@@ -485,7 +485,7 @@ def test_fit_takes_it_as_an_option(pair):
     assert fit.hyper_posterior.log_evidence == pytest.approx(evidence, abs=1e-3)
 
 
-@pytest.mark.parametrize("kind", sorted(set(HYPER) - {"map", "mean_field"}))
+@pytest.mark.parametrize("kind", sorted(set(HYPER.names) - {"map", "mean_field"}))
 def test_without_hyperparameters_all_are_the_same(kind, fixed):
     with fixed.model:
         fit = pm.fit(method="nested_ep", hyper=kind, progressbar=False, random_seed=1)

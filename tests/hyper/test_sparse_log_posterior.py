@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations import QIEP, NestedEP, SparseEP, SparseVI
+from pymc_gpep.approximations import NestedEP, SparseEP, SparseVI
+from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing

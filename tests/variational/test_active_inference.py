@@ -1,5 +1,6 @@
 """`pm.fit(method="ivm")`: what it returns, what it predicts, what it stores, and what it refuses."""
 
+from copy import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,6 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep.fits import datasets
 from tests import models
 
 X, Y = models.data()
@@ -141,10 +141,11 @@ def test_positions_of_active_rows_stay_where_the_model_calls_its_rows_so(fitted)
     named = SimpleNamespace(
         function_dims=(), class_names=[], point_dim="row", coords_of_points=lambda: np.arange(len(Y)) + 1000
     )
-    chosen = fit.solution.selection
-    found = datasets.active(named, chosen, fit.solution.labels, X[chosen.rows], True)
-    assert_array_equal(found.row, chosen.rows)
-    assert_array_equal(found.row_name, chosen.rows + 1000)
+    log_posterior = copy(fit.log_posterior)
+    log_posterior.space = SimpleNamespace(classifier=named)
+    found, rows = log_posterior.active(fit.theta, fit.solution), fit.solution.selection.rows
+    assert_array_equal(found.row, rows)
+    assert_array_equal(found.row_name, rows + 1000)
 
 
 @pytest.mark.parametrize(

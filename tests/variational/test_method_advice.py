@@ -7,18 +7,16 @@ from itertools import cycle
 import pytest
 
 from pymc_gpep.approximations import METHODS
-from pymc_gpep.approximations.methods import approximator
+from pymc_gpep.approximations.methods import FURTHER_METHODS, SPARSE_APPROXIMATIONS, approximator
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.streaming.memories import STREAMING_METHODS
 from pymc_gpep.variational.inference import GPInference
-from pymc_gpep.variational.plans.active_rows import ACTIVE_METHODS
-from pymc_gpep.variational.plans.inducing_inputs import SPARSE_METHODS
 from tests.structure.test_refused_labels import declared, labels
 
 made = cache(lambda likelihood: declared(likelihood, labels(likelihood)))
 """A model of each likelihood, which nobody changes."""
-WAYS = (*METHODS, *SPARSE_METHODS, *ACTIVE_METHODS)
+WAYS = (*METHODS, *SPARSE_APPROXIMATIONS.names, *FURTHER_METHODS.names)
 read = cache(read_classifier)
 
 

@@ -17,7 +17,7 @@ from tests import models
 
 def test_registering_twice_changes_nothing():
     before = pm.fit
-    gpep.registration.register()
+    gpep.registration.patch()
     assert pm.fit is before is pymc.variational.fit is pymc.variational.inference.fit
     assert list(inspect.signature(pm.fit).parameters)[:3] == ["n", "method", "model"]
 

@@ -1,5 +1,6 @@
 """The method that fits the labels of a few rows, which are chosen among all."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,9 +24,6 @@ from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb
 from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan
 
-ACTIVE_METHODS = {IVM.name: IVM}
-"""Names for `pm.fit(method=...)`, and what they stand for."""
-
 
 @dataclass(frozen=True)
 class ActiveRows(Plan):
@@ -45,8 +43,12 @@ class ActiveRows(Plan):
     def __post_init__(self) -> None:
         check_whole("rounds, the limit on rounds of choosing rows,", self.rounds)
 
+    @classmethod
+    def methods(cls) -> Iterable[str]:
+        return (IVM.name,)
+
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
-        made = with_options(ACTIVE_METHODS[method], options, self.besides(), others)
+        made = with_options(IVM, options, self.besides(), others)
         check_fits(method, made.approximates, classifier.likelihood_model, classifier.prior.singular)
         return made.named(classifier.likelihood_model)
 

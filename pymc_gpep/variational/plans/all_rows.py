@@ -1,9 +1,10 @@
 """Methods that work on all latent values together."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pymc_gpep.approximations import approximator
+from pymc_gpep.approximations import METHODS, approximator
 from pymc_gpep.checks.doubts import nothing_learned, other_mode
 from pymc_gpep.evidence.memory import check_memory
 from pymc_gpep.fits.fit import Fit
@@ -24,6 +25,10 @@ class AllRows(Plan):
 
     takes: ClassVar[tuple[str, ...]] = ("starts",)
     sums: ClassVar[bool] = True
+
+    @classmethod
+    def methods(cls) -> Iterable[str]:
+        return METHODS
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
         return approximator(

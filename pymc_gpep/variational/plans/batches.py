@@ -2,13 +2,13 @@
 
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from pymc_gpep.approximations.methods import check_fits
+from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS, check_fits
 from pymc_gpep.approximations.site_rules.whole_point import Nested
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.argument_types import check_name, check_number, check_switches, check_whole, did_you_mean, plain
@@ -136,6 +136,16 @@ class ByBatches(Plan):
             check_number(name, value)
             if not (np.isfinite(value) and value >= least):
                 raise ValueError(f"{name} must be a finite number and at least {least:g}, but is {value!r}.")
+
+    @classmethod
+    def methods(cls) -> Iterable[str]:
+        return STREAMING_METHODS
+
+    @classmethod
+    def serves(cls, method: str, options: Mapping[str, Any]) -> bool:
+        """Batches are for a `batch_size`, and for methods that have nothing else."""
+        batches = options.get("batch_size") is not None
+        return method in STREAMING_METHODS and (batches or method not in SPARSE_APPROXIMATIONS.names)
 
     def _memory(self, method: str, options: Mapping[str, Any]) -> Memory:
         """Return what remembers rows between batches, with its options."""

@@ -1,5 +1,6 @@
 """Methods that know latent functions by inducing values, by sweeps over all rows."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -25,9 +26,6 @@ from pymc_gpep.variational.model_warnings import warn_of_free_magnitude, warn_of
 from pymc_gpep.variational.plans.batches import ByBatches
 from pymc_gpep.variational.plans.climb import Climb
 from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan
-
-SPARSE_METHODS = {kind.name: kind for kind in SPARSE_APPROXIMATIONS}
-"""Names for `pm.fit(method=...)`, and what they stand for."""
 
 _FLAT = 1e-6  # inducing inputs have many directions in which hardly anything changes
 _UPDATES = ("outer", "inner")
@@ -73,8 +71,12 @@ class InducingInputs(Plan):
         if self.client is not None and self.update == "inner":
             raise NotImplementedError('update="inner" is not there with client=... yet. Leave one of them out.')
 
+    @classmethod
+    def methods(cls) -> Iterable[str]:
+        return SPARSE_APPROXIMATIONS.names
+
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
-        kind = SPARSE_METHODS[method]
+        kind = SPARSE_APPROXIMATIONS[method]
         if "batch_size" in options:  # of a method that has them this is another plan
             raise TypeError(f'{method} has no batches. Leave batch_size out, or take method="sparse_ep".')
         own = {*self.names(), *(option.name for option in fields(kind))}

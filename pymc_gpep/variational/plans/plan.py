@@ -1,7 +1,7 @@
 """The contract of a plan: what a kind of method is told, the log posterior that it makes, and its search."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -110,6 +110,16 @@ class Plan(ABC):
     """Options among `gp`, `data`, `starts` and `obj_optimizer` that the plan takes."""
     sums: ClassVar[bool] = False
     """Whether sums of effects are fitted, and means of processes integrated."""
+
+    @classmethod
+    @abstractmethod
+    def methods(cls) -> Iterable[str]:
+        """Names for `pm.fit(method=...)` that the plan is for."""
+
+    @classmethod
+    def serves(cls, method: str, options: Mapping[str, Any]) -> bool:
+        """Return whether the plan fits a method with these options of `pm.fit`."""
+        return method in cls.methods()
 
     @classmethod
     def names(cls) -> list[str]:

@@ -3,26 +3,23 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pymc_gpep.approximations import METHODS
-from pymc_gpep.streaming.memories import STREAMING_METHODS
-from pymc_gpep.variational.plans.active_rows import ACTIVE_METHODS, ActiveRows
+from pymc_gpep.registry import Registry
 from pymc_gpep.variational.plans.all_rows import AllRows
 from pymc_gpep.variational.plans.batches import ByBatches
-from pymc_gpep.variational.plans.inducing_inputs import SPARSE_METHODS, InducingInputs
+from pymc_gpep.variational.plans.inducing_inputs import InducingInputs
 from pymc_gpep.variational.plans.plan import Plan
 
-PLANS: tuple[type[Plan], ...] = (AllRows, InducingInputs, ActiveRows, ByBatches)
-"""All there are."""
+PLANS: Registry[type[Plan]] = Registry(
+    "plan", (ByBatches, InducingInputs, AllRows), of=Plan, name_of=lambda plan: plan.__name__
+)
+"""The plans, in the order in which they are asked whether they fit a method."""
 
-ALL_METHODS = tuple(dict.fromkeys([*METHODS, *ACTIVE_METHODS, *SPARSE_METHODS, *STREAMING_METHODS]))
-"""Names for `pm.fit(method=...)`."""
+
+def all_methods() -> list[str]:
+    """Return the names for `pm.fit(method=...)` in alphabetical order."""
+    return sorted({name for plan in PLANS for name in plan.methods()})
 
 
 def plan_for(method: str, options: Mapping[str, Any]) -> type[Plan]:
-    """Return the plan of a method, which takes batches where there is a `batch_size` or nothing else."""
-    batches = options.get("batch_size") is not None
-    if method in STREAMING_METHODS and (batches or method not in SPARSE_METHODS):
-        return ByBatches
-    if method in SPARSE_METHODS:
-        return InducingInputs
-    return ActiveRows if method in ACTIVE_METHODS else AllRows
+    """Return the plan of a method with these options of `pm.fit`; `AllRows` refuses a method that is unknown."""
+    return next((plan for plan in PLANS if plan.serves(method, options)), AllRows)

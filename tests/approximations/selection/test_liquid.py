@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations import IVM, approximator
-from pymc_gpep.approximations.ivm import sites_of
+from pymc_gpep.approximations import approximator
+from pymc_gpep.approximations.ivm import IVM, sites_of
 from pymc_gpep.approximations.selection.greedy import Candidates
 from pymc_gpep.approximations.selection.liquid import Reweighting
 from pymc_gpep.approximations.selection.selection import DenseRows

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from pymc_gpep.approximations import IVM
+from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.selection.greedy import Candidates
 from pymc_gpep.approximations.selection.scores import SCORES
 from pymc_gpep.approximations.selection.selection import DenseRows

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from pymc_gpep.approximations import IVM
-from pymc_gpep.approximations.ivm import sites_of
+from pymc_gpep.approximations.ivm import IVM, sites_of
 from pymc_gpep.approximations.selection.greedy import Candidates
 from pymc_gpep.gaussians.posteriors import posterior_of
 from tests.approximations.selection.cases import SEPARATE

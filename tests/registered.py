@@ -1,0 +1,16 @@
+"""Tables of the package, restored after a test that registers entries."""
+
+from importlib import import_module
+
+import pytest
+
+from pymc_gpep import registry
+
+__all__ = ["restore_tables"]
+
+
+def restore_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each table have its present entries again when a test ends."""
+    for table, module in registry.TABLES.items():
+        import_module(f"pymc_gpep.{module}")
+        monkeypatch.setattr(registry._made[table], "_entries", list(registry._made[table]))

@@ -1,0 +1,237 @@
+"""Methods and likelihoods of other packages: registered, fitted, predicted by, saved and read again."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from numpy.testing import assert_allclose
+from pytensor.tensor.random.basic import BernoulliRV
+from scipy.integrate import quad
+from scipy.stats import norm
+
+import pymc_gpep as gpep
+from pymc_gpep.approximations.ep import EP
+from pymc_gpep.approximations.methods import APPROXIMATIONS, METHODS
+from pymc_gpep.approximations.newton_approximation import NewtonApproximation
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.hyper import HYPER, HyperMethod
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.averages_over_cells import computations_of
+from pymc_gpep.likelihoods.local_computations import ScalarDensity
+from pymc_gpep.likelihoods.one_function import TwoClasses
+from pymc_gpep.reading import StructureError
+from pymc_gpep.registry import Names, Registry
+from pymc_gpep.solvers.newton import fixed_cavity
+from pymc_gpep.solvers.prior_form import Algebra
+from tests.registered import restore_tables
+
+X = np.linspace(-1.0, 1.0, 30)[:, None]
+Y = (np.sin(4.0 * X[:, 0]) > -0.2).astype(int)
+
+
+@pytest.fixture(autouse=True)
+def tables(monkeypatch):
+    restore_tables(monkeypatch)
+
+
+def log_log(f, y, parameters):
+    u = np.exp(-f)
+    a = u / np.expm1(u)
+    b = u - 1.0 + a
+    one = np.stack([-u, u, -u, u])
+    zero = np.stack([np.log(-np.expm1(-u)), -a, -a * b, a * (u - a * b - b**2)])
+    return np.where(y == 1, one, zero)
+
+
+@dataclass(frozen=True)
+class LogLog(TwoClasses):
+    """p(y = 1 | f) = exp(−exp(−f))."""
+
+    name = "log_log"
+    written = "pm.Bernoulli(p=pm.math.exp(-pm.math.exp(-f)))"
+    distributions = (BernoulliRV,)
+    method = guide = "ep"
+    largest_precision = np.inf
+    local = computations_of(log_log)
+
+    def link(self, f):
+        return np.exp(-np.exp(-f))
+
+
+@dataclass(frozen=True)
+class CautiousEP(EP):
+    """EP with short steps."""
+
+    damping: float = 0.2
+    depth: int = 0
+
+    name = "cautious_ep"
+
+
+@dataclass(frozen=True)
+class PlainLaplace(NewtonApproximation):
+    """Laplace's method without derivatives in parameters of a likelihood."""
+
+    name = "plain_laplace"
+    site_form = SiteForm.INDEPENDENT
+    needs = (ScalarDensity,)
+    algebra = Algebra.FUNCTION
+
+    def solver(self, problem, start, history, *, likelihood):
+        density = likelihood.computation(ScalarDensity)
+
+        def average(mean, variance, y, parameters, out):
+            density.derivatives(mean, y, parameters, out[:4])
+
+        return fixed_cavity(problem, start, history, average=average, slopes=None, wide=False, tolerance=self.tolerance)
+
+
+def log_log_model():
+    with pm.Model() as model:
+        ls = pm.LogNormal("ls", 0.0, 0.5)
+        f = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.Matern52(1, ls=ls)).prior("f", X=X)
+        pm.Bernoulli("y", p=pm.math.exp(-pm.math.exp(-f)), observed=Y)
+    return model
+
+
+@pytest.mark.parametrize("method", [CautiousEP, PlainLaplace])
+def test_registered_method_and_likelihood_fit_predict_and_are_saved(method, tmp_path):
+    model = log_log_model()
+    with model, pytest.raises(StructureError, match="Other links cannot be read"):
+        pm.fit(method="ep", progressbar=False)
+    gpep.register("likelihood", LogLog())
+    gpep.register("approximation", method)
+    new = np.linspace(-1.2, 1.2, 5)[:, None]
+    with model:
+        fit = pm.fit(method=method.name, progressbar=False)
+        assert fit.converged
+        p = fit.predict(Xnew=new)["p"]
+    with log_log_model():
+        ordinary = pm.fit(method="ep" if method is CautiousEP else "laplace", progressbar=False)
+    assert fit.log_evidence == pytest.approx(ordinary.log_evidence, abs=1e-4)
+    assert_allclose(p, ordinary.predict(Xnew=new)["p"], atol=1e-3)
+    fit.to_datatree().to_netcdf(tmp_path / "fit.nc")
+    with xr.open_datatree(tmp_path / "fit.nc") as tree:
+        again = gpep.from_datatree(tree.load(), log_log_model())
+    assert isinstance(again.log_posterior.approximator, method)
+    assert again.name == method.name
+    assert again.log_evidence == pytest.approx(fit.log_evidence, abs=1e-8)
+    assert_allclose(again.predict(Xnew=new)["p"], p, atol=1e-8)
+
+
+def test_registered_pair_is_a_function_of_arrays():
+    gpep.register("likelihood", LogLog())
+    gpep.register("approximation", CautiousEP)
+    solution = gpep.methods.cautious_ep([[3.0]], [0.5], [1], "log_log")
+    exact, _ = quad(lambda f: np.exp(-np.exp(-f)) * norm.pdf(f, 0.5, 3.0**0.5), -20.0, 40.0)
+    assert solution.evidence == pytest.approx(np.log(exact), abs=1e-8)
+    assert "cautious_ep" in dir(gpep.methods)
+    assert '"log_log"' in gpep.methods.ep.__doc__
+
+
+def test_registered_method_is_named_by_messages():
+    gpep.register("approximation", CautiousEP)
+    with log_log_model(), pytest.raises(KeyError, match=r"cautious_ep.*Did you mean 'cautious_ep'"):
+        pm.fit(method="cautios_ep")
+    problem = [[1.0]], [[0.0]], [0]
+    with pytest.raises(ValueError, match=r"Methods that fit it: .*'cautious_ep'"):
+        gpep.methods.nested_ep(*problem, "probit")
+    gpep.register("likelihood", LogLog())
+    with pytest.raises(ValueError, match="Did you mean 'log_log'"):
+        gpep.methods.ep(*problem, "log_lo")
+
+
+def test_own_entries_come_before_registered_ones():
+    gpep.register("likelihood", LogLog())
+    assert [each.name for each in LIKELIHOODS][-1] == "log_log"
+    names = list(METHODS)
+    assert names.index("kl") < names.index("iep") < names.index("tap_naive")
+
+
+def test_second_entry_of_a_name_is_refused():
+    @dataclass(frozen=True)
+    class Other(CautiousEP):
+        name = "ep"
+
+    with pytest.raises(ValueError, match=r"Other has the name 'ep', which is .* pymc_gpep\.approximations\.ep\.EP\."):
+        gpep.register("approximation", Other)
+    Other.name = "ivm"
+    with pytest.raises(ValueError, match=r"'ivm', which is that of the method pymc_gpep\.\S*\.IVM"):
+        gpep.register("approximation", Other)
+
+
+def test_methods_of_one_name_stand_for_different_likelihoods():
+    @dataclass(frozen=True)
+    class ForVotes(EP):
+        name = "ep"
+
+        @classmethod
+        def approximates(cls, likelihood):
+            return likelihood.name == "multinomial"
+
+    gpep.register("approximation", ForVotes)
+    assert [kind for kind in APPROXIMATIONS if kind.name == "ep"] == [EP, ForVotes]
+
+
+def test_class_that_is_defined_again_replaces_the_first():
+    def defined():
+        @dataclass(frozen=True)
+        class Mine(EP):
+            name = "mine"
+
+        return Mine
+
+    first, second = defined(), defined()
+    gpep.register("approximation", first)
+    gpep.register("approximation", second)
+    assert APPROXIMATIONS["mine"] is second
+
+
+@pytest.mark.parametrize(
+    ("table", "entry", "error", "message"),
+    [
+        ("likelihoods", LogLog(), ValueError, "Did you mean 'likelihood'"),
+        ("likelihood", LogLog, TypeError, r"takes an instance of .*\.Likelihood, but"),
+        ("approximation", CautiousEP(), TypeError, r"takes a subclass of .*\.Approximator, but"),
+        ("approximation", "CautiousEP", ValueError, "'CautiousEP' is not a path"),
+    ],
+)
+def test_wrong_entries_are_refused(table, entry, error, message):
+    with pytest.raises(error, match=message):
+        gpep.register(table, entry)
+
+
+def test_path_is_imported_when_the_table_is_first_read():
+    gpep.register("hyper", f"{__name__}:NoSuchTreatment", f"{__name__}:Never")
+    with pytest.raises(AttributeError, match="NoSuchTreatment"):
+        list(HYPER)
+    assert "never" in HYPER.names
+    assert HYPER["never"] is Never
+
+
+class Never(HyperMethod):
+    """A treatment that nobody calls."""
+
+    name = "never"
+
+    def integrate(self, log_posterior, optimum, random_seed=0, progressbar=False):
+        raise NotImplementedError
+
+
+def test_names_follow_their_tables():
+    class Thing:
+        def __init__(self, name):
+            self.name = name
+
+    one, other = (
+        Registry(table, [Thing(table)], of=Thing, classes=False) for table in ("first of a test", "second of a test")
+    )
+    names = Names(one, other)
+    assert list(names) == ["first of a test", "second of a test"]
+    one.add(Thing("third"))
+    assert len(names) == 3
+    assert "third" in names
+    with pytest.raises(KeyError):
+        other["third"]
