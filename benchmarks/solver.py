@@ -18,18 +18,17 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotri
 
 from pymc_gpep.approximations import Laplace, NestedEP, VariationalBayes
-from pymc_gpep.approximations.iep import IEP
-from pymc_gpep.approximations.qiep import QIEP
+from pymc_gpep.rivals.class_independent_ep import IEP, QIEP
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for what the benchmarks share
 
 from benchmarks.common import best_time
 from pymc_gpep.approximations import EP, KL, Approximator, QuadraticVB, ScalarLaplace
-from pymc_gpep.approximations.factorial_variational import FactorialVariational
-from pymc_gpep.approximations.label_regression import LabelRegression
-from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.kernels.moments.inner_ep import inner_ep_update
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.rivals.factorial_variational import FactorialVariational
+from pymc_gpep.rivals.label_regression import LabelRegression
+from pymc_gpep.rivals.naive_tap import NaiveTAP
 
 SMALL = [(178, 3), (400, 3)]
 LARGE = [(178, 3), (1157, 3), (2000, 10)]

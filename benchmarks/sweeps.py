@@ -16,9 +16,7 @@ import numpy as np
 from scipy.linalg.blas import dsyrk, dtrmm
 from scipy.linalg.lapack import dlauum, dpotrf, dtrtri
 
-from pymc_gpep.approximations.site_rules.pairs import Pairs
-from pymc_gpep.approximations.site_rules.site_rule import SiteRule
-from pymc_gpep.approximations.site_rules.whole_point import Nested, WholePoint
+from pymc_gpep.approximations.site_rules import Nested, Pairs, SiteRule, WholePoint
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.solvers.inducing import Block, RowFeatures, whitening

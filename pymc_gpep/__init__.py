@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pymc_gpep.comparison.fits_and_draws import predict_draws
     from pymc_gpep.comparison.table import compare_methods
     from pymc_gpep.evidence.marginal_model import marginalize
-    from pymc_gpep.fits.checkpoint import Checkpoint
-    from pymc_gpep.fits.early_stopping import EarlyStopping
+    from pymc_gpep.fits.callbacks import Checkpoint, EarlyStopping
     from pymc_gpep.fits.fit import Fit
     from pymc_gpep.fits.reading import from_datatree
     from pymc_gpep.fits.recover_latent import recover_latent
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
     from pymc_gpep.variational.class_centres import class_centres
 
 _HOME = {
-    "Checkpoint": "fits.checkpoint",
-    "EarlyStopping": "fits.early_stopping",
+    "Checkpoint": "fits.callbacks",
+    "EarlyStopping": "fits.callbacks",
     "Fit": "fits.fit",
     "MultinomialProbit": "likelihoods.multinomial_probit_distribution",
     "Probit": "likelihoods.bernoulli",

@@ -76,7 +76,7 @@ def _register_methods() -> None:
             return original(*args, **kwargs)
         # Not before they are wanted: they bring numba along.
         from pymc_gpep.argument_types import did_you_mean
-        from pymc_gpep.fits.callback import check_callbacks
+        from pymc_gpep.fits.callbacks import check_callbacks
         from pymc_gpep.variational.inference import GPInference
         from pymc_gpep.variational.method_choice import AUTO, chosen
         from pymc_gpep.variational.plans.plans import all_methods, plan_for

@@ -21,10 +21,10 @@ import pytest
 
 import pymc_gpep as gpep
 from pymc_gpep import diagnostics, methods, plots, progress, samplers, sklearn
-from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.methods import APPROXIMATIONS, FURTHER_METHODS, SPARSE_APPROXIMATIONS
+from pymc_gpep.rivals.active_rows import ActiveRows
+from pymc_gpep.rivals.ivm import IVM
 from pymc_gpep.streaming.memories import STREAMING_METHODS
-from pymc_gpep.variational.plans.active_rows import ActiveRows
 from pymc_gpep.variational.plans.batches import ByBatches
 from pymc_gpep.variational.plans.inducing_inputs import InducingInputs
 from tests.models import interpreted_sampler

@@ -12,9 +12,9 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations.approximator import NewtonApproximation
 from pymc_gpep.approximations.ep import EP
 from pymc_gpep.approximations.methods import APPROXIMATIONS, METHODS
-from pymc_gpep.approximations.newton_approximation import NewtonApproximation
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper import HYPER, HyperMethod
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS

@@ -21,8 +21,8 @@ from benchmarks.paper.data import Split, read_table, split, standardised, subset
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
 from benchmarks.paper.predictive import classifier
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.approximations.ivm import IVM
-from pymc_gpep.approximations.selection.selection import DenseRows
+from pymc_gpep.rivals.ivm import IVM
+from pymc_gpep.rivals.selection.row_site_rules import DenseRows
 
 Array = np.ndarray
 

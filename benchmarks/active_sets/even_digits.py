@@ -18,10 +18,10 @@ from benchmarks.active_sets.printed import EVEN_DIGITS
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split
 from benchmarks.scalable_paper.large_data import mnist
-from pymc_gpep.approximations.ivm import IVM
-from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.likelihoods.softmax import SoftmaxLikelihood
-from pymc_gpep.plots.style import LINE_STYLES, colours
+from pymc_gpep.plots.canvas import LINE_STYLES, colours
+from pymc_gpep.rivals.ivm import IVM
+from pymc_gpep.rivals.selection.row_site_rules import DenseRows
 
 DIGITS = (0, 2, 4, 6, 8)
 EACH, HELD_OUT, ACTIVE, POOL = 200, 200, 150, 32

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_gpep.approximations.ivm import IVM
+from pymc_gpep.rivals.ivm import IVM
 
 Array = np.ndarray
 

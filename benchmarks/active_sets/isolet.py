@@ -19,9 +19,9 @@ from benchmarks.active_sets.first_rows import by_first_rows, predicted
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split, read_table, standardised, subset
 from pymc_gpep.approximations import VariationalBayes
-from pymc_gpep.approximations.ivm import IVM
-from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.likelihoods.multinomial_probit import class_probabilities
+from pymc_gpep.rivals.ivm import IVM
+from pymc_gpep.rivals.selection.row_site_rules import DenseRows
 
 PHI = 0.001
 JITTER = 1e-6

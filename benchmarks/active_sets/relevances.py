@@ -12,9 +12,9 @@ from benchmarks.paper.data import Split
 from benchmarks.paper.predictive import classifier
 from pymc_gpep.approximations import VariationalBayes
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.hyper.mean_field_steps import mean_field_steps
 from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.reading import read_classifier
+from pymc_gpep.rivals.mean_field import mean_field_steps
 
 Array = np.ndarray
 

@@ -15,9 +15,9 @@ from threadpoolctl import threadpool_limits
 from benchmarks.active_sets.first_rows import by_first_rows
 from benchmarks.active_sets.toy import INPUTS, RELEVANT, covariance, draw_data
 from benchmarks.experiment import Arrays, Cell, Experiment
-from pymc_gpep.approximations.ivm import IVM
-from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.likelihoods.multinomial_probit import class_probabilities
+from pymc_gpep.rivals.ivm import IVM
+from pymc_gpep.rivals.selection.row_site_rules import DenseRows
 
 ROWS, TEST, ACTIVE, STARTS = 1000, 2385, 50, 20
 COUNTS = (10, 20, 30, 40, 50)

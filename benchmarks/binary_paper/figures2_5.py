@@ -10,8 +10,7 @@ from benchmarks.binary_paper.covariances import COVARIANCES, JITTER, Pairs
 from benchmarks.binary_paper.methods import EVERY, LINKS
 from benchmarks.binary_paper.regimes import LABELS, REGIMES, covariance, effective, exact
 from benchmarks.experiment import Arrays, Cell, Experiment, returned
-from pymc_gpep.plots.contours import draw_gaussian
-from pymc_gpep.plots.style import NEUTRAL
+from pymc_gpep.plots.canvas import NEUTRAL, draw_gaussian
 
 Array = np.ndarray
 

@@ -20,7 +20,7 @@ from benchmarks.binary_paper.methods import EVERY, LINKS
 from benchmarks.binary_paper.paths import at_held_out
 from benchmarks.binary_paper.sweep import log_density
 from benchmarks.experiment import Arrays, Cell, Experiment
-from pymc_gpep.plots.style import NEUTRAL, colours
+from pymc_gpep.plots.canvas import NEUTRAL, colours
 
 Array = np.ndarray
 

@@ -16,16 +16,16 @@ from scipy.linalg.lapack import dtrtri
 from scipy.special import log_expit, log_ndtr
 
 from pymc_gpep.approximations import EP, KL, Approximator, QuadraticVB, ScalarLaplace, Solution
-from pymc_gpep.approximations.factorial_variational import FactorialVariational
-from pymc_gpep.approximations.label_regression import LabelRegression
 from pymc_gpep.approximations.limits import positive
-from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage
 from pymc_gpep.likelihoods.one_function import TwoClasses
+from pymc_gpep.rivals.factorial_variational import FactorialVariational
+from pymc_gpep.rivals.label_regression import LabelRegression
+from pymc_gpep.rivals.naive_tap import NaiveTAP
 from pymc_gpep.solvers.dense_form import DenseFunctionPosterior
 from pymc_gpep.solvers.newton import CavityAscent, ascend
 from pymc_gpep.solvers.prior_form import FunctionPosterior

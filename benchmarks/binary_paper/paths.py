@@ -11,10 +11,10 @@ from benchmarks.binary_paper.covariances import JITTER, Prior, Priors
 from benchmarks.binary_paper.methods import EVERY, AuthorsLabelRegression, printed_bound
 from benchmarks.paper.data import Split
 from pymc_gpep.approximations import Solution
-from pymc_gpep.approximations.label_regression import LabelRegression
-from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage
 from pymc_gpep.likelihoods.one_function import TwoClasses
+from pymc_gpep.rivals.label_regression import LabelRegression
 
 Array = np.ndarray
 

@@ -22,7 +22,7 @@ from benchmarks.binary_paper.sweep import (
     sweep,
 )
 from benchmarks.experiment import Arrays, Cell, Experiment
-from pymc_gpep.plots.style import MARKERS, colours
+from pymc_gpep.plots.canvas import MARKERS, colours
 
 Array = np.ndarray
 

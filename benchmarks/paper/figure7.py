@@ -11,8 +11,8 @@ from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import NOTES, pixels
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
 from pymc_gpep.approximations import Laplace, NestedEP, VariationalBayes
-from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.plots import plot_evidence_grid
+from pymc_gpep.rivals.class_independent_ep import IEP
 
 METHODS = {"EP": NestedEP(), "IEP": IEP(), "VB": VariationalBayes(), "LA": Laplace()}
 QUANTITIES = ("evidence", "mlpd", "accuracy")

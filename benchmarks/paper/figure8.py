@@ -13,9 +13,9 @@ from benchmarks.paper.data import NOTES, TITLES, Split, halves, pixels, subset
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
 from benchmarks.paper.plain_iep import plain_iep
 from pymc_gpep.approximations import NestedEP, Solution
-from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
-from pymc_gpep.approximations.iep import IEP
-from pymc_gpep.plots.style import LINE_STYLES, colours
+from pymc_gpep.approximations.approximator import AcceleratedEP
+from pymc_gpep.plots.canvas import LINE_STYLES, colours
+from pymc_gpep.rivals.class_independent_ep import IEP
 
 LOG_VARIANCE, LOG_LENGTHSCALE = 8.0, 2.5
 DATA = ("usps357", "glass")

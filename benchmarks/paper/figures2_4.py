@@ -23,10 +23,9 @@ import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.fixed import covariance
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.likelihoods.multinomial_probit import class_probabilities
-from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
-from pymc_gpep.plots.frames import same_frame
+from pymc_gpep.plots.canvas import MASSES, draw_density, draw_gaussian, same_frame
+from pymc_gpep.rivals.class_independent_ep import IEP
 
 Array = np.ndarray
 

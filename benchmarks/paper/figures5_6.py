@@ -25,11 +25,9 @@ from benchmarks.paper.fixed import (
     squared_exponential,
 )
 from pymc_gpep.approximations import Laplace, NestedEP, VariationalBayes
-from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.approximations.laplace import tierney_kadane_probabilities
-from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
-from pymc_gpep.plots.frames import same_frame
-from pymc_gpep.plots.style import MARKERS, NEUTRAL, colours
+from pymc_gpep.plots.canvas import MARKERS, MASSES, NEUTRAL, colours, draw_density, draw_gaussian, same_frame
+from pymc_gpep.rivals.class_independent_ep import IEP
 
 Array = np.ndarray
 

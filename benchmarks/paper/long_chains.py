@@ -11,7 +11,7 @@ from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper import predictive
 from benchmarks.paper.data import TITLES
 from benchmarks.paper.scores import ESS, R_HAT
-from pymc_gpep.plots.style import colours
+from pymc_gpep.plots.canvas import colours
 
 Array = np.ndarray
 

@@ -16,10 +16,9 @@ from benchmarks.paper import data as sets
 from benchmarks.paper.fixed import covariance
 from benchmarks.paper.gibbs import combine, sample
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.approximations.iep import IEP
-from pymc_gpep.approximations.qep import QEP
-from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.likelihoods.multinomial_probit import class_probabilities
+from pymc_gpep.rivals.class_independent_ep import IEP, QIEP
+from pymc_gpep.rivals.qep import QEP
 
 Array = np.ndarray
 

@@ -15,10 +15,9 @@ from benchmarks.experiment import Arrays, Cell, Experiment, returned
 from benchmarks.paper import gibbs
 from benchmarks.solver import floor, problem
 from pymc_gpep.approximations import Approximator, Laplace, LaplaceProbit, NestedEP, VariationalBayes
-from pymc_gpep.approximations.iep import IEP
-from pymc_gpep.approximations.qep import QEP
-from pymc_gpep.approximations.qiep import QIEP
-from pymc_gpep.plots.style import LINE_STYLES, MARKERS, colours
+from pymc_gpep.plots.canvas import LINE_STYLES, MARKERS, colours
+from pymc_gpep.rivals.class_independent_ep import IEP, QIEP
+from pymc_gpep.rivals.qep import QEP
 
 # What stops an iteration early, or starts another scheme, is switched off: only so many iterations are timed.
 _NEVER = 1e-300

@@ -24,7 +24,7 @@ from benchmarks.scalable_paper.large_data import SOURCES
 from benchmarks.scalable_paper.models import typical_distance
 from benchmarks.scalable_paper.scoring import EPSILON, scores, with_label_noise
 from pymc_gpep.graphs.interpreted import INTERPRETED
-from pymc_gpep.plots.style import LINE_STYLES, colours
+from pymc_gpep.plots.canvas import LINE_STYLES, colours
 from pymc_gpep.streaming.step import FallingAdam
 
 Array = np.ndarray

@@ -14,7 +14,7 @@ from benchmarks.scalable_paper.data import fold
 from benchmarks.scalable_paper.methods import Curve, run
 from benchmarks.scalable_paper.models import inducing_rows
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
-from pymc_gpep.plots.style import LINE_STYLES, colours
+from pymc_gpep.plots.canvas import LINE_STYLES, colours
 
 UPDATES = {
     "inner": {"update": "inner"},

@@ -14,7 +14,7 @@ import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.scalable_paper.methods import METHODS
 from benchmarks.scalable_paper.models import EPSILON
-from pymc_gpep.plots.style import colours
+from pymc_gpep.plots.canvas import colours
 from pymc_gpep.streaming.step import FallingAdam
 
 Array = np.ndarray

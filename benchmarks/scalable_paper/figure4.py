@@ -12,7 +12,7 @@ from benchmarks.paper.data import subset
 from benchmarks.scalable_paper.data import FOLDS, fold, folds_of
 from benchmarks.scalable_paper.methods import METHODS, Curve, run
 from benchmarks.scalable_paper.models import inducing_rows
-from pymc_gpep.plots.style import LINE_STYLES, colours
+from pymc_gpep.plots.canvas import LINE_STYLES, colours
 
 INDUCING = (4, 20, 100)
 SHOWN = ("gfitc", "sep", "vi")

@@ -12,7 +12,7 @@ from benchmarks.paper.data import subset
 from benchmarks.scalable_paper.data import NOTE, TITLES, fold, folds_of
 from benchmarks.scalable_paper.methods import METHODS, PAPERS, Curve, run
 from benchmarks.scalable_paper.models import inducing_rows, sizes
-from pymc_gpep.plots.style import LINE_STYLES, colours
+from pymc_gpep.plots.canvas import LINE_STYLES, colours
 
 SHOWN = (("waveform", 10), ("glass", 10), ("new-thyroid", 10), ("vowel", 10), ("vowel", 5))
 """Data sets, and how many per cent of the points are inducing inputs."""

@@ -2,15 +2,11 @@
 
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.ep import EP
-from pymc_gpep.approximations.kl import KL
-from pymc_gpep.approximations.laplace import Laplace
-from pymc_gpep.approximations.laplace_probit import LaplaceProbit
+from pymc_gpep.approximations.kl import KL, QuadraticVB
+from pymc_gpep.approximations.laplace import Laplace, LaplaceProbit, ScalarLaplace
 from pymc_gpep.approximations.methods import APPROXIMATIONS, METHODS, approximator
-from pymc_gpep.approximations.nested_ep import NestedEP
-from pymc_gpep.approximations.noisy_nested_ep import NoisyNestedEP
+from pymc_gpep.approximations.nested_ep import NestedEP, NoisyNestedEP
 from pymc_gpep.approximations.qep_softmax import QEPSoftmax
-from pymc_gpep.approximations.quadratic_vb import QuadraticVB
-from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
 from pymc_gpep.approximations.solution import Convergence, Solution
 from pymc_gpep.approximations.sparse import InducedArrays
 from pymc_gpep.approximations.sparse_ep import SparseEP

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
+from pymc_gpep.approximations.approximator import AcceleratedEP
+from pymc_gpep.approximations.cumulants import ScalarCavities, TiltedFactors, tilted_factors
 from pymc_gpep.approximations.kl import KL
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.approximations.tilted_factors import ScalarCavities, TiltedFactors, tilted_factors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.status import OUT_OF_DIGITS, OUT_OF_ITERATIONS

@@ -1,4 +1,4 @@
-"""The Laplace approximation where the curvature is that of a softmax.
+"""The Laplace approximation: by the curvature of a softmax, by any curvature of a point, and for one latent function.
 
 Williams and Barber (1998); Rasmussen and Williams (2006), section 3.5.
 
@@ -6,24 +6,35 @@ Predictive class probabilities may take the method for numerator and denominator
 = p(y, y*) / p(y) both evidences are approximated. The errors that a Laplace approximation makes for lack of symmetry
 are much the same in both, and cancel (nested EP paper, section 4.1.1, LA-TKP). Averaging over the Gaussian instead
 takes the Gaussian's errors as they are.
+
+The mean may be that of the smoothed density, at the variances of Laplace's method. The mode of Σ ℓ_i(f_i) − ½ (f − m₀)ᵀ
+K⁻¹ (f − m₀) lies beside the mean where the posterior is skewed. In place of ℓ this takes its average g(m, v) over N(m,
+v), with Laplace's variances v. The mode is then the best mean of a Gaussian with these variances (van Niekerk and Rue
+2024). Newton's method finds it, by ∂²g/∂m² = 2 ∂g/∂v.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
-from pymc_gpep.approximations.approximator import Correction
-from pymc_gpep.approximations.newton_approximation import NewtonApproximation
+from pymc_gpep.approximations.approximator import Correction, NewtonApproximation
+from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, OUT_OF_ITERATIONS, TOO_LARGE
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.local_computations import CoupledCurvature
+from pymc_gpep.likelihoods.local_computations import (
+    AverageLogDensity,
+    BlockCurvature,
+    CoupledCurvature,
+    ParameterSlopes,
+    ScalarDensity,
+)
 from pymc_gpep.solvers.dense_form import DenseForm
-from pymc_gpep.solvers.newton import newton, step_length
+from pymc_gpep.solvers.newton import fixed_cavity, log_posterior, newton, step_length
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
 from pymc_gpep.solvers.team import one_blas_thread
@@ -243,3 +254,192 @@ class Laplace(NewtonApproximation):
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         curvature = likelihood.computation(CoupledCurvature)
         return laplace_coupled(problem, start, history, **curvature._asdict(), **self.settings)
+
+
+_SUFFICIENT = 1e-4  # part of the increase that the slope at the start promises
+_MAX_HALVINGS = 50
+_CLOSE_TO_MODE = 0.1  # closer to the mode, rounding decides comparisons, and Newton's method needs none
+
+
+class _BlockAscent:
+    """The function that Newton's method climbs, see `pymc_gpep.solvers.newton.Ascent`."""
+
+    stiffness = 1.0
+
+    def __init__(self, problem: Problem, log_density: Callable[..., float], curvature: Callable[..., None]) -> None:
+        c, n = problem.mean.shape
+        self._problem, self._log_density, self._curvature = problem, log_density, curvature
+        self.f, self.gradient = np.full((2, c, n), np.nan)
+        self.w = np.full((n, c, c), np.nan)
+        self.algebra = problem.prior.blocks(c)
+        self._trial = np.empty((c, n))
+
+    def log_density(self) -> float:
+        return self._log_density(self.f, self._problem.labels, self.gradient)
+
+    def factorise(self) -> tuple[bool, float]:
+        self._curvature(self.f, self._problem.labels, self.w)
+        return self.algebra.factorise(self.w)
+
+    def solve(self, residual: Array, step: Array) -> None:
+        self.algebra.solve(residual, step)
+
+    def length(self, x: Array, step: Array, image: Array, value: float, slope: float) -> float:
+        t = 1.0
+        if np.abs(image).max() < _CLOSE_TO_MODE:
+            return t
+        for _ in range(_MAX_HALVINGS):
+            if log_posterior(self._problem, x + t * step, self, self._trial) >= value + _SUFFICIENT * t * slope:
+                break
+            t *= 0.5
+        return t
+
+
+def laplace_block(
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    log_density: Callable[..., float],
+    curvature: Callable[..., None],
+    curvature_slope: Callable[..., None],
+    tolerance: float,
+    max_size: int,
+) -> Found:
+    """Laplace approximation; `start`, which is overwritten, holds the weights b (c, n).
+
+    The kernels are those of `pymc_gpep.likelihoods.local_computations.BlockCurvature`; `max_size` is the largest number
+    cn of latent values whose covariance is a matrix.
+    """
+    c, n = problem.mean.shape
+    b = start.reshape(c, n)
+    b -= b.mean(0)  # the mode has nothing that is common to the functions
+    cov = np.full((n, c, c), np.nan)
+    if problem.prior.square and c * n > max_size:
+        nothing = np.full_like(b, np.nan)
+        return Found(np.nan, TOO_LARGE, nothing, nothing, cov, cov, lambda: Derivatives(np.empty(0), nothing))
+    ascent = _BlockAscent(problem, log_density, curvature)
+
+    def derivatives() -> Derivatives:
+        slope, of_mean = np.empty((2, c, n))
+        curvature_slope(ascent.f, problem.labels, cov, slope)
+        ascent.algebra.weights(slope, of_mean)
+        return Derivatives(ascent.algebra.gradient(b, of_mean), of_mean + b)
+
+    x = problem.prior.coordinates(b)
+    evidence, status = newton(problem, x, ascent, history, tolerance=tolerance)
+    b[:] = problem.prior.weights(x, ascent.gradient)
+    found = status in (CONVERGED, OUT_OF_ITERATIONS, OUT_OF_DIGITS)
+    if found:
+        ascent.algebra.moments(b, np.empty((c, n)), cov)
+    return Found(evidence, status, b if found else np.full_like(b, np.nan), ascent.f, cov, ascent.w, derivatives)
+
+
+@dataclass(frozen=True)
+class LaplaceProbit(NewtonApproximation):
+    """Gaussian at the posterior mode, with the curvature of the log posterior there.
+
+    The curvature of a multinomial probit has no structure that would save work, so that time grows with (cn)³ where
+    prior covariances are matrices.
+
+    Parameters
+    ----------
+    max_size : int
+        Largest number cn of latent values to accept where prior covariances are matrices; rows may be many more.
+    """
+
+    max_size: int = field(default=3000, metadata=at_least(1))
+
+    name: ClassVar[str] = "laplace"
+    site_form: ClassVar[SiteForm] = SiteForm.BLOCK
+    needs: ClassVar[tuple[type, ...]] = (BlockCurvature,)
+    algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
+
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        curvature = likelihood.computation(BlockCurvature)
+        return laplace_block(problem, start, history, **curvature._asdict(), **self.settings)
+
+    def too_large(self, n_functions: int, n_points: int) -> str:
+        size = n_functions * n_points
+        if size > self.max_size:
+            return (
+                f"A dense Laplace approximation of {n_functions} latent functions at {n_points} points is slow: they "
+                f"are {size} latent values. Use nested_ep, which is made for so many, or allow it with max_size={size} "
+                f"(now {self.max_size})."
+            )
+        return ""
+
+
+_STEPS, _HALVINGS = 50, 30
+_TOLERANCE_OF_MEANS = 1e-8  # largest change of a mean, in standard deviations
+
+
+def smoothed_mode(problem: Problem, found: Found, terms: Callable[..., None]) -> Found:
+    """Return what Laplace's method found with other means, and the weights that belong to them.
+
+    `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`. Evidence and derivatives stay
+    those of Laplace's method.
+    """
+    prior_mean, variance = problem.mean[0], np.ascontiguousarray(found.cov[:, 0, 0])
+    mean, b = found.mean[0].copy(), found.weights[0].copy()
+    posterior = problem.prior.posterior(prior_mean)
+
+    def look(at: Array) -> Array:
+        g = np.empty((3, at.size))
+        terms(at, variance, problem.labels, problem.parameters, g)
+        return g
+
+    def height(g: Array, at: Array, weights: Array) -> float:
+        return float(g[0].sum() - 0.5 * weights @ (at - prior_mean))
+
+    g = look(mean)
+    for _ in range(_STEPS):
+        precision = np.maximum(-2.0 * g[2], 0.0)
+        if not posterior.update(precision, g[1] + precision * mean):
+            break
+        step, turn, before = posterior.mean - mean, posterior.weights - b, height(g, mean, b)
+        length = 1.0
+        for _ in range(_HALVINGS):
+            new = look(mean + length * step)
+            if height(new, mean + length * step, b + length * turn) >= before - 1e-10 * abs(before):
+                break
+            length *= 0.5
+        mean, b, g = mean + length * step, b + length * turn, new
+        if np.abs(step).max() < _TOLERANCE_OF_MEANS * np.sqrt(variance.max()):
+            return found._replace(mean=mean[None], weights=b[None])
+    return found._replace(status=OUT_OF_ITERATIONS)
+
+
+@dataclass(frozen=True)
+class ScalarLaplace(NewtonApproximation):
+    """Gaussian at the posterior mode, with the curvature of the log posterior there.
+
+    Parameters
+    ----------
+    smoothed_mean : bool
+        Whether means are those that the log density averaged over Laplace's variances has, which are nearer to the
+        posterior's where that is skewed. Variances and evidences stay those at the mode.
+    """
+
+    smoothed_mean: bool = False
+
+    name: ClassVar[str] = "laplace"
+    site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
+    needs: ClassVar[tuple[type, ...]] = (ScalarDensity,)
+    algebra: ClassVar[Algebra] = Algebra.FUNCTION
+    follows_parameters: ClassVar[bool] = True
+    looseness: ClassVar[float] = 1e4
+
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        density = likelihood.computation(ScalarDensity)
+
+        def average(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
+            density.derivatives(mean, y, parameters, out[:4])  # of widths of 0
+
+        slopes = likelihood.computation(ParameterSlopes).derivatives if likelihood.offers(ParameterSlopes) else None
+        found = fixed_cavity(
+            problem, start, history, average=average, slopes=slopes, wide=False, tolerance=self.tolerance
+        )
+        if not (self.smoothed_mean and found.status == CONVERGED):
+            return found
+        return smoothed_mode(problem, found, likelihood.computation(AverageLogDensity).terms)

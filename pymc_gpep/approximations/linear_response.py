@@ -1,4 +1,4 @@
-"""How posterior means follow a small force on the latent values, where sites say how uncertain these are but not that.
+"""Coupled sites of points that have none yet, by quadrature and constrained projection.
 
 A force h on the latent values, a factor exp(hᵀf), moves the means of the exact posterior by Cov(f) h. The sites of some
 approximations leave out what the latent functions have to do with each other. Their means move otherwise than their own
@@ -7,19 +7,47 @@ precision that tilted distributions or log likelihood have at each point (Opper 
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pymc_gpep.approximations.projected_sites import projected_sites
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.gaussians.posteriors import make_posterior
 from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     BlockCurvature,
+    CoupledQuadrature,
     DifferenceFactors,
     QuadraticBound,
 )
+from pymc_gpep.likelihoods.softmax import class_nodes
+
+_NODES = 2000
+_NOTHING = 1e-14  # precision of a site that says nothing, in units of the variance
+
+
+def projected_sites(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> tuple[Array, Array]:
+    """Return π and ν (c, p) that match the tilted moments of p points as nearly as coupled sites can.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        One that offers `CoupledQuadrature`.
+    labels : array (p,)
+    mean, cov : arrays (c, p), (p, c, c)
+        Moments of the latent values without the sites.
+    """
+    c, p = mean.shape
+    update, conditioned = likelihood.computation(CoupledQuadrature)
+    scale = cov.trace(axis1=1, axis2=2) / c
+    none = np.ascontiguousarray(np.broadcast_to(_NOTHING / np.maximum(scale, _NOTHING), (c, p)))
+    sites, target, room = np.zeros((2, p, c)), np.empty((2, p, c)), np.empty((p, c))
+    moments = np.ascontiguousarray(mean), np.ascontiguousarray(cov)
+    update(*class_nodes(c - conditioned, _NODES), *moments, labels, none, sites, target, room)
+    return np.ascontiguousarray(target[0].T), np.ascontiguousarray(target[1].T)
+
 
 _DIFFERENCE = 1e-4  # in standard deviations
 _INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
+from pymc_gpep.approximations.approximator import AcceleratedEP
 from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm

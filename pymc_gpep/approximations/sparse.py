@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pymc_gpep.approximations.accelerated_ep import sites_between
+from pymc_gpep.approximations.approximator import sites_between
 from pymc_gpep.approximations.limits import at_least, check_limits, documented, fraction, positive
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array

@@ -7,9 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import fraction, one_of
-from pymc_gpep.approximations.site_rules.pairs import LatentPairs
-from pymc_gpep.approximations.site_rules.site_rule import SiteRule
-from pymc_gpep.approximations.site_rules.site_rules import RULE_NAMES, RULES, chosen_rule, site_rule
+from pymc_gpep.approximations.site_rules import RULE_NAMES, RULES, LatentPairs, SiteRule, chosen_rule, site_rule
 from pymc_gpep.approximations.sparse import Iterated, Number, SitesOfRows, SparseApproximation
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED

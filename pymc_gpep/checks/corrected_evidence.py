@@ -26,7 +26,7 @@ import numpy as np
 from scipy.sparse.linalg import ArpackError, eigsh
 
 from pymc_gpep.approximations import Approximator, Solution
-from pymc_gpep.approximations.tilted_factors import TiltedFactors
+from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.array_types import Array
 
 _RANK = 24  # eigenvectors of what four factors have between them

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations.neighbours import Neighbours
-from pymc_gpep.approximations.solution import Convergence
+from pymc_gpep.approximations.solution import Convergence, Neighbours
 from pymc_gpep.approximations.sparse import SparseSolution
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.array_types import Array

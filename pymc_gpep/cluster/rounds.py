@@ -17,8 +17,8 @@ import cloudpickle
 import numpy as np
 from pymc.blocking import PointType
 
-from pymc_gpep.approximations.accelerated_ep import sites_between
-from pymc_gpep.approximations.site_rules.site_rule import SiteRule
+from pymc_gpep.approximations.approximator import sites_between
+from pymc_gpep.approximations.site_rules import SiteRule
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.likelihoods.likelihood import Likelihood

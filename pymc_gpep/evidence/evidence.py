@@ -21,7 +21,7 @@ from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
 from pymc_gpep.approximations.approximator import Approximator
-from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.kernels.compile import source_key
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY

@@ -1,15 +1,130 @@
-"""The result of `pm.fit`: a PyMC `Approximation` whose latent functions are Gaussian given the hyperparameters."""
+"""The unconstrained values of a fit, as PyMC's approximations hold theirs."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+from pymc.pytensorf import floatX
+from pymc.variational.opvi import Group
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits import cross_validation, draws, effects, exactness, prediction, sample, saving, sensitivity, summary
+from pymc_gpep.fits import cross_validation, effects, prediction, sample, saving, summary
+from pymc_gpep.fits import effects as draws
+from pymc_gpep.fits import sample as exactness
+from pymc_gpep.fits import summary as sensitivity
+from pymc_gpep.fits.effects import conditionals
 from pymc_gpep.fits.fitted import Fitted
-from pymc_gpep.fits.group import GPGroup
+from pymc_gpep.fits.mixture import total_covariance, total_variance
+from pymc_gpep.hyper.hyper_posterior import HyperPosterior
+from pymc_gpep.solvers.team import one_blas_thread
+
+
+@Group.register
+class GPGroup(Group):
+    """Hyperparameters at weighted points, latent values Gaussian given them, in the unconstrained space of the model.
+
+    Mean and standard deviation are kept as parameters, and set when they are first asked for. The covariance, which can
+    be large, is computed each time.
+
+    Attributes
+    ----------
+    hyper : HyperPosterior
+        The mixture over hyperparameters, which `Fit` sets.
+    """
+
+    hyper: HyperPosterior
+
+    __param_spec__: ClassVar[dict[str, tuple[str, ...]]] = {"gp_mean": ("d",), "gp_std": ("d",)}
+    short_name = "gaussian_process"
+    alias_names = frozenset(["gp"])
+    has_logq = False  # a point mass has no density
+
+    def __init_group__(self, group: Sequence[Any]) -> None:
+        super().__init_group__(group)
+        if not self._check_user_params():
+            start = floatX(self._prepare_start(None))
+            self.shared_params = {
+                "gp_mean": pytensor.shared(start, "gp_mean"),
+                "gp_std": pytensor.shared(np.zeros_like(start), "gp_std"),
+            }
+        self._coords = dict(self.model.coords)  # later fits of the model may have others
+        self._finalize_init()
+
+    @cached_property
+    def _settled(self) -> dict[str, Any]:
+        """The parameters, once the mean and the standard deviation are computed."""
+        for key, values in zip(("gp_mean", "gp_std"), _moments(self.hyper), strict=True):
+            flat = np.concatenate([np.ravel(values[name]) for name in self.ordering])
+            self.params_dict[key].set_value(floatX(flat))
+        return self.params_dict
+
+    @property
+    def mean(self) -> pt.TensorVariable:
+        """Mean, (d,)."""
+        return self._settled["gp_mean"]
+
+    @property
+    def std(self) -> pt.TensorVariable:
+        """Standard deviation, (d,); zero for hyperparameters at a point."""
+        return self._settled["gp_std"]
+
+    @property
+    def cov(self) -> pt.TensorVariable:
+        """Covariance, (d, d), dense."""
+        return pt.as_tensor_variable(self._covariance())
+
+    @one_blas_thread()
+    def _covariance(self) -> Array:
+        places = {name: part for name, (_, part, *_) in self.ordering.items()}
+        return _covariance(self.hyper, places, self.ddim)
+
+    def var_to_data(self, shared: pt.TensorVariable) -> xr.Dataset:
+        """Return the values of a flat vector by name of value variable.
+
+        PyMC gives axes without a name the same name in all variables, and fails where their lengths differ.
+        """
+        flat, coords = shared.eval(), self._coords
+        found = {}
+        for name, place, shape, dtype in self.ordering.values():
+            dims = self.model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(len(shape))]
+            own = {dim: np.array(coords[dim]) for dim in dims if coords.get(dim) is not None}
+            found[name] = xr.DataArray(flat[place].reshape(shape).astype(dtype), coords=own, dims=dims, name=name)
+        return xr.Dataset(found)
+
+    @property
+    def symbolic_random(self) -> pt.TensorVariable:
+        """Draws, of the Gaussian with these moments, as a linear function of the standard normal `symbolic_initial`."""
+        values, vectors = np.linalg.eigh(self._covariance())
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        return self.mean + self.symbolic_initial @ root.T
+
+
+def _moments(hyper: HyperPosterior) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Means and standard deviations by name of value variable."""
+    means, variances = zip(*(conditional.moments() for conditional in conditionals(hyper)), strict=True)
+    mean, std = {}, {}
+    for name in means[0]:
+        parts = (np.array([part[name] for part in of]) for of in (means, variances))
+        mean[name], variance = total_variance(hyper.weights, *parts)
+        std[name] = np.sqrt(variance)
+    return mean, std
+
+
+def _covariance(hyper: HyperPosterior, places: Mapping[str, slice], size: int) -> Array:
+    """Covariance (size, size) of the flat vector in which each value variable has its place."""
+
+    def parts() -> Iterator[tuple[Array, Array]]:
+        for conditional in conditionals(hyper):
+            flat = np.zeros(size)
+            for name, mean in conditional.moments()[0].items():
+                flat[places[name]] = np.ravel(mean)
+            yield flat, conditional.covariance(places, size)
+
+    return total_covariance(hyper.weights, parts())[1]
 
 
 class Fit(Fitted):

@@ -13,7 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.evidence.marginal_model import MarginalModel
-from pymc_gpep.fits.labels import plain_dims
+from pymc_gpep.fits.datasets import plain_dims
 from pymc_gpep.gaussians.posterior import draw_normals
 from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.prior_moments.prior_functions import frozen_data, prior_roots, prior_type_of

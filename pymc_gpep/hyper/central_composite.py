@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from pymc_gpep.approximations.limits import at_least
-from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.curvature import GaussianAtMaximum, drawn_between, gaussian_at
 from pymc_gpep.hyper.evaluation import Evaluation

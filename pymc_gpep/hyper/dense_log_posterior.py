@@ -19,7 +19,7 @@ from pymc.blocking import PointType
 from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.approximations import Approximator, Solution, approximator
-from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.evidence.evidence import Evidence
 from pymc_gpep.graphs.alike_graphs import arrays_as_shared

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pymc_gpep.approximations.limits import check_limits
-from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pymc.blocking import PointType
 from scipy.spatial import cKDTree
 
-from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior

@@ -9,7 +9,7 @@ import xarray as xr
 
 from pymc_gpep.approximations import Approximator
 from pymc_gpep.approximations.limits import at_least
-from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.evidence.marginal_model import MarginalModel
 from pymc_gpep.hyper.hyper_method import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior

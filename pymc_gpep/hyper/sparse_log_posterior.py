@@ -9,8 +9,7 @@ import numpy as np
 import xarray as xr
 
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
-from pymc_gpep.approximations.neighbours import Neighbours
-from pymc_gpep.approximations.solution import Convergence
+from pymc_gpep.approximations.solution import Convergence, Neighbours
 from pymc_gpep.approximations.sparse import Number, SparseApproximation, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior

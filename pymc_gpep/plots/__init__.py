@@ -6,15 +6,10 @@ Every function takes the axes to draw on, or makes a figure, and returns the axe
 from pymc_gpep.plots.convergence import plot_convergence
 from pymc_gpep.plots.effective import plot_effective_likelihoods
 from pymc_gpep.plots.effects import plot_effects
-from pymc_gpep.plots.evidence import plot_evidence_grid
-from pymc_gpep.plots.inputs import input_grid
-from pymc_gpep.plots.latent import plot_latent_pair, plot_latent_pairs
-from pymc_gpep.plots.latent_comparison import plot_latent_comparison
-from pymc_gpep.plots.probabilities import plot_probabilities
-from pymc_gpep.plots.relevance import plot_relevance
-from pymc_gpep.plots.scatter import plot_probability_comparison
-from pymc_gpep.plots.scores import plot_scores
-from pymc_gpep.plots.sensitivity import plot_sensitivity
+from pymc_gpep.plots.evidence import plot_evidence_grid, plot_scores
+from pymc_gpep.plots.hyperparameters import plot_relevance, plot_sensitivity
+from pymc_gpep.plots.latent import plot_latent_comparison, plot_latent_pair, plot_latent_pairs
+from pymc_gpep.plots.probabilities import input_grid, plot_probabilities, plot_probability_comparison
 from pymc_gpep.registry import Registry
 
 __all__ = [

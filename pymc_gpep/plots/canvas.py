@@ -1,10 +1,16 @@
-"""Axes to draw on: those that are given, or new ones."""
+"""Axes to draw on, with colours, markers, limits, points and contours that all pictures share."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.stats import gaussian_kde
+
+from pymc_gpep.argument_types import did_you_mean
+from pymc_gpep.array_types import Array
+from pymc_gpep.reading import GPClassifier
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,3 +51,115 @@ def panels(axes: Any, rows: int, columns: int, size: tuple[float, float] = (3.2,
     if given.size != rows * columns:
         raise ValueError(f"axes: {given.size} were given, but {rows} × {columns} are needed.")
     return given.reshape(rows, columns)
+
+
+_OKABE_ITO = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""Okabe and Ito's colours without black, and without the yellow that is lost on white."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
+LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+NEUTRAL = "#555555"
+"""What belongs to no class or method."""
+
+
+def colours(count: int) -> list[Any]:
+    """Colours for so many classes or methods."""
+    if count <= len(_OKABE_ITO):
+        return list(_OKABE_ITO[:count])
+    # More cannot be told apart by hue; these at least differ in lightness.
+    return [pyplot().get_cmap("viridis")(i / (count - 1)) for i in range(count)]
+
+
+def label_of(name: Any) -> str:
+    """How the name of a dim or a variable is written on an axis."""
+    return str(name).replace("_", " ")
+
+
+def diagonal(ax: Axes, linestyle: str = "-") -> None:
+    """Draw the line on which both coordinates are equal; no frame grows for it."""
+    drawn = ax.dataLim.frozen()
+    ax.axline((0, 0), slope=1, color=NEUTRAL, linewidth=0.8, linestyle=linestyle, zorder=0)
+    ax.dataLim.set(drawn)  # which need not reach to the origin
+
+
+def same_frame(axes: Sequence[Axes]) -> None:
+    """Show what is drawn on all these axes, in the same frame with the same scale in both directions."""
+    corners = np.concatenate([ax.dataLim.get_points() for ax in axes])
+    low, high = corners.min(axis=0), corners.max(axis=0)
+    centre, reach = (low + high) / 2, 0.54 * (high - low).max()
+    for ax in axes:
+        ax.set_xlim(centre[0] - reach, centre[0] + reach)
+        ax.set_ylim(centre[1] - reach, centre[1] + reach)
+        ax.set_aspect("equal")
+
+
+def point_position(classifier: GPClassifier, point: Any) -> int:
+    """Position of the point of a name.
+
+    Raises
+    ------
+    ValueError
+        If there is no point of this name.
+    """
+    coords = classifier.coords_of_points()
+    labels = list(range(classifier.n_points) if coords is None else coords)
+    if point not in labels:
+        meant = did_you_mean([point], labels)
+        raise ValueError(f"There is no point {point!r}; their labels run from {labels[0]} to {labels[-1]}.{meant}")
+    return labels.index(point)
+
+
+def point_labels(classifier: GPClassifier, points: tuple[Any, Any]) -> tuple[str, str]:
+    """How two points are called on axes."""
+    what = label_of(classifier.point_dim or "point")
+    first, second = points
+    return f"{what} {first}", f"{what} {second}"
+
+
+MASSES = (0.25, 0.5, 0.75, 0.9, 0.95)
+"""Probability inside each contour, those of the nested EP paper."""
+
+_SHOWN = 1000  # draws that are drawn
+_SMOOTHED = 4000  # draws that a density is made of
+_SIDE = 80  # points of a density in each direction
+
+
+def draw_gaussian(ax: Axes, mean: Array, cov: Array, masses: Sequence[float], style: Any, name: str) -> Any:
+    """Ellipses of a Gaussian with given probabilities inside; returns a line for the legend."""
+    values, vectors = np.linalg.eigh(cov)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    angle = np.linspace(0, 2 * np.pi, 200)
+    circle = np.stack([np.cos(angle), np.sin(angle)])
+    line = None
+    for mass in masses:
+        radius = np.sqrt(-2 * np.log1p(-mass))
+        (line,) = ax.plot(*(mean[:, None] + radius * root @ circle), **{"linewidth": 1.3, "label": name} | style)
+    return line
+
+
+def draw_density(
+    ax: Axes, values: Array, masses: Sequence[float], scatter: bool, style: Any, draws_style: Any, name: str
+) -> Any:
+    """Draws (s, 2) and contours of their smoothed density; returns a line for the legend."""
+    from matplotlib.lines import Line2D
+
+    low, high = np.quantile(values, [0.003, 0.997], axis=0)
+    low, high = low - 0.1 * (high - low), high + 0.1 * (high - low)
+    if scatter:
+        shown = _thinned(values, _SHOWN)
+        shown = shown[((low < shown) & (shown < high)).all(axis=1)]  # a few far draws would make all else small
+        ax.scatter(*shown.T, **{"s": 3, "color": "#a6a6a6", "linewidth": 0, "zorder": 0} | draws_style)
+    smoothed = _thinned(values, _SMOOTHED)
+    density = gaussian_kde(smoothed.T)
+    x, y = np.linspace(low, high, _SIDE).T
+    on_grid = density(np.stack(np.meshgrid(x, y)).reshape(2, -1)).reshape(_SIDE, _SIDE)
+    # Inside the contour at the q-quantile of the density of draws lies 1 − q of them.
+    levels = np.unique(np.quantile(density(smoothed.T), 1 - np.sort(masses)[::-1]))
+    options = {"colors": NEUTRAL, "linewidths": 1.0} | style
+    ax.contour(x, y, on_grid, levels=levels, **options)
+    colour, width = np.ravel(options["colors"])[0], np.ravel(options["linewidths"])[0]
+    return Line2D([], [], color=colour, linewidth=width, label=name)
+
+
+def _thinned(values: Array, count: int) -> Array:
+    return values[np.unique(np.linspace(0, len(values) - 1, min(count, len(values))).astype(int))]

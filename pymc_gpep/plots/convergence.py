@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from pymc_gpep.approximations import Convergence, Solution
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.plots.canvas import panels
-from pymc_gpep.plots.style import LINE_STYLES, MARKERS, NEUTRAL, colours
+from pymc_gpep.plots.canvas import LINE_STYLES, MARKERS, NEUTRAL, colours, panels
 
 
 def plot_convergence(

@@ -12,10 +12,7 @@ from pymc_gpep.approximations import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.comparison.fits_and_draws import Result, by_name
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.plots.canvas import panels
-from pymc_gpep.plots.contours import draw_gaussian
-from pymc_gpep.plots.points import point_labels, point_position
-from pymc_gpep.plots.style import NEUTRAL, colours
+from pymc_gpep.plots.canvas import NEUTRAL, colours, draw_gaussian, panels, point_labels, point_position
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,8 +12,7 @@ from scipy.special import ndtri
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.plots.canvas import panels, single
-from pymc_gpep.plots.style import MARKERS, colours, label_of
+from pymc_gpep.plots.canvas import MARKERS, colours, label_of, panels, single
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,18 +18,31 @@ from pymc_gpep.comparison.fits_and_draws import (
     by_name,
     classifier_of,
     latent_draws,
+    latent_moments,
     reference_among,
 )
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.plots.canvas import panels, single
-from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
-from pymc_gpep.plots.frames import diagonal, same_frame
-from pymc_gpep.plots.points import point_labels, point_position
-from pymc_gpep.plots.style import LINE_STYLES, colours, label_of
+from pymc_gpep.hyper.latent_functions import without_common
+from pymc_gpep.plots.canvas import (
+    LINE_STYLES,
+    MARKERS,
+    MASSES,
+    colours,
+    diagonal,
+    draw_density,
+    draw_gaussian,
+    label_of,
+    panels,
+    point_labels,
+    point_position,
+    same_frame,
+    single,
+)
 from pymc_gpep.reading import GPClassifier
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 _ONE_VALUE = "Each point has one latent value in this model."
 
@@ -269,3 +282,86 @@ def _class(classifier: GPClassifier, label: Any) -> int:
         listed = ", ".join(map(str, labels))
         raise ValueError(f"There is no class {label!r}; the classes are {listed}.{did_you_mean([label], labels)}")
     return labels.index(label)
+
+
+def plot_latent_comparison(
+    results: Mapping[str, Result],
+    reference: str | None = None,
+    *,
+    model: pm.Model | None = None,
+    axes: Any = None,
+    legend: bool = True,
+    point_kwargs: Mapping[str, Any] | None = None,
+) -> NDArray[Any]:
+    """Draw means and standard deviations of all latent values by each method against those by a reference.
+
+    Where a likelihood sees only differences between functions, values are taken less their mean over the functions of a
+    point. The part that all functions have in common has its prior's deviation whatever the labels say.
+
+    Where both agree points are on the line. These are the first two rows of Figures 6 and 8 of Nickisch and Rasmussen
+    (2008), in one panel for each method. `plot_probability_comparison` draws the third row, of probabilities.
+
+    Parameters
+    ----------
+    results : dict of str to Fit or DataTree
+        Fits that `pm.fit` returned, and draws, for the same points and with as many latent functions.
+    reference : str, optional
+        Name of the result on the horizontal axis; the first draws if not given, or else the first fit.
+    model : pm.Model, optional
+        The model that was sampled; that of the first fit if not given.
+    axes : array of matplotlib.axes.Axes, optional
+        One axes for each method but the reference.
+    legend : bool
+    point_kwargs : dict, optional
+        For `Axes.scatter`.
+
+    Returns
+    -------
+    array (methods,) of matplotlib.axes.Axes
+        All of them in the same frame.
+
+    Raises
+    ------
+    TypeError
+        If a result is neither a fit nor a DataTree.
+    ValueError
+        If there is no such reference, if there is nothing to compare it with, or if a method has other latent values.
+
+    Examples
+    --------
+    >>> gpep.plots.plot_latent_comparison({"EP": ep, "MCMC": mcmc}, "MCMC")
+    """
+    named = by_name(results)
+    reference = reference_among(named, reference)
+    if len(named) < 2:
+        raise ValueError(f"There is nothing to compare {reference!r} with. Give at least two results by name.")
+    classifier = classifier_of(named, model)
+    seen_whole = classifier.likelihood_model.sees_common
+    what = "latent values" if seen_whole else "latent values less their mean"
+    moments = {}
+    for name, result in named.items():
+        mean, cov = latent_moments(result, classifier)
+        if not seen_whole:
+            mean, cov = without_common(mean.T, cov)
+            mean = mean.T
+        moments[name] = {"means": mean, "standard deviations": np.sqrt(cov.diagonal(axis1=1, axis2=2).T)}
+    base = moments.pop(reference)
+    for name, own in moments.items():
+        if own["means"].shape != base["means"].shape:
+            raise ValueError(
+                f"{name!r} has latent values of shape {own['means'].shape}, but {reference!r} of shape "
+                f"{base['means'].shape}."
+            )
+    axes = panels(axes, 1, len(moments), (3.6, 3.6))[0]
+    for ax, (name, own) in zip(axes, moments.items(), strict=True):
+        for (moment, values), colour, marker in zip(own.items(), colours(2), MARKERS, strict=False):
+            style = {
+                "marker": marker, "s": 14, "facecolor": "none", "edgecolor": colour, "linewidth": 0.8, "label": moment,
+            }  # fmt: skip
+            ax.scatter(base[moment].ravel(), values.ravel(), **style | dict(point_kwargs or {}))
+        diagonal(ax)
+        ax.set(xlabel=f"{what}, {reference}", ylabel=f"{what}, {name}")
+    same_frame(axes)
+    if legend:
+        axes[0].legend()
+    return np.asarray(axes)

@@ -1,4 +1,4 @@
-"""Class probabilities over one or two inputs."""
+"""The inputs of a picture: a regular grid, and what varies in it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,138 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.plots.canvas import single
-from pymc_gpep.plots.inputs import column_names, input_grid, regular, varying
-from pymc_gpep.plots.style import MARKERS, NEUTRAL, colours, label_of
+from pymc_gpep.plots.canvas import MARKERS, NEUTRAL, colours, diagonal, label_of, panels, single
 from pymc_gpep.rows.fingerprint import FormerRows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+def input_grid(
+    X: Any,
+    columns: Sequence[int | str] | None = None,
+    *,
+    points: int | None = None,
+    margin: float = 0.1,
+    at: Mapping[int | str, float] | None = None,
+) -> xr.DataArray:
+    """Make a grid of new inputs around data, for predictions to draw.
+
+    Parameters
+    ----------
+    X : array (n, d), DataFrame, or DataArray
+        The data. Names of the inputs are the columns of a DataFrame, or the coords of the second dim.
+    columns : sequence of one or two int or str, optional
+        Which inputs vary, by position or name; all where there are only one or two.
+    points : int, optional
+        Number of values in each direction; 300 for one input, 80 for two.
+    margin : float
+        How far the grid goes beyond the data, as a part of their range.
+    at : dict, optional
+        Values of inputs that do not vary, by position or name; medians of the data if not given.
+
+    Returns
+    -------
+    xarray.DataArray
+        New inputs (new_point, input), of all d inputs.
+
+    Raises
+    ------
+    ValueError
+        If `X` has a wrong shape, if more than two inputs are to vary, or if there is no such input.
+
+    Examples
+    --------
+    >>> gpep.plots.input_grid(X, points=5).shape
+    """
+    names = column_names(X)
+    data = np.asarray(X, dtype=np.float64)
+    if data.ndim != 2 or not data.size:
+        raise ValueError(f"X must be (points, inputs), but has shape {data.shape}; one input is a column, X[:, None].")
+
+    def position(column: int | str) -> int:
+        if column in names:
+            return names.index(str(column))
+        if isinstance(column, int | np.integer) and 0 <= column < len(names):
+            return int(column)
+        raise ValueError(f"There is no input {column!r}; their names are {names}.{did_you_mean([column], names)}")
+
+    if columns is None and data.shape[1] > 2:
+        raise ValueError(
+            f"X has {data.shape[1]} inputs. Choose one or two that vary: gpep.plots.input_grid(X, columns=(0, 1))."
+        )
+    chosen = [position(column) for column in (columns if columns is not None else range(data.shape[1]))]
+    if len(chosen) not in (1, 2) or len(set(chosen)) < len(chosen):
+        raise ValueError(f"columns must be one or two different inputs, but is {columns}.")
+    count = points if points is not None else {1: 300, 2: 80}[len(chosen)]
+    if count < 2:
+        raise ValueError(f"points must be at least 2, but is {points}.")
+    low, high = data.min(axis=0), data.max(axis=0)
+    reach = margin * np.where(high > low, high - low, 1.0)
+    values = [np.linspace(low[j] - reach[j], high[j] + reach[j], count) for j in chosen]
+    grid = np.tile(np.median(data, axis=0), (count ** len(chosen), 1))
+    for column, value in (at or {}).items():
+        grid[:, position(column)] = value
+    for j, along in zip(chosen, np.meshgrid(*values, indexing="ij"), strict=True):
+        grid[:, j] = along.ravel()
+    return xr.DataArray(grid, dims=("new_point", "input"), coords={"input": names})
+
+
+def column_names(X: Any) -> list[str]:
+    """Names of the inputs, made up where the data have none."""
+    if isinstance(X, xr.DataArray) and X.ndim == 2 and X.dims[1] in X.coords:
+        return [str(name) for name in X.coords[X.dims[1]].values]
+    if hasattr(X, "columns"):
+        return [str(name) for name in X.columns]
+    count = np.shape(X)[1] if np.ndim(X) == 2 else 1
+    return ["input"] if count == 1 else [f"input {j}" for j in range(count)]
+
+
+def varying(x: Array) -> list[int]:
+    """Which one or two columns of new inputs (m, d) differ between points.
+
+    Raises
+    ------
+    ValueError
+        If no column differs, or if more than two do.
+    """
+    columns = [int(j) for j in np.flatnonzero(np.ptp(x, axis=0) > 0)] if len(x) else []
+    if len(columns) not in (1, 2):
+        raise ValueError(
+            f"One or two inputs must vary in Xnew, but {len(columns)} do. gpep.plots.input_grid makes such grids."
+        )
+    return columns
+
+
+def regular(x: Array, values: Array) -> tuple[Array, Array, Array]:
+    """Put values (m, c) at the points (m, 2) of a regular grid, in any order, onto it.
+
+    Returns
+    -------
+    tuple of arrays
+        Of both inputs their values, (p,) and (q,), and the grid (q, p, c).
+
+    Raises
+    ------
+    ValueError
+        If the points are no regular grid.
+    """
+    (first, i), (second, j) = (np.unique(x[:, k], return_inverse=True) for k in range(2))
+    p, q = len(first), len(second)
+    if len(x) != p * q or len(set((i * q + j).tolist())) != p * q:
+        raise ValueError(
+            f"Xnew must be a regular grid, but its {len(x)} points have {p} × {q} different coordinates. "
+            "gpep.plots.input_grid makes one."
+        )
+    grid = np.empty((q, p, values.shape[1]))
+    grid[j, i] = values
+    return first, second, grid
+
 
 _ROW = 0.045  # height of a row of data, in units of probability
 
@@ -199,3 +320,77 @@ def _over_two_inputs(
         ax.scatter(*inputs[y == k].T, **style | options["point"])
     ax.set_xlim(extent[:2])
     ax.set_ylim(extent[2:])
+
+
+def plot_probability_comparison(
+    probabilities: Mapping[str, Any],
+    reference: str,
+    y: ArrayLike | None = None,
+    *,
+    axes: Any = None,
+    legend: bool = True,
+    point_kwargs: Mapping[str, Any] | None = None,
+) -> NDArray[Any]:
+    """Draw class probabilities of each method against those of a reference, as in Figure 5 of the nested EP paper.
+
+    Parameters
+    ----------
+    probabilities : dict of str to DataArray, Dataset or array (m, c)
+        Class probabilities at the same points: from `fit.predict`, from `gpep.predict_draws`, or any others.
+    reference : str
+        Name of those on the horizontal axis.
+    y : array (m,) of int, optional
+        Labels of the points, 0...c-1. Then only the probability of the label is drawn for each point, and colours are
+        those of the labels; without, the probabilities of all classes.
+    axes : array of matplotlib.axes.Axes, optional
+        One for each method but the reference.
+    legend : bool
+    point_kwargs : dict, optional
+        For `Axes.scatter`.
+
+    Returns
+    -------
+    array (methods,) of matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        If `reference` is not among the names, if there is nothing to compare it with, or if shapes differ.
+
+    Examples
+    --------
+    >>> p = {"EP": ep.predict(gp, Xnew)["p"], "MCMC": gpep.predict_draws(mcmc, gp, Xnew, model=model)["p"]}
+    >>> gpep.plots.plot_probability_comparison(p, "MCMC", ynew)
+    """
+    arrays = {name: class_probability_array(p) for name, p in probabilities.items()}
+    if reference not in arrays or len(arrays) < 2:
+        meant = did_you_mean([reference] if reference not in arrays else [], arrays)
+        raise ValueError(f"{reference!r} must be one of at least two methods, but they are {list(arrays)}.{meant}")
+    if len({p.shape for p in arrays.values()}) > 1:
+        shapes = {name: p.shape for name, p in arrays.items()}
+        raise ValueError(f"Class probabilities must be at the same points, but have shapes {shapes}.")
+    base = arrays.pop(reference)
+    m, c = base.shape
+    chosen, what = np.ones((m, c), bool), "class probability"
+    if y is not None:
+        what = "probability of the label"
+        labels = np.asarray(y)
+        if labels.shape != (m,):
+            raise ValueError(f"y must be one label for each of {m} points, but has shape {labels.shape}.")
+        chosen = labels[:, None] == np.arange(c)
+    dim = base.dims[1]
+    names = base.coords[dim].values if dim in base.coords else range(c)
+    axes = panels(axes, 1, len(arrays), (3.6, 3.6), sharey=True)[0]
+    for ax, (name, p) in zip(axes, arrays.items(), strict=True):
+        diagonal(ax)
+        for k, (label, colour) in enumerate(zip(names, colours(c), strict=True)):
+            style = {
+                "marker": MARKERS[k % len(MARKERS)], "s": 22, "facecolor": "none", "edgecolor": colour,
+                "linewidth": 1.0, "label": label_of(label),
+            }  # fmt: skip
+            ax.scatter(base.values[chosen[:, k], k], p.values[chosen[:, k], k], **style | dict(point_kwargs or {}))
+        ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal")
+        ax.set(xlabel=f"{what}, {reference}", ylabel=f"{what}, {name}")
+    if legend:
+        axes[0].legend(title=label_of(dim))
+    return np.asarray(axes)

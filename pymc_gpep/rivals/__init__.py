@@ -11,24 +11,24 @@ __all__ = ()
 
 register(
     "approximation",
-    "pymc_gpep.approximations.qep:QEP",
-    "pymc_gpep.approximations.iep:IEP",
-    "pymc_gpep.approximations.qiep:QIEP",
-    "pymc_gpep.approximations.qiep_softmax:QIEPSoftmax",
-    "pymc_gpep.approximations.noisy_qiep:NoisyQIEP",
-    "pymc_gpep.approximations.factorial_variational:FactorialVariational",
-    "pymc_gpep.approximations.label_regression:LabelRegression",
-    "pymc_gpep.approximations.naive_tap:NaiveTAP",
+    "pymc_gpep.rivals.qep:QEP",
+    "pymc_gpep.rivals.class_independent_ep:IEP",
+    "pymc_gpep.rivals.class_independent_ep:QIEP",
+    "pymc_gpep.rivals.class_independent_ep:QIEPSoftmax",
+    "pymc_gpep.rivals.class_independent_ep:NoisyQIEP",
+    "pymc_gpep.rivals.factorial_variational:FactorialVariational",
+    "pymc_gpep.rivals.label_regression:LabelRegression",
+    "pymc_gpep.rivals.naive_tap:NaiveTAP",
 )
-register("sparse_approximation", "pymc_gpep.approximations.gfitc:GFITC")
-register("method", "pymc_gpep.approximations.ivm:IVM")
-register("plan", "pymc_gpep.variational.plans.active_rows:ActiveRows")
-register("file", "pymc_gpep.hyper.active_log_posterior:ActiveLogPosterior")
-register("hyper", "pymc_gpep.hyper.mean_field:MeanField")
+register("sparse_approximation", "pymc_gpep.rivals.gfitc:GFITC")
+register("method", "pymc_gpep.rivals.ivm:IVM")
+register("plan", "pymc_gpep.rivals.active_rows:ActiveRows")
+register("file", "pymc_gpep.rivals.active_log_posterior:ActiveLogPosterior")
+register("hyper", "pymc_gpep.rivals.mean_field:MeanField")
 register(
     "sampler",
-    "pymc_gpep.samplers.pseudo_marginal:PseudoMarginal",
-    "pymc_gpep.samplers.scaled_metropolis:ScaledMetropolis",
+    "pymc_gpep.rivals.pseudo_marginal:PseudoMarginal",
+    "pymc_gpep.rivals.scaled_metropolis:ScaledMetropolis",
 )
-register("diagnostic", "pymc_gpep.fits.learning_curve:learning_curve")
-register("plot", "pymc_gpep.plots.active:plot_active", "pymc_gpep.plots.active:plot_learning_curve")
+register("diagnostic", "pymc_gpep.rivals.learning_curve:learning_curve")
+register("plot", "pymc_gpep.rivals.plot_active:plot_active", "pymc_gpep.rivals.plot_active:plot_learning_curve")

@@ -136,7 +136,7 @@ class SitesInMemory(SiteVector):
 
 
 class Steps(NamedTuple):
-    """How an iteration goes from sweep to sweep; see `pymc_gpep.approximations.accelerated_ep.AcceleratedEP`."""
+    """How an iteration goes from sweep to sweep; see `pymc_gpep.approximations.approximator.AcceleratedEP`."""
 
     tolerance: float
     depth: int

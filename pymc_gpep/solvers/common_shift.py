@@ -2,7 +2,7 @@
 
 A function δ(x) added to all latent functions moves the sites with it, ν_k + t_k δ. The prior decides which δ is best:
 at a fixed point Σ_k b_k = 0 at every point, b_k = ν_k − t_k m_k. Without this EP drifts there in steps that are no
-progress where the prior variance is large; see `pymc_gpep.solvers.independent_ep`.
+progress where the prior variance is large; see `pymc_gpep.rivals.class_independent_ep`.
 
 See `pymc_gpep.streaming.features`, which has the same as a graph. Functions that share their features have these as
 test functions. Then R and Q there follow from S. Else some features of each function are test functions.

@@ -12,9 +12,9 @@ from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
-from pymc_gpep.approximations.point_averages import point_averages
-from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
+from pymc_gpep.approximations.site_rules import ScalarSites
 from pymc_gpep.approximations.sparse import SparseApproximation
+from pymc_gpep.approximations.sparse_vi import point_averages
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.block_log_posterior import FEW, OVER_FITTED, BlockLogPosterior

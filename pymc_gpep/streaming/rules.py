@@ -18,10 +18,8 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.approximations.point_averages import check_label_noise
-from pymc_gpep.approximations.site_rules.pairs import Pairs
-from pymc_gpep.approximations.site_rules.site_rule import SiteRule
-from pymc_gpep.approximations.site_rules.whole_point import OneFunctionSite, WholePoint
+from pymc_gpep.approximations.site_rules import OneFunctionSite, Pairs, SiteRule, WholePoint
+from pymc_gpep.approximations.sparse_vi import check_label_noise
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood

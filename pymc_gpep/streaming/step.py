@@ -31,7 +31,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 from scipy.linalg import LinAlgError
 
-from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
+from pymc_gpep.approximations.site_rules import ScalarSites
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.interpreted import INTERPRETED, refuse_draws, without_c_compiler
 from pymc_gpep.hyper.hyperparameters import Hyperparameters

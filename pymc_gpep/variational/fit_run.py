@@ -13,8 +13,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.callback import call, finish
-from pymc_gpep.fits.checkpoint import Checkpoint
+from pymc_gpep.fits.callbacks import Checkpoint, call, finish
 from pymc_gpep.rows.rows import RowError
 from pymc_gpep.solvers.problem import watching
 from pymc_gpep.solvers.team import one_blas_thread
@@ -142,7 +141,7 @@ class FitRun:
     name : str
         Name of the method.
     callbacks : sequence, optional
-        Functions of (fit, losses, iteration), see `pymc_gpep.fits.callback`.
+        Functions of (fit, losses, iteration), see `pymc_gpep.fits.callbacks`.
     progressbar : bool
     theme : rich.theme.Theme
     """

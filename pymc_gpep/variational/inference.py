@@ -16,10 +16,9 @@ from pymc.variational.inference import Inference
 
 from pymc_gpep.argument_types import check_switches, check_whole
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.callback import check_callbacks
-from pymc_gpep.fits.checkpoint import read_checkpoint
+from pymc_gpep.fits.callbacks import check_callbacks, read_checkpoint
+from pymc_gpep.fits.datasets import check_dims
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.fits.labels import check_dims
 from pymc_gpep.graphs.interpreted import compile_options
 from pymc_gpep.hyper import HyperPosterior, Maximum, hyper_method
 from pymc_gpep.hyper.adaptive import Adaptive
@@ -36,8 +35,7 @@ from pymc_gpep.streaming.batch_log_posterior import StepTrace
 from pymc_gpep.streaming.state import LeftOff
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.fit_run import FitRun
-from pymc_gpep.variational.joint_maximum import warn_of_joint_maximum
-from pymc_gpep.variational.model_warnings import warn_of_offset
+from pymc_gpep.variational.model_warnings import warn_of_joint_maximum, warn_of_offset
 from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan, Search
 from pymc_gpep.variational.plans.plans import PLANS, plan_for
 

@@ -1,20 +1,40 @@
-"""Warnings before a fit: of labels, magnitudes, starts and jitters that are hardly what was meant."""
+"""Warnings before a fit: of labels, magnitudes, starts and jitters that are hardly what was meant.
 
-from collections.abc import Callable
+The maximum over a scale, with the numbers that it scales integrated, is near its posterior. The joint maximum over a
+scale and these numbers is not: the scale is wrong, and other effects look too certain.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pymc.distributions.continuous import FlatRV
 from pymc.gp.util import JITTER_DEFAULT
 from pymc.pytensorf import get_symbolic_rv_shapes
+from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.scalar.basic import Add, Sub
+from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.graphs.errors import describe, listing
+from pymc_gpep.graphs.interpreted import evaluate, graph_function
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.latent.gp_latent import jitter_of
+from pymc_gpep.latent.gp_latent import as_it_is, jitter_of
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.reading.improper import LOST, large_offset
+from pymc_gpep.recipes import why_no_recipe
+from pymc_gpep.recipes.recipe import shape_of
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.user_warnings import warn
 
@@ -172,3 +192,177 @@ def warn_of_offset(classifier: GPClassifier) -> None:
     """Warn of inputs of Gaussian processes that are so far from 0 that distances between them are inaccurate."""
     if why := large_offset(classifier.prior.processes, LOST):
         warn(why)
+
+
+_FEW_FOR_DESIGN = 15  # Number of hyperparameters, up to which a central composite design is an advice.
+_STEP_OF_SLOPES = 1e-3  # Step of a hyperparameter, unconstrained.
+_AT = (-0.6, 0.0, 0.5)  # Latent values, less their prior mean, at which two slopes are compared.
+_SAME_SLOPES = 1e-4  # Largest relative difference of slopes that counts as none.
+
+
+def warn_of_joint_maximum(fit: Fit) -> None:
+    """Warn where a part of the linear predictor is at a joint maximum with its scale or with other effects."""
+    space, classifier = fit.log_posterior.space, fit.classifier
+    poor = poor_maxima(space, fit.theta[: space.size], fit.at_maximum)
+    if not poor:
+        return
+    it, is_ = ("it", "is") if len(poor) == 1 else ("them", "are")
+    names = [str(rv.name) for rv in poor]
+    ways = as_it_is(classifier.model)
+    if fit.converged and space.size <= _FEW_FOR_DESIGN:
+        ways = f"pm.fit(..., hyper='adaptive') integrates over {it}. {ways}"
+    whys: dict[str, str] = {}
+    for rv in poor:
+        own = classifier.reasons.get(str(rv.name)) or why_no_recipe(rv, classifier.model)
+        why = own or f"{describe(rv)} is not Gaussian."
+        whys.setdefault(why.replace(describe(rv), "").replace(repr(rv.name), ""), why)
+    warn(
+        f"{listing(poor)} {is_} not integrated, but at a joint maximum with other hyperparameters: scales are wrong, "
+        f"and standard deviations of other effects are too small. {' '.join(whys.values())} {ways} "
+        f"pm.fit(..., hyperparameters={names}) accepts the maximum without this warning."
+    )
+
+
+def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str]) -> list[TensorVariable]:
+    """Return the hyperparameters that a joint maximum describes poorly, in the order of the model.
+
+    These are parts of the linear predictor with several entries, or with a scale that is a hyperparameter itself.
+    Factors of integrated variables, and other parameters of the likelihood, need both: thresholds, dispersions and
+    noise are hyperparameters by nature. A factor counts as well where it has an entry for each number, and another
+    hyperparameter multiplies these too: the local scales of a horseshoe.
+
+    Length scales and magnitudes of processes do not count, nor variables that the user named in `hyperparameters`. A
+    `pm.Flat` without a scale does not count either: its maximum is that of the likelihood, as the user of such a prior
+    asks for.
+
+    Parameters
+    ----------
+    space : Hyperparameters
+    theta : array (d,)
+        The maximum, unconstrained.
+    at_maximum : collection of str
+        Names of the hyperparameters that are at their maximum.
+    """
+    classifier = space.classifier
+    sizes = Counter(owner for owner in space.owners if owner in set(at_maximum))
+    behind = set(ancestors(list(classifier.prior.predictor), blockers=classifier.prior.sources))
+    learned, effect = set(classifier.learned_parameters), _Effect(space, theta)
+    factors = _factors(classifier)
+    found = []
+    for rv in classifier.hyperparameters:
+        size = sizes[str(rv.name)]
+        if not size or rv.name in classifier.asked:
+            continue
+        has_scale = _has_scale(rv, classifier)
+        part = has_scale or (size > 1 and not isinstance(rv.owner.op, FlatRV))
+        if part and ((rv in behind and effect.moves_mean(rv)) or (rv in learned and effect.shifts(rv))):
+            found.append(rv)
+        elif size > 1:
+            scaled = [v for v, own in factors.items() if rv in own]
+            alone = all(factors[v] == {rv} for v in scaled)
+            local = _count(scaled, classifier) <= prod(shape_of(rv)) and not alone
+            if local or (has_scale and (scaled or rv in learned)):
+                found.append(rv)
+    return found
+
+
+def _has_scale(rv: TensorVariable, classifier: GPClassifier) -> bool:
+    """Whether the prior of a hyperparameter depends on another one; the prior of a `pm.Flat` is in the Potentials."""
+    graphs = list(rv.owner.inputs)
+    if isinstance(rv.owner.op, FlatRV):
+        graphs += [each for each in classifier.model.potentials if rv in ancestors([each])]
+    return not (set(classifier.hyperparameters) - {rv}).isdisjoint(ancestors(graphs))
+
+
+def _factors(classifier: GPClassifier) -> dict[Variable, set[Variable]]:
+    """Return the hyperparameters that scale or multiply each integrated variable, covariances of processes apart."""
+    hyperparameters, sources = set(classifier.hyperparameters), classifier.prior.sources
+    found: dict[Variable, set[Variable]] = {
+        v: hyperparameters.intersection(ancestors(classifier.prior.recipes[v].scales))
+        if v in classifier.prior.recipes
+        else set()
+        for v in sources
+    }
+    nothing: set[Variable] = set()
+    # The integrated variables behind each variable of the graph, and the hyperparameters.
+    own = {v: ({v}, nothing) for v in sources}
+    for node in io_toposort(list(sources), list(classifier.prior.predictor)):
+        given = [own.get(each, (nothing, nothing)) for each in node.inputs]
+        made = nothing.union(*(each for each, _ in given)), nothing.union(*(each for _, each in given))
+        if not _adds(node.op):
+            factors = nothing.union(*(each for integrated, each in given if not integrated))
+            for v in made[0]:
+                found[v] |= factors
+        own |= {v: (nothing, {v}) if v in hyperparameters else made for v in node.outputs}
+    return found
+
+
+def _count(variables: Iterable[Variable], classifier: GPClassifier) -> int:
+    """Return how many numbers some integrated variables are."""
+    return sum(
+        classifier.prior.recipes[v].size if v in classifier.prior.recipes else classifier.n_points for v in variables
+    )
+
+
+def _adds(op: Op) -> bool:
+    return isinstance(op, Join | MakeVector) or (isinstance(op, Elemwise) and isinstance(op.scalar_op, Add | Sub))
+
+
+class _Effect:
+    """The effect of each hyperparameter on the rows, near a flat vector (d,)."""
+
+    def __init__(self, space: Hyperparameters, theta: Array) -> None:
+        self._space, self._theta = space, theta
+
+    def moves_mean(self, rv: TensorVariable) -> bool:
+        """Return whether the prior mean of a latent function depends on a hyperparameter."""
+        (ahead, *_), (behind, *_) = self._around(rv)
+        return not np.array_equal(ahead, behind, equal_nan=True)
+
+    def shifts(self, rv: TensorVariable) -> bool:
+        """Return whether a hyperparameter changes log densities of rows as a shift of their latent values does.
+
+        So does an effect of an offset, an exposure, or all cutpoints of a row together. A dispersion does not.
+        """
+        classifier = self._space.classifier
+        if classifier.n_functions > 1:
+            return False
+        (mean, *more), (_, *less) = self._around(rv)
+        if classifier.groups is not None:
+            mean = mean[:, classifier.groups.of]
+        f, half = mean + np.array(_AT)[:, None, None], 0.5 * _STEP_OF_SLOPES
+        same, seen = True, False
+        for part, y, one, other in zip(classifier.each, more[::2], more[1::2], less[1::2], strict=True):
+            own = f[..., part.rows]
+            labels = part.likelihood_model.check(y, 1, own.shape[-1])
+            densities = [part.likelihood_model.given(each) for each in (one, other)]
+            of_rv = densities[0].log_densities(own, labels) - densities[1].log_densities(own, labels)
+            pairs = [[each.log_densities(own + step, labels) for step in (half, -half)] for each in densities]
+            of_f = np.sum([ahead - behind for ahead, behind in pairs], axis=0)
+            # The ratio of both slopes is the same at all latent values, if it is a shift.
+            apart = np.abs(of_rv * of_f[:1] - of_rv[:1] * of_f)
+            size = np.abs(of_rv).max(axis=0) * np.abs(of_f).max(axis=0)
+            same &= bool((apart <= _SAME_SLOPES * size).all())
+            seen |= bool(of_rv.any())
+        return same and seen
+
+    def _around(self, rv: TensorVariable) -> list[list[Array]]:
+        """Return the mean, labels and parameters for a little more and a little less of a hyperparameter."""
+        space = self._space
+        own = np.array([owner == rv.name for owner in space.owners])
+        step = 0.5 * _STEP_OF_SLOPES * np.random.default_rng(0).uniform(0.5, 1.0, size=len(own)) * own
+        found = []
+        for theta in (self._theta + step, self._theta - step):
+            point = space.point(theta)
+            found.append([np.asarray(each) for each in self._function(*(point[v.name] for v in space.value_vars))])
+        return found
+
+    @cached_property
+    def _function(self) -> Callable[..., list[Any]]:
+        space, classifier = self._space, self._space.classifier
+        graphs = [
+            classifier.prior.mean(),
+            *(graph for part in classifier.each for graph in (part.labels, part.parameters)),
+        ]
+        found = graph_replace(classifier.model.replace_rvs_by_values(graphs), space.data, strict=False)
+        return graph_function(classifier.model, space.value_vars, found)

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations import EP, KL, Approximator, QuadraticVB, ScalarLaplace
-from pymc_gpep.approximations.factorial_variational import FactorialVariational
-from pymc_gpep.approximations.label_regression import LabelRegression
-from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.rivals.factorial_variational import FactorialVariational
+from pymc_gpep.rivals.label_regression import LabelRegression
+from pymc_gpep.rivals.naive_tap import NaiveTAP
 from tests.reference.binary_links import LINKS, Link
 from tests.reference.data import squared_exponential
 

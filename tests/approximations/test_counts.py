@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 from scipy import integrate, optimize, stats
 
 from pymc_gpep.approximations import EP, approximator
-from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
+from pymc_gpep.approximations.laplace import ScalarLaplace
 from pymc_gpep.fits.mixture import Prediction
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior

@@ -5,11 +5,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import SparseEP
-from pymc_gpep.approximations.gfitc import GFITC
 from pymc_gpep.approximations.sparse import Number
 from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 from pymc_gpep.likelihoods.label_noise import RobustMaxLikelihood
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
+from pymc_gpep.rivals.gfitc import GFITC
 from pymc_gpep.solvers.inducing import Block
 from tests.approximations.sparse import random_sparse
 from tests.reference.gfitc import dense_gfitc

@@ -5,9 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.approximations.iep import IEP
-from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.rivals.class_independent_ep import IEP, QIEP
 from tests.reference.data import half_of_grid, iris, random_problem, squared_exponential, wine
 from tests.reference.independent_ep import independent_ep
 from tests.reference.stored import stored

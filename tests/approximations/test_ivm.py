@@ -5,9 +5,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import approximator
-from pymc_gpep.approximations.ivm import IVM
-from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.gaussians.inducing_posterior import ActivePosterior
+from pymc_gpep.rivals.ivm import IVM
+from pymc_gpep.rivals.selection.row_site_rules import DenseRows
 from pymc_gpep.solvers.inducing import Block
 from tests.approximations.selection.cases import CASES, SEPARATE
 from tests.reference.data import random_problem

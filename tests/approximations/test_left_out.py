@@ -5,10 +5,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import EP, NestedEP, SparseEP, SparseVI
-from pymc_gpep.approximations.gfitc import GFITC
-from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.likelihoods.bernoulli import LogitLikelihood, ProbitLikelihood
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
+from pymc_gpep.rivals.class_independent_ep import QIEP
+from pymc_gpep.rivals.gfitc import GFITC
 from pymc_gpep.solvers import inducing as inducing_module
 from pymc_gpep.solvers.inducing import RowFeatures
 from pymc_gpep.solvers.team import ALONE

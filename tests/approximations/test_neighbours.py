@@ -5,10 +5,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import KL, NestedEP, QuadraticVB
-from pymc_gpep.approximations.iep import IEP
-from pymc_gpep.approximations.neighbours import Neighbours
-from pymc_gpep.approximations.qep import QEP
+from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.rivals.class_independent_ep import IEP
+from pymc_gpep.rivals.qep import QEP
 from tests.reference.data import iris, squared_exponential
 
 C = 3

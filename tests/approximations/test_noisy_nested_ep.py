@@ -6,9 +6,9 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from pymc_gpep.approximations import InducedArrays, NestedEP, NoisyNestedEP, SparseEP
-from pymc_gpep.approximations.noisy_qiep import NoisyQIEP
 from pymc_gpep.hyper.dense_functions import leave_one_out_moments
 from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood
+from pymc_gpep.rivals.class_independent_ep import NoisyQIEP
 from tests.reference.data import squared_exponential
 
 METHOD, INDEPENDENT = NoisyNestedEP(tolerance=1e-10), NoisyQIEP(tolerance=1e-10)

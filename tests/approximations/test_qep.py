@@ -11,9 +11,9 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep import marginalize
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.evidence.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, TOO_LARGE
+from pymc_gpep.rivals.qep import QEP
 from tests import models
 from tests.reference.data import half_of_grid, iris, random_problem, squared_exponential, wine
 from tests.reference.dense_nested_ep import inner_ep

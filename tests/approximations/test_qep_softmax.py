@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import Laplace, QEPSoftmax
-from pymc_gpep.approximations.qiep_softmax import QIEPSoftmax
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.rivals.class_independent_ep import QIEPSoftmax
 from tests.reference.data import iris, random_problem, squared_exponential
 from tests.reference.softmax_ep import coupled_precision, nearest_site, softmax_tilted
 from tests.reference.tilted import directions

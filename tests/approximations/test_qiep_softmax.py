@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import QEPSoftmax
-from pymc_gpep.approximations.qiep_softmax import QIEPSoftmax
+from pymc_gpep.rivals.class_independent_ep import QIEPSoftmax
 from tests.reference.active_rows import MATCHES
 from tests.reference.data import random_problem
 from tests.reference.softmax_ep import softmax_tilted

@@ -8,12 +8,12 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import APPROXIMATIONS, LaplaceProbit
-from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites, SignedSites
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.rivals.qep import QEP
 from pymc_gpep.solvers.coefficients import (
     BlockPrecisions,
     CoupledPrecisions,

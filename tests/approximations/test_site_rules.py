@@ -7,10 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import SparseEP
-from pymc_gpep.approximations.site_rules.pairs import Pairs
-from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
-from pymc_gpep.approximations.site_rules.site_rules import RULES, chosen_rule
-from pymc_gpep.approximations.site_rules.whole_point import WholePoint
+from pymc_gpep.approximations.site_rules import RULES, Pairs, ScalarSites, WholePoint, chosen_rule
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 from pymc_gpep.likelihoods.label_noise import RobustMaxLikelihood

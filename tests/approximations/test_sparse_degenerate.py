@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from pymc_gpep.approximations import SparseEP, SparseVI
-from pymc_gpep.approximations.gfitc import GFITC
 from pymc_gpep.approximations.sparse import InducedArrays
 from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
+from pymc_gpep.rivals.gfitc import GFITC
 from tests.approximations.sparse import random_sparse
 
 N = 30

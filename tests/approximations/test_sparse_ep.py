@@ -7,12 +7,12 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import EP, SparseEP
-from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.approximations.sparse import InducedArrays
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.bernoulli import LogitLikelihood, ProbitLikelihood
 from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
+from pymc_gpep.rivals.class_independent_ep import QIEP
 from pymc_gpep.solvers import inducing as inducing_module
 from pymc_gpep.solvers import sparse_sweeps as sparse_contract_module
 from pymc_gpep.solvers import whitened_posterior as coupled_whitened_module

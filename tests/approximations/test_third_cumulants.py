@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 from scipy.special import ndtr, softmax
 
 from pymc_gpep.approximations import NestedEP, NoisyNestedEP, QEPSoftmax
-from pymc_gpep.approximations.third_cumulants import third_cumulants
+from pymc_gpep.approximations.cumulants import third_cumulants
 from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood
 from pymc_gpep.likelihoods.softmax import SoftmaxLikelihood
 from tests.reference.data import random_problem

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.paper.plain_iep import plain_iep
-from pymc_gpep.approximations.iep import IEP
+from pymc_gpep.rivals.class_independent_ep import IEP
 from tests.reference.data import squared_exponential
 
 

@@ -10,13 +10,12 @@ from scipy.special import log_ndtr
 from scipy.stats import norm
 
 from pymc_gpep.approximations import EP, NestedEP
-from pymc_gpep.approximations.iep import IEP
-from pymc_gpep.approximations.qep import QEP
-from pymc_gpep.approximations.qiep import QIEP
-from pymc_gpep.approximations.tilted_factors import TiltedFactors
+from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.checks.corrected_evidence import corrected_evidence, three_loops
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
+from pymc_gpep.rivals.class_independent_ep import IEP, QIEP
+from pymc_gpep.rivals.qep import QEP
 from tests.approximations.every import EVERY
 from tests.reference.cumulant_expansion import log_ratio_by_loops
 from tests.reference.data import random_problem

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from scipy.special import gammaln, log_ndtr, logsumexp
 
 from pymc_gpep.approximations import EP, NestedEP
-from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
+from pymc_gpep.approximations.laplace import ScalarLaplace
 from pymc_gpep.checks.left_out import left_out_group
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.hyper.dense_functions import DenseFunctions

@@ -7,7 +7,7 @@ import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.fits.labels import dims_that_fit, plain_dims
+from pymc_gpep.fits.datasets import dims_that_fit, plain_dims
 
 LABELS = list("abcd")
 

@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep.fits.labels import check_dims
+from pymc_gpep.fits.datasets import check_dims
 from pymc_gpep.reading import StructureError, read_classifier
 
 N = 8

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from scipy.special import expit
 
-from pymc_gpep.fits.probability_intervals import Part, checked_levels, outcome_quantiles
+from pymc_gpep.fits.prediction import Part, checked_levels, outcome_quantiles
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from tests.likelihoods.with_parameters import CASES, STANDARD
 from tests.reference.dense_averages import normal_average

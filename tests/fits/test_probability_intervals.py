@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, ndtr, ndtri, softmax
 from scipy.stats import norm
 
-from pymc_gpep.fits.probability_intervals import Part, checked_interval, probability_intervals
+from pymc_gpep.fits.prediction import Part, checked_interval, probability_intervals
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 
 BY_NAME = {each.name: each for each in LIKELIHOODS}

@@ -8,11 +8,11 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import EP
-from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.gaussians.row_prior import PrecisionPrior
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.prior_moments import precision_sum
 from pymc_gpep.reading import read_classifier
+from pymc_gpep.rivals.naive_tap import NaiveTAP
 
 N, J, T = 40, 6, 9
 RNG = np.random.default_rng(5)

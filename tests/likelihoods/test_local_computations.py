@@ -8,7 +8,6 @@ from numpy.testing import assert_allclose
 from scipy.special import expit, log_ndtr
 from scipy.stats import norm
 
-from pymc_gpep.approximations.qep import quadrature_rule
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
@@ -39,6 +38,7 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.likelihoods.softmax import class_nodes
 from pymc_gpep.likelihoods.standard_density import StandardProduct
+from pymc_gpep.rivals.qep import quadrature_rule
 from tests.likelihoods.integrals import integral_and_derivatives
 
 C, N = 3, 4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_gpep.approximations import EP, KL
-from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
+from pymc_gpep.approximations.laplace import ScalarLaplace
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.stacked import StackedLikelihood
 from tests.likelihoods.with_parameters import COUNTS, EVERY

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from pymc_gpep.plots.canvas import panels, single
-from pymc_gpep.plots.style import colours
+from pymc_gpep.plots.canvas import colours, panels, single
 
 
 def test_without_matplotlib_an_error_says_what_to_install(monkeypatch):

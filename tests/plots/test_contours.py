@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.path import Path
 
-from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
+from pymc_gpep.plots.canvas import MASSES, draw_density, draw_gaussian
 
 MEAN, COV = np.array([1.0, -2.0]), np.array([[2.0, 1.2], [1.2, 1.0]])
 

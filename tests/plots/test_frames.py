@@ -2,7 +2,7 @@
 
 import matplotlib.pyplot as plt
 
-from pymc_gpep.plots.frames import diagonal, same_frame
+from pymc_gpep.plots.canvas import diagonal, same_frame
 
 
 def test_axes_get_the_same_square_frame():

@@ -7,7 +7,7 @@ import xarray as xr
 from numpy.testing import assert_allclose
 
 from pymc_gpep.plots import input_grid
-from pymc_gpep.plots.inputs import column_names, regular, varying
+from pymc_gpep.plots.probabilities import column_names, regular, varying
 
 X = np.random.default_rng(1).normal(size=(20, 4))
 

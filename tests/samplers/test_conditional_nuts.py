@@ -13,7 +13,7 @@ import pymc_gpep as gpep
 from pymc_gpep.evidence.latent_model import LatentModel
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.reading import read_classifier, read_processes
-from pymc_gpep.samplers.conditional_nuts import centred, collapsed, conditional_nuts, move_hyperparameters, whitened
+from pymc_gpep.samplers.probit_gibbs import centred, collapsed, conditional_nuts, move_hyperparameters, whitened
 from tests import models
 
 DENSITIES = {"centred": centred, "collapsed": collapsed, "whitened": whitened}

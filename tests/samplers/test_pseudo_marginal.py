@@ -12,7 +12,7 @@ from pymc_gpep.approximations import NestedEP
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.sites import CoupledSites
 from pymc_gpep.gaussians.whitening import PriorWhitening
-from pymc_gpep.samplers.pseudo_marginal import EvidenceEstimate
+from pymc_gpep.rivals.pseudo_marginal import EvidenceEstimate
 from tests import models
 from tests.reference.exact import orthant_evidence
 from tests.samplers.exactness import PROBLEMS, assert_exact, build

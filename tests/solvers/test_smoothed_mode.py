@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
-from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
+from pymc_gpep.approximations.laplace import ScalarLaplace
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.likelihoods.counts import PoissonLikelihood
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations.site_rules.site_rules import site_rule
+from pymc_gpep.approximations.site_rules import site_rule
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.solvers.inducing import RowFeatures, whitening
 from pymc_gpep.solvers.sparse_ep import SparseEPSweeps

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations.site_rules.whole_point import OneFunctionSite, WholePoint
+from pymc_gpep.approximations.site_rules import OneFunctionSite, WholePoint
 from pymc_gpep.approximations.sparse import InducedArrays
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI

@@ -9,9 +9,9 @@ from numpy.testing import assert_allclose
 import pymc_gpep as gpep
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
-from pymc_gpep.prior_moments.model_rows import ModelRows, RowInputs
 from pymc_gpep.prior_moments.prior_functions import prior_moments
 from pymc_gpep.reading import StructureError, read_classifier
+from pymc_gpep.rivals.model_rows import ModelRows, RowInputs
 from tests import models
 
 X, Y = models.data()

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep.fits.callback import Callback, call, check_callbacks, finish
+from pymc_gpep.fits.callbacks import Callback, call, check_callbacks, finish
 from tests import models
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.variational.joint_maximum import poor_maxima
+from pymc_gpep.variational.model_warnings import poor_maxima
 
 G, N = 5, 20
 GROUP = np.arange(N) % G

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.approximations.qep import QEP
+from pymc_gpep.rivals.qep import QEP
 from tests import models
 from tests.approximations.every import EVERY
 

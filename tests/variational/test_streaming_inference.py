@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep.fits.checkpoint import read_checkpoint
+from pymc_gpep.fits.callbacks import read_checkpoint
 from pymc_gpep.rows.rows import RowError
 from pymc_gpep.streaming.memories import Stateless
 from pymc_gpep.streaming.run import Run

@@ -15,8 +15,7 @@ from pymc_gpep.prior_moments.prior_functions import by_groups, prior_type_of
 from pymc_gpep.reading import GPClassifier, StructureError
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_single_class
-from pymc_gpep.variational.plans.climb import Climb
-from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan
+from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS, check_fits
-from pymc_gpep.approximations.site_rules.whole_point import Nested
+from pymc_gpep.approximations.site_rules import Nested
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.argument_types import check_name, check_number, check_switches, check_whole, did_you_mean, plain
 from pymc_gpep.array_types import Array
@@ -48,8 +48,7 @@ from pymc_gpep.variational.model_warnings import (
     warn_of_single_class,
     warn_of_single_count,
 )
-from pymc_gpep.variational.plans.climb import Climb
-from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan, Search
+from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan, Search
 
 _AVERAGES = 100  # that progress computes in an epoch: each costs as much as the epoch has steps
 _RATE = 0.03  # of Adam, which falls to 0

@@ -24,8 +24,7 @@ from pymc_gpep.streaming.memories import STREAMING_METHODS
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_free_magnitude, warn_of_jitter, warn_of_single_class
 from pymc_gpep.variational.plans.batches import ByBatches
-from pymc_gpep.variational.plans.climb import Climb
-from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan
+from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
 _FLAT = 1e-6  # inducing inputs have many directions in which hardly anything changes
 _UPDATES = ("outer", "inner")

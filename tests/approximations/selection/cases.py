@@ -4,12 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_gpep.approximations.selection.selection import DenseRows
-from pymc_gpep.approximations.selection.site_rules.row_site_rule import RowSiteRule
-from pymc_gpep.approximations.selection.site_rules.row_site_rules import RULES
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.rivals.selection.row_site_rules import RULES, DenseRows, RowSiteRule
 from tests.reference.data import Problem, random_problem
 
 __all__ = ["CASES", "SEPARATE", "Case"]

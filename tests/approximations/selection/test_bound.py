@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations.ivm import row_sample, sites_of
-from pymc_gpep.approximations.selection.bound import ActiveBound
-from pymc_gpep.approximations.selection.greedy import Candidates
 from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.rivals.ivm import row_sample, sites_of
+from pymc_gpep.rivals.selection.bound import ActiveBound
+from pymc_gpep.rivals.selection.greedy import Candidates
 from pymc_gpep.solvers.inducing import Block
 from tests.approximations.selection.cases import CASES, Case
 from tests.reference import active_rows

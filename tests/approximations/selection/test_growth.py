@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations.ivm import sites_of
-from pymc_gpep.approximations.selection.greedy import Candidates
 from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.rivals.ivm import sites_of
+from pymc_gpep.rivals.selection.greedy import Candidates
 from tests.approximations.selection.cases import CASES
 from tests.reference.active_rows import MATCHES, adf
 

@@ -5,11 +5,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import approximator
-from pymc_gpep.approximations.ivm import IVM, sites_of
-from pymc_gpep.approximations.selection.greedy import Candidates
-from pymc_gpep.approximations.selection.liquid import Reweighting
-from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.rivals.ivm import IVM, sites_of
+from pymc_gpep.rivals.selection.greedy import Candidates
+from pymc_gpep.rivals.selection.liquid import Reweighting
+from pymc_gpep.rivals.selection.row_site_rules import DenseRows
 from tests.approximations.selection.cases import CASES
 from tests.reference.data import random_problem
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from pymc_gpep.approximations.ivm import IVM
-from pymc_gpep.approximations.selection.greedy import Candidates
-from pymc_gpep.approximations.selection.scores import SCORES
-from pymc_gpep.approximations.selection.selection import DenseRows
+from pymc_gpep.rivals.ivm import IVM
+from pymc_gpep.rivals.selection.greedy import Candidates
+from pymc_gpep.rivals.selection.row_site_rules import SCORES, DenseRows
 from tests.approximations.selection.cases import CASES
 from tests.reference.active_rows import MATCHES, adf, divergence, label_probability
 from tests.reference.data import random_problem

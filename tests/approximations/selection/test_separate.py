@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from pymc_gpep.approximations.ivm import IVM, sites_of
-from pymc_gpep.approximations.selection.greedy import Candidates
 from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.rivals.ivm import IVM, sites_of
+from pymc_gpep.rivals.selection.greedy import Candidates
 from tests.approximations.selection.cases import SEPARATE
 from tests.approximations.selection.test_bound import moments
 from tests.reference.active_rows import MATCHES, bound, separate

@@ -12,7 +12,7 @@ from scipy import stats
 import pymc_gpep as gpep
 from pymc_gpep.approximations.ep import EP
 from pymc_gpep.approximations.kl import KL
-from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
+from pymc_gpep.approximations.laplace import ScalarLaplace
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.kernels.status import MESSAGES, NOT_CONCAVE
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS

@@ -1,0 +1,195 @@
+"""Cumulants of tilted distributions beyond the second: for skewed marginals, and for corrections of EP.
+
+The factors t_s act on single numbers g_s, which are jointly normal under the posterior. At a fixed point the tilted
+distribution of g_s, its cavity N(μ, D) times t_s, has the posterior's mean and variance v. Its higher cumulants are
+those of t_s alone: with h(μ) = log ∫ t_s(g) N(g | μ, D) dg they are D^l times the derivatives of h.
+
+A tilted distribution is the cavity of a row, its Gaussian posterior without its own site, times the likelihood. With
+one latent function its third cumulant is D³ h‴, h(μ) = log ∫ p(y | f) N(f | μ, D) df. With several it is an array
+(c, c, c). Points with the density N(0, s² I), each with its mirror image, are weighted by likelihood over site. So the
+third cumulants of a Gaussian are exactly 0.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri, softmax
+from scipy.stats import qmc
+
+from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.likelihoods.local_computations import GaussianAverage
+
+
+class TiltedFactors(NamedTuple):
+    """The scalar factors of an EP at its fixed point, each g in units of its posterior standard deviation."""
+
+    evidence: float
+    """EP's log evidence there."""
+    converged: bool
+    """Whether it is a fixed point."""
+    correlation: Array
+    """Of all g under the posterior, (N, N)."""
+    third: Array
+    """Third cumulants of the tilted distributions, (N,)."""
+    fourth: Array
+    """Fourth cumulants, (N,)."""
+
+    @property
+    def lines(self) -> Array:
+        """Correlations between different factors (N, N), zero on the diagonal."""
+        return self.correlation - np.diag(self.correlation.diagonal())
+
+    @property
+    def two_loops(self) -> Array:
+        """The correction of second order of the evidence by factors: Σ_t κ₃(s) κ₃(t) ρ_st³ / 12 for each s, (N,).
+
+        The sum over s is what EP's evidence lacks (Opper, Paquet and Winther 2013, section 3).
+        """
+        parts: Array = self.third * (self.lines**3 @ self.third) / 12.0
+        return parts
+
+
+class ScalarCavities(NamedTuple):
+    """The cavities of scalar factors, and what they act on together."""
+
+    covariance: Array
+    """Of all g under the posterior, (N, N)."""
+    mean: Array
+    """Of each g in its cavity, (N,)."""
+    variance: Array
+    """(N,)."""
+
+
+def tilted_factors(
+    solution: Solution, cavities: ScalarCavities, average: Callable[..., object], labels: Observed
+) -> TiltedFactors:
+    """The factors of a fixed point.
+
+    Parameters
+    ----------
+    solution : Solution
+        A fixed point of EP.
+    cavities : ScalarCavities
+    average : callable
+        Function that writes h and its derivatives, as `terms` of
+        `pymc_gpep.likelihoods.local_computations.GaussianAverage` does.
+    labels : array (N,)
+        Labels of the factors.
+    """
+    h = np.empty((5, len(labels)))
+    average(cavities.mean, cavities.variance, labels, solution.likelihood.parameters, h)
+    scale = 1.0 / np.sqrt(cavities.covariance.diagonal())
+    unit = cavities.variance * scale
+    correlation = cavities.covariance * scale[:, None] * scale
+    converged = solution.convergence.converged
+    return TiltedFactors(solution.evidence, converged, correlation, unit**3 * h[3], unit**4 * h[4])
+
+
+def difference_cavities(solution: Solution, alpha: Array, beta: Array) -> ScalarCavities:
+    """The cavities of g_j = f_y − f_j + u at every point where sites α and β (n, c − 1) of these make the posterior.
+
+    Given f the sites leave u with the precision 1 + 1ᵀα and the mean (1ᵀβ − Σ α_j (f_y − f_j)) / (1 + 1ᵀα). The same
+    holds in `pymc_gpep.kernels.moments.inner_ep.difference_moments`; here it serves for the covariance between points
+    as well.
+    """
+    y, posterior = solution.labels, solution.posterior
+    c, n = solution.mean.shape
+    points = np.arange(n)
+    others = np.array([np.delete(np.arange(c), label) for label in y])
+    total = 1.0 + alpha.sum(axis=1)
+    # What takes the differences f_y − f_j of a point to the means of its g.
+    reaction = np.eye(c - 1) - (alpha / total[:, None])[:, None, :]
+
+    cov = posterior.covariance_among(points)
+    cov = cov[y, points][:, None] - cov[others, points[:, None]]
+    cov = cov[:, :, y, points][..., None] - cov[:, :, others, points[:, None]]
+    cov = np.einsum("iab,ibjd->iajd", reaction, cov)
+    cov = np.einsum("jcd,iajd->iajc", reaction, cov)
+    cov[points, :, points, :] += (1.0 / total)[:, None, None]
+
+    differences = solution.mean[y, points][:, None] - solution.mean[others, points[:, None]]
+    mean = np.einsum("iab,ib->ia", reaction, differences) + (beta.sum(axis=1) / total)[:, None]
+    size = n * (c - 1)
+    whole, precision = cov.reshape(size, size), alpha.reshape(size)
+    variance = whole.diagonal()
+    kept = 1.0 - precision * variance
+    return ScalarCavities(whole, (mean.reshape(size) - beta.reshape(size) * variance) / kept, variance / kept)
+
+
+_LOG2_POINTS = 9  # of points without their mirror images
+_WIDER = 1.5  # s²: variances of cavities are up to three times those of posteriors
+_AT_A_TIME = 1_000_000  # latent values
+_ROUNDING = 1e-12  # of a covariance that is singular
+_SEED = 20_090_401
+
+
+def third_cumulants(solution: Solution) -> Array | None:
+    """Return A (n, c, c, c), by which an affine t has the third cumulant Σ_i A_i(k_i, k_i, k_i), k_i = Cov(f_i, t).
+
+    A_i is the third cumulant of the tilted distribution of f_i, times the inverse of f_i's posterior covariance along
+    each axis. The cavities are those of the Gaussian posterior, whichever approximation it is of.
+
+    Returns
+    -------
+    array (n, c, c, c) or None
+        None where the likelihood of one function has no averages.
+    """
+    if len(solution.mean) > 1:
+        return _of_several(solution)
+    likelihood = solution.likelihood
+    if not likelihood.offers(GaussianAverage):
+        return None
+    mean, wide = solution.posterior.cavities(solution.mean, solution.cov)
+    mean, wide = np.ascontiguousarray(mean[:, 0]), np.ascontiguousarray(wide[:, 0, 0])
+    h = np.empty((5, mean.size))
+    likelihood.computation(GaussianAverage).terms(mean, wide, solution.labels, likelihood.parameters, h)
+    cumulants, variance = wide**3 * h[3], solution.cov[:, 0, 0]
+    usable = (variance > 0.0) & np.isfinite(cumulants)
+    found = np.divide(cumulants, variance**3, out=np.zeros_like(variance), where=usable)
+    return np.asarray(found[:, None, None, None])
+
+
+def _of_several(solution: Solution) -> Array:
+    """Return A for several functions, by weighted points f = mean + R z, R Rᵀ the posterior covariance of a row."""
+    c, n = solution.mean.shape
+    values, vectors = np.linalg.eigh(solution.cov)
+    kept = values > _ROUNDING * values[:, -1:]
+    scale = np.sqrt(np.where(kept, values, 1.0))
+    roots = vectors * np.where(kept, scale, 0.0)[:, None, :]
+    inverse = (vectors * np.where(kept, 1.0 / scale, 0.0)[:, None, :]).swapaxes(1, 2)
+    z = _points(c)
+    log_weights = np.empty((len(z), n))
+    step = max(1, _AT_A_TIME // (c * n))
+    for start in range(0, len(z), step):
+        some = slice(start, start + step)
+        log_weights[some] = _log_ratios(solution, np.einsum("iab,sb->sai", roots, z[some]))
+    log_weights -= (0.5 * (1.0 - 1.0 / _WIDER) * (z**2).sum(axis=1))[:, None]
+    log_weights[np.isnan(log_weights)] = -np.inf
+    weights = softmax(log_weights, axis=0).T
+    first = weights @ z
+    squares = np.einsum("sa,sb->sab", z, z)
+    second = np.tensordot(weights, squares, 1)
+    third = (weights @ np.einsum("sab,sd->sabd", squares, z).reshape(len(z), -1)).reshape(n, c, c, c)
+    mixed = np.einsum("iab,id->iabd", second, first)
+    third -= mixed + mixed.transpose(0, 1, 3, 2) + mixed.transpose(0, 3, 1, 2)
+    third += 2.0 * np.einsum("ia,ib,id->iabd", first, first, first)
+    third = np.where(np.isfinite(third).all(axis=(1, 2, 3), keepdims=True), third, 0.0)
+    return np.einsum("ijkl,ija,ikb,ild->iabd", third, inverse, inverse, inverse, optimize=True)
+
+
+def _log_ratios(solution: Solution, x: Array) -> Array:
+    """Return log p(y_i | f_i) less the log of the site, 1 at the mean, of x = f − mean (s, c, n): (s, n)."""
+    posterior, f = solution.posterior, solution.mean + x
+    log_sites = ((posterior.weights - 0.5 * posterior.sites.product(x)) * x).sum(axis=1)
+    return solution.likelihood.log_densities(f, solution.labels) - log_sites
+
+
+@lru_cache(maxsize=8)
+def _points(c: int) -> Array:
+    """Return points (s, c) with normal numbers of variance s², each followed by its mirror image."""
+    u = qmc.Sobol(c, rng=_SEED).random_base2(_LOG2_POINTS)
+    z = np.sqrt(_WIDER) * ndtri(np.clip(u, 1e-12, 1.0 - 1e-12))
+    return np.concatenate([z, -z])

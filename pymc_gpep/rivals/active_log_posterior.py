@@ -1,0 +1,457 @@
+"""The log posterior of hyperparameters by active rows, and its maximum where rows are chosen anew.
+
+A major round chooses active rows and their sites at the present hyperparameters; minor steps climb with both held
+(Seeger and Jordan 2004, section 5). As the choice is not part of what is climbed, this is no ascent: the best round is
+kept.
+"""
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import xarray as xr
+
+from pymc_gpep.approximations.solution import Convergence
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.inducing_posterior import ActivePosterior
+from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.hyper.block_log_posterior import FEW, BlockLogPosterior
+from pymc_gpep.hyper.evaluation import Evaluation
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.log_posterior import Gps, StoredFit
+from pymc_gpep.hyper.optimum import Optimum, maximise, refuse
+from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.rivals.ivm import IVM, ActiveSolution, RowSample, active_prior, sites_of
+from pymc_gpep.rivals.model_rows import ModelRows, RowInputs
+from pymc_gpep.rivals.selection.bound import ActiveBound
+from pymc_gpep.rivals.selection.row_site_rules import Selection
+from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.rows.rows import Rows
+from pymc_gpep.solvers.inducing import Block, row_blocks
+from pymc_gpep.solvers.sparse_sweeps import LeftOut
+
+_NO_START = np.empty(0)
+_STEP = 0.01  # of a hyperparameter, unconstrained, for differences of the bound
+
+
+class ActiveLogPosterior(BlockLogPosterior):
+    """The log posterior whose active rows are held, and whose sites are those of their labels at each point.
+
+    Its number is the bound over all rows. A search holds the sites as well (`holding`), which makes gradients exact and
+    the bound narrower in the hyperparameters than their posterior is. Here sites follow the hyperparameters, so that
+    the number can be integrated over; its gradient is by differences.
+
+    Parameters
+    ----------
+    space : Hyperparameters
+    approximator : IVM
+    blocks : InducingBlocks or None
+        None in a fit that was read without `gp`, which asks the model.
+    random_seed : int
+        Seed, the same at each choice of rows.
+    rows : Rows, optional
+        Rows that are fitted in place of those of the model.
+    inputs : array (d, columns), optional
+        Inputs of the active rows, where these are no longer known otherwise.
+    """
+
+    kind: ClassVar[str] = "active"
+    by: ClassVar[str] = "active rows"
+
+    def __init__(
+        self,
+        space: Hyperparameters,
+        approximator: IVM,
+        blocks: InducingBlocks | None,
+        random_seed: int,
+        rows: Rows | None = None,
+        inputs: Array | None = None,
+    ) -> None:
+        super().__init__(space, blocks, rows)
+        self.approximator = approximator
+        self._seed = random_seed
+        self._active_inputs = inputs
+        self._chosen: ActiveSolution | None = None
+        self._at: Array = np.empty(0)
+        self._slopes = True
+
+    @classmethod
+    def of_file(cls, file: StoredFit) -> Self:
+        stored = file.posterior
+        made = IVM(**file.options)
+        return cls(file.space, made, file.blocks, int(stored["seed"]), file.rows, stored["input"].values)
+
+    @cached_property
+    def _row_inputs(self) -> RowInputs:
+        return RowInputs.of(self.classifier, self.blocks())
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Likelihood of the model."""
+        return self.classifier.likelihood_model
+
+    @property
+    def number(self) -> str:
+        return "lower bound"
+
+    @property
+    def entries(self) -> int:
+        c = self.classifier.n_functions
+        return (c * self.approximator.most_rows(c, self.classifier.n_points)) ** 2
+
+    def rows_at(self, x: Array) -> ModelRows:
+        """Return the prior of the latent functions at all rows, at one point."""
+        return ModelRows(self._row_inputs, self.point(x))
+
+    def choose(self, x: Array) -> ActiveSolution:
+        """Choose active rows at one point, with their posterior."""
+        return self.approximator.solve(self.rows_at(x), self.labels, likelihood=self.likelihood, random_seed=self._seed)
+
+    def holding(self, solution: ActiveSolution) -> "HeldActive":
+        """Return the log posterior with these active rows and sites at all hyperparameters."""
+        return HeldActive(self, solution)
+
+    def held(self, best: Evaluation) -> Self:
+        """See `LogPosterior`: the same, which sees the end of a search otherwise than one that holds sites."""
+        return copy(self)
+
+    def ending_with(self, x: Array, solution: ActiveSolution) -> Self:
+        """Return the log posterior with the active rows of a solution at x."""
+        other = copy(self)
+        other._at, other._chosen = x, solution
+        return other
+
+    def weighing(self) -> Self:
+        """See `LogPosterior`: differences are left out."""
+        other = copy(self)
+        other._slopes = False
+        return other
+
+    def check_moments(self, x: Array) -> None:
+        """Raise a ValueError if the covariance of the active rows at one point cannot be one."""
+        k = active_prior(self.rows_at(x), self._solution().selection.rows).k
+        if bad := np.count_nonzero(~np.isfinite(k)):
+            raise ValueError(
+                f"The prior covariance of the active rows must be finite, but has {bad} values that are not. Look at "
+                "the hyperparameters that the model starts from."
+            )
+
+    def _solution(self) -> ActiveSolution:
+        if self._chosen is None:
+            raise ValueError("No rows have been chosen yet.")
+        return self._chosen
+
+    def __call__(self, x: Array, start: Any = None) -> Evaluation:
+        """See `LogPosterior`; `start` is not needed."""
+        x = np.array(x)
+        solution = self._tried(x)
+        if solution is None:
+            return Evaluation.failed(x, NOT_POSITIVE_DEFINITE)
+        if not solution.converged and solution.convergence is not None:
+            return Evaluation.failed(x, solution.convergence.status)
+        log_prior = self.space.log_prior(x)
+        gradient = np.full(x.size, np.nan)
+        if self._slopes:
+            for i, step in enumerate(_STEP * np.eye(x.size)):
+                ahead, behind = self._value(x + step), self._value(x - step)
+                gradient[i] = (ahead - behind) / (2.0 * _STEP)
+        iterations = 1 if solution.convergence is None else solution.convergence.iterations
+        bound = solution.bound
+        status = CONVERGED if np.isfinite(bound) else NOT_FINITE
+        return Evaluation(x, bound + log_prior, gradient, bound, iterations, status, _NO_START)
+
+    def _value(self, x: Array) -> float:
+        solution = self._tried(x)
+        return np.nan if solution is None else solution.bound + self.space.log_prior(x)
+
+    def _tried(self, x: Array) -> ActiveSolution | None:
+        """The solution at a point; None where a covariance has no Cholesky factor."""
+        try:
+            return self.solve(x)
+        except (NotPositiveDefiniteError, np.linalg.LinAlgError):
+            return None
+
+    def solve(self, x: Array, start: Array | None = None) -> ActiveSolution:
+        """See `LogPosterior`: with the active rows that were chosen at the end of the search."""
+        chosen = self._solution()
+        if np.array_equal(x, self._at):
+            return chosen
+        with np.errstate(all="ignore"):
+            return self.approximator.solve_chosen(
+                self.rows_at(x), self.labels, self.likelihood, chosen.selection, chosen.sample
+            )
+
+    def anchors(self, x: Array, solution: ActiveSolution | None = None) -> Array:
+        """See `BlockLogPosterior`: inputs of the active rows."""
+        if self._active_inputs is not None:
+            return self._active_inputs[None]
+        rows = (solution or self._solution()).selection.rows
+        return np.asarray(self._row_inputs.inputs[rows][None])
+
+    def active(self, x: Array, solution: ActiveSolution) -> xr.Dataset:
+        classifier, chosen = self.classifier, solution.selection
+        rows, own, there = chosen.rows, classifier.function_dims, chosen.precision.T > 0.0
+        found = xr.Dataset(
+            {
+                "row": ("inclusion", rows),
+                "label": ("inclusion", solution.labels[rows]),
+                "score": ("inclusion", chosen.scores),
+                "input": (("inclusion", "column"), self.anchors(x, solution)[0]),
+                "site": (("inclusion", *own), there if own else there[:, 0]),
+            },
+            coords={"inclusion": np.arange(len(rows)), **dict.fromkeys(own, classifier.class_names)},
+        )
+        names = classifier.coords_of_points()
+        if names is None or self.rows is not None:
+            return found
+        dim = str(classifier.point_dim)
+        return found.assign_coords({f"{dim}_name" if dim in found else dim: ("inclusion", names[rows])})
+
+    def posterior(self, solution: ActiveSolution) -> ActivePosterior:
+        return ActivePosterior(solution.posterior)
+
+    def left_out(self, x: Array, solution: ActiveSolution, gps: Gps) -> Iterator[LeftOut] | None:
+        if self.classifier.n_functions > 1 and solution.posterior.sites_class.form is SiteForm.INDEPENDENT:
+            return None
+        return self._each_left_out(x, solution, gps)
+
+    def _each_left_out(self, x: Array, solution: ActiveSolution, gps: Gps) -> Iterator[LeftOut]:
+        """Rows that are not active have no sites; active ones are left out of the posterior of the active ones."""
+        posterior, active = self.posterior(solution), solution.selection.rows
+        prior, dense = self.prior_at(x, gps, solution), solution.posterior
+        own_mean, own_cov = dense.cavities(*dense.marginals())
+        for rows in row_blocks(prior.n_points, prior.n_functions * posterior.size):
+            mean, cov = posterior.predict(prior.block(rows))
+            means = mean.T.copy()
+            here = (active >= rows.start) & (active < rows.stop)
+            means[active[here] - rows.start], cov[active[here] - rows.start] = own_mean[here], own_cov[here]
+            yield LeftOut(rows, means, cov)
+
+    def stored(self, x: Array, solution: ActiveSolution) -> xr.Dataset:
+        sites, chosen, found = solution.posterior.sites, solution.selection, solution.convergence
+        rows, of_sites = chosen.rows, ("function", "inclusion")
+        table = xr.Dataset(
+            {
+                "row": ("inclusion", rows),
+                "label": ("inclusion", solution.labels[rows]),
+                "score": ("inclusion", chosen.scores),
+                "input": (("inclusion", "column"), self.anchors(x, solution)[0]),
+                "precision": (of_sites, sites.precision),
+                "location": (of_sites, sites.location),
+                "first_precision": (of_sites, chosen.precision),
+                "first_location": (of_sites, chosen.location),
+                "prior_covariance": (("set", "some", "others"), solution.posterior.prior.k[:, :FEW, :FEW]),
+                "other": ("others_of_bound", solution.sample.others),
+                "seed": self._seed,
+            },
+            attrs={"bound": solution.bound, "weight": solution.sample.weight, "value": solution.active_evidence},
+        )
+        return table if found is None else found.stored(table)
+
+    def restored(self, x: Array, table: xr.Dataset) -> ActiveSolution:
+        attrs, rows, inputs = table.attrs, table["row"].values, table["input"].values
+        labels = np.full(self.blocks().rows.n_rows, -1)  # those of other rows may not be known any more
+        labels[rows] = table["label"].values
+        if self._rows is None:
+            labels = self.labels
+            if not np.allclose(self._row_inputs.inputs[rows], inputs, rtol=1e-9, atol=0.0):
+                raise ValueError("The model is not the one that was fitted: the inputs of its active rows are others.")
+        active = RowInputs.of(self.classifier, self.blocks().on(InMemory(inputs, labels[rows])))
+        dense = active_prior(ModelRows(active, self.point(x)), np.arange(len(rows)))
+        precision, location, first_precision, first_location = (
+            table[name].values for name in ("precision", "location", "first_precision", "first_location")
+        )
+        convergence = Convergence.restored(table, float(attrs["tolerance"])) if "status" in attrs else None
+        return ActiveSolution(
+            Selection(rows, table["score"].values, first_precision, first_location),
+            posterior_of(dense, sites_of(self.approximator.rule(self.likelihood), precision, location)),
+            float(attrs["bound"]),
+            float(attrs["value"]),
+            convergence,
+            labels,
+            self.likelihood,
+            RowSample(table["other"].values, float(attrs["weight"])),
+        )
+
+    def few_prior(self, x: Array) -> Array:
+        return self._solution().posterior.prior.k[:, :FEW, :FEW]
+
+    def heading(self, trace: Trace, solution: ActiveSolution, converged: bool) -> str:
+        sampled = solution.sample.weight > 1.0
+        number = f"{'estimate of a ' if sampled else ''}lower bound {solution.bound:.4f} of the log evidence"
+        given = f"criterion={self.approximator.criterion!r}, {len(solution.selection.rows)} of {len(solution.labels)}"
+        chosen = f"sites={self.approximator.sites!r}, {given} rows active"
+        return f"{self.name} ({chosen}): {number}, {self.state(converged)}."
+
+    def ending(self, trace: Trace, solution: Callable[[], ActiveSolution]) -> str:
+        found = solution().convergence
+        sites = "sites stay as they were chosen" if found is None else f"sites on the active rows {found}"
+        theta = trace.best.theta
+        if not theta.size:
+            return f"Nothing to learn; {sites}."
+        if len(trace.losses) == 1 and trace.converged:
+            return f"{self.learns} stay where they began; {sites}."
+        again = np.array_equal(theta, trace.first.theta)
+        back = "; no choice was better than the first, where they began" if again else ""
+        return f"{self.learns} {trace.outcome}{back}; {sites}."
+
+
+class HeldActive(ActiveLogPosterior):
+    """The log posterior while active rows and their sites are held, with an exact gradient.
+
+    The Gaussian that the sites make of the prior follows the hyperparameters.
+
+    Parameters
+    ----------
+    whole : ActiveLogPosterior
+    solution : ActiveSolution
+        Solution at some hyperparameters.
+    """
+
+    def __init__(self, whole: ActiveLogPosterior, solution: ActiveSolution) -> None:
+        vars(self).update(vars(whole))
+        self._chosen = solution
+
+    def __call__(self, x: Array, start: Any = None) -> Evaluation:
+        """Evaluate; NaN with a status where the posterior has no Cholesky factor. `start` is not needed."""
+        x = np.array(x)
+        try:
+            with np.errstate(all="ignore"):
+                bound, slope = self._bound(self.rows_at(x))
+        except (NotPositiveDefiniteError, np.linalg.LinAlgError):
+            return Evaluation.failed(x, NOT_POSITIVE_DEFINITE)
+        log_prior, of_prior = self.space.log_prior_and_slope(x)
+        if not np.isfinite(bound):
+            return Evaluation.failed(x, NOT_FINITE)
+        return Evaluation(x, bound + log_prior, slope + of_prior, bound, 1, CONVERGED, _NO_START)
+
+    def solution_at(self, reached: Evaluation) -> ActiveSolution:
+        """Solution that the held rows and sites make of the prior where an evaluation was."""
+        solution = self._solution()
+        prior = active_prior(self.rows_at(reached.theta), solution.selection.rows)
+        return replace(solution, posterior=posterior_of(prior, solution.posterior.sites), bound=reached.evidence)
+
+    def _bound(self, prior: ModelRows) -> tuple[float, Array]:
+        solution = self._solution()
+        rows = solution.selection.rows
+        dense = active_prior(prior, rows)
+        every = np.arange(len(rows))
+        bound = ActiveBound(posterior_of(dense, solution.posterior.sites))
+        own = Block(dense.k, np.ascontiguousarray(dense.k[:, every, every]), dense.mean)
+        of_own = bound.add(own, solution.labels[rows], solution.likelihood.at(rows), 1.0)
+        slope = np.zeros(self.space.size)
+        for part in row_blocks(len(solution.sample.others), prior.n_functions * len(rows)):
+            some = solution.sample.others[part]
+            block, labels = prior.block(rows, some), solution.labels[some]
+            bars = bound.add(block, labels, solution.likelihood.at(some), solution.sample.weight)
+            slope += prior.slopes(rows, some, bars)
+        found = bound.slopes()
+        covariance = found.covariance + 0.5 * (of_own.cross + of_own.cross.swapaxes(1, 2))
+        covariance[:, every, every] += of_own.variance
+        return bound.value, slope + prior.own_slopes(rows, covariance, found.mean + of_own.mean)
+
+
+_MINOR = 10  # steps with the same active rows
+_STILL = 0.05  # largest move of a round, per unit of the unconstrained space, that counts as none
+_QUIET = 2  # of such rounds in a row
+_FLAT = 1e-6
+
+_HOW = {
+    "nothing": "There is nothing to optimise.",
+    "held": "Hyperparameters were not to be learned.",
+    "settled": "Rounds no longer move hyperparameters.",
+    "lost": "With rows chosen anew the bound was not finite; the best round before is kept.",
+    "rounds": "The limit of {rounds} rounds was reached, rounds={rounds}.",
+    "iterations": "The limit of n={iterations} iterations was reached.",
+}
+_WELL = ("nothing", "held", "settled")
+
+type Progress = Callable[[tuple[Evaluation, ...], HeldActive], None]
+
+
+def climb_in_rounds(
+    log_posterior: ActiveLogPosterior, theta: Array, max_iterations: int, rounds: int, callback: Progress
+) -> tuple[Optimum, ActiveSolution]:
+    """Climb from one point.
+
+    Parameters
+    ----------
+    log_posterior : ActiveLogPosterior
+    theta : array
+        Where to begin, unconstrained.
+    max_iterations : int
+        Limit on minor steps, of all rounds together.
+    rounds : int
+        Limit on major rounds after the first choice. With 0 hyperparameters stay where they are.
+    callback : callable
+        Called with the history, and the rows and sites that are held, after each minor step; StopIteration or
+        KeyboardInterrupt from it ends the search.
+
+    Returns
+    -------
+    Optimum
+        Its history has the minor steps of all rounds.
+    ActiveSolution
+        Of the best round.
+    """
+    history: tuple[Evaluation, ...] = ()
+    best: tuple[Evaluation, ActiveSolution] | None = None
+    still, ended, remark = 0, "", ""
+    ended_by: BaseException | None = None
+
+    def report(seen: tuple[Evaluation, ...]) -> None:
+        callback((*history, *seen[bool(history) :]), held)
+
+    chosen: set[int] = set()
+    for major in range(rounds + 1):
+        try:
+            solution = log_posterior.choose(theta)
+            held = log_posterior.holding(solution)
+            here = held(theta)
+        except KeyboardInterrupt as interrupt:
+            if best is None:
+                raise
+            ended_by = interrupt
+            break
+        if not (np.isfinite(here.log_posterior) and (not rounds or np.isfinite(here.gradient).all())):
+            if best is None:
+                refuse(held, here)
+            ended = "lost"
+            break
+        if best is None or here.log_posterior > best[0].log_posterior:
+            best = here, solution
+        before, chosen = chosen, set(solution.selection.rows.tolist())
+        if still and chosen == before:  # the same rows, at the same hyperparameters
+            still = _QUIET
+        left = max_iterations - max(len(history) - 1, 0)
+        if not theta.size:
+            ended = "nothing"
+        elif not rounds:
+            ended = "held"
+        elif still == _QUIET:
+            ended = "settled"
+        elif major == rounds:
+            ended = "rounds"
+        elif left <= 0:
+            ended = "iterations"
+        if ended or ended_by:
+            break
+        found = maximise(held, theta, min(_MINOR, left), report, flat=_FLAT)
+        history = (*history, *found.history[bool(history) :])
+        moved = float(np.abs(found.best.theta - theta).max())
+        still = still + 1 if moved < _STILL else 0
+        theta, remark = found.best.theta, remark or found.remark
+        ended_by = found.ended_by
+    assert best is not None
+    evaluation, solution = best
+    message = "" if ended_by else _HOW[ended].format(rounds=rounds, iterations=max_iterations)
+    optimum = Optimum(evaluation, ended in _WELL, message, history or (evaluation,), remark=remark)
+    return optimum if ended_by is None else optimum.stopped_by(ended_by), solution

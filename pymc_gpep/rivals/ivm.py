@@ -1,0 +1,379 @@
+"""The informative vector machine: the posterior given the labels of a few rows that are chosen among all."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pymc_gpep.approximations.limits import at_least, check_limits, fraction, one_of
+from pymc_gpep.approximations.methods import (
+    COVARIANCE,
+    ArrayMethod,
+    approximator,
+    check_fits,
+    likelihood_named,
+    with_options,
+)
+from pymc_gpep.approximations.solution import Convergence
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.posterior import DensePosterior
+from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SiteForm, Sites
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
+from pymc_gpep.rivals.class_independent_ep import QIEP
+from pymc_gpep.rivals.selection.bound import ActiveBound
+from pymc_gpep.rivals.selection.greedy import Candidates, choose_rows
+from pymc_gpep.rivals.selection.liquid import EVEN, Reweighting
+from pymc_gpep.rivals.selection.row_site_rules import (
+    OF_FUNCTIONS,
+    RANDOM,
+    RULE_NAMES,
+    SCORE_NAMES,
+    SEPARATE,
+    DenseRows,
+    Places,
+    PriorBlocks,
+    RowSiteRule,
+    Selection,
+    rows_can_be_chosen,
+    selection_rule,
+)
+from pymc_gpep.rivals.selection.separate import iterate_separately
+from pymc_gpep.solvers.inducing import Block, row_blocks
+from pymc_gpep.solvers.team import one_blas_thread
+
+_ROOM = 64_000_000  # numbers in the stubs of candidates: 512 MB
+_POOL = 1000  # candidates whose sites take several functions together, or an integral, so that scores take longer
+_ROWS = 5000  # that the bound is over, if not told otherwise
+_FORMS: dict[SiteForm, type[Sites]] = {SiteForm.COUPLED: CoupledSites, SiteForm.INDEPENDENT: IndependentSites}
+
+
+class RowSample(NamedTuple):
+    """The rows that a bound is over: the active ones, and others that stand for all others."""
+
+    others: Places
+    weight: float
+    """Of each of these."""
+
+
+@dataclass(frozen=True, eq=False)
+class ActiveSolution:
+    """The posterior given the labels of the active rows, at fixed hyperparameters.
+
+    Attributes
+    ----------
+    selection : Selection
+        The active rows in their order, and the sites that they had when they were included.
+    posterior : DensePosterior
+        Posterior of the latent values of the active rows, in that order.
+    bound : float
+        Lower bound of the log evidence of all labels, or an estimate of it from a sample of the rows.
+    active_evidence : float
+        Log evidence of the labels of the active rows alone; NaN where sites were not iterated, or are `"separate"`.
+    convergence : Convergence or None
+        How the iteration of the sites of the active rows ended; None where they stay as they were chosen.
+    labels : array (n,)
+    likelihood : Likelihood
+    sample : RowSample
+        The rows that the bound is over.
+    """
+
+    selection: Selection
+    posterior: DensePosterior
+    bound: float
+    active_evidence: float
+    convergence: Convergence | None
+    labels: NDArray[np.int64]
+    likelihood: Likelihood
+    sample: RowSample
+
+    @property
+    def lower_bound(self) -> float:
+        """The bound."""
+        return self.bound
+
+    @property
+    def objective(self) -> float:
+        """The bound, by which hyperparameters are chosen."""
+        return self.bound
+
+    @property
+    def log_evidence(self) -> float:
+        """NaN: there are only a bound, and the evidence of the active rows."""
+        return np.nan
+
+    @property
+    def converged(self) -> bool:
+        """Whether the sites are those of a fixed point, or were not to be."""
+        return self.convergence is None or self.convergence.converged
+
+
+@dataclass(frozen=True)
+class IVM:
+    """The posterior given the labels of d active rows, which are chosen one after the other from what they would tell.
+
+    A row gets its site when it is included, from the posterior of those before (assumed density filtering). Then the
+    method that the sites belong to iterates them to its fixed point on the active rows. With all rows active it is that
+    method. Time is O(n d²) and more, memory O(n d) for as many rows as are candidates; no matrix has two axes over all
+    rows (Seeger and Jordan 2004; Girolami and Rogers 2006, section 5).
+
+    `pm.fit` has more options than these, `rounds`, `gp` and `data`: see the page "Options of methods for many rows" of
+    the documentation.
+
+    Parameters
+    ----------
+    active : int
+        How many rows are active, d; all if there are no more, without scores.
+    sites : {"coupled", "independent", "utility", "separate"}, optional
+        `"coupled"` sites couple the functions of a row: those of `"nested_ep"`, or of `"qep"` for a softmax.
+        `"independent"` ones are those of `"qiep"`, or of `"ep"` for one function, and `"utility"` those of `"vb"`. The
+        first that fits the likelihood if not given. `"separate"` ones are the independent ones where each function
+        chooses `active` rows of its own.
+    criterion : {"expected", "information", "probability", "random"}
+        Score by which candidates are chosen. The first is the divergence that their site would make, on average over
+        the labels that they may have. The second is the divergence with the label which they have, the third how
+        improbable this label is. The last chooses by nothing. The second and the third seek labels that are wrong.
+        Where classes overlap they are worse than those that do not look at labels; where classes hardly overlap they
+        are better.
+    pool : int, optional
+        Candidates that are scored for each inclusion. If not given, all rows whose stubs fit into 512 MB, and with
+        several functions 1000 at most unless sites are `"utility"`.
+    retained : float
+        Part of these that stays for the next inclusion, the best; others are drawn in place of the rest. Does nothing
+        where all rows are candidates.
+    liquid : int
+        Number of the latest active rows whose sites move, by EP among them, until later rows take their turn. With 1
+        each site stays as it was when its row was included.
+    passes : int
+        Times that they move after each inclusion.
+    weights : tuple of float, float and int, optional
+        γ₀, α₀ and L₀ of Seeger and Jordan (2004, appendix D.5): labels of rows whose sites move say less at first. A
+        weight multiplies the latent values of a row in its likelihood. The weight of the latest of d rows is
+        1 − (1 − γ₀) exp(−α₀ (d − 1)), and weights of the L₀ rows before it rise to 1. All weights are 1 in the end, and
+        throughout if this is not given.
+    polish : bool
+        Whether sites are iterated to the fixed point after the choice.
+    rows : int, optional
+        How many rows the bound is over, the active ones among them. The others are a random sample with all classes in
+        proportion. If not given, 5000, or twice `active` if that is more, or all if there are no more.
+    """
+
+    active: int = field(default=500, metadata=at_least(1))
+    sites: str | None = field(default=None, metadata=one_of(*RULE_NAMES))
+    criterion: str = field(default="expected", metadata=one_of(*SCORE_NAMES))
+    pool: int | None = field(default=None, metadata=at_least(1))
+    retained: float = field(default=0.5, metadata=fraction())
+    liquid: int = field(default=1, metadata=at_least(1))
+    passes: int = field(default=2, metadata=at_least(1))
+    weights: tuple[float, float, int] | None = None
+    polish: bool = True
+    rows: int | None = field(default=None, metadata=at_least(1))
+
+    name: ClassVar[str] = "ivm"
+    by: ClassVar[str] = "active rows"
+    example: ClassVar[str] = "active=500"
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+        if self.sites == SEPARATE and (self.criterion not in OF_FUNCTIONS or self.liquid > 1):
+            raise ValueError(
+                f"sites={SEPARATE!r} goes with criterion={' or '.join(map(repr, OF_FUNCTIONS))} and liquid=1, but "
+                f"criterion is {self.criterion!r} and liquid is {self.liquid}: take sites='independent' for these."
+            )
+        if self.weights is not None:
+            object.__setattr__(self, "weights", tuple(self.weights))  # a file has it as a list
+            _ = self._reweighting
+        if self.rows is not None and self.rows <= self.active:
+            raise ValueError(
+                f"rows must be more than active, by as many as are to stand for all other rows, but is {self.rows} "
+                f"with active={self.active}."
+            )
+
+    @property
+    def _reweighting(self) -> Reweighting:
+        if self.weights is None:
+            return EVEN
+        match self.weights:
+            case float() | int() as first, float() as rate, int() as rows if (
+                0.0 < first <= 1.0 and 0.0 < rate < 1.0 and 1 <= rows < self.liquid
+            ):
+                return Reweighting(first, rate, rows)
+        raise ValueError(
+            "weights must be (γ₀, α₀, L₀), two numbers in (0, 1) and a whole number from 1 to below liquid. It is "
+            f"{self.weights!r}, with liquid={self.liquid}. An example is weights=(0.5, 0.05, 10) with liquid=25."
+        )
+
+    @classmethod
+    def approximates(cls, likelihood: Likelihood) -> bool:
+        """Whether rows of a likelihood have sites by which they can be chosen, and all rows a bound."""
+        return rows_can_be_chosen(likelihood)
+
+    @classmethod
+    def on_arrays(cls) -> ArrayMethod:
+        """Return the method as a function of arrays."""
+
+        def method(
+            k: ArrayLike, mean: ArrayLike, labels: ArrayLike, likelihood: str, *, random_seed: int = 0, **options: Any
+        ) -> ActiveSolution:
+            found = likelihood_named(likelihood)
+            check_fits(cls.name, cls.approximates, found)
+            return with_options(cls, options).solve(
+                DenseRows(k, mean), labels, likelihood=found, random_seed=random_seed
+            )
+
+        seed = (
+            "random_seed : int\n"
+            "    Seed for the first rows, for candidates, and for the sample that the bound is over.\n"
+        )
+        return ArrayMethod(method, COVARIANCE, seed, "K, mean, y", "bound")
+
+    def rule(self, likelihood: Likelihood) -> RowSiteRule:
+        """How rows get their sites; a ValueError if they cannot."""
+        return selection_rule(self.sites, likelihood)
+
+    def most_rows(self, n_functions: int, n_points: int) -> int:
+        """How many rows may be active: where sites are `"separate"`, those of all functions together."""
+        return min(self.active * (n_functions if self.sites == SEPARATE else 1), n_points)
+
+    def named(self, likelihood: Likelihood) -> Self:
+        """The same with the sites chosen."""
+        return replace(self, sites=self.rule(likelihood).name)
+
+    def select(
+        self, prior: PriorBlocks, labels: NDArray[np.int64], likelihood: Likelihood, random_seed: int = 0
+    ) -> Selection:
+        """Choose rows, and give them their sites."""
+        rule, rng = self.rule(likelihood), np.random.default_rng(random_seed)
+        n, c = prior.n_points, prior.n_functions
+        active = min(self.active, n)
+        liquid, weights = min(self.liquid, active), self._reweighting
+        if self.criterion == RANDOM or active == n:  # there is nothing to choose
+            rows = rng.permutation(n)[:active]
+            candidates = Candidates(prior, labels, likelihood, rule, active, rows, liquid, self.passes, weights)
+            return candidates.include_first(active).finish().selection
+        coupled = rule.form is SiteForm.COUPLED
+        numbers = active * (2 * c if coupled else 1 if rule.shares and prior.n_covariances == 1 else c)
+        numbers += c * c * liquid if liquid > 1 else 0
+        slow = c > 1 and not rule.shares
+        pool = self.pool or max(1, min(_ROOM // numbers, _POOL if slow else n))
+        return choose_rows(
+            prior, labels, likelihood, rule, active=active, criterion=self.criterion, pool=pool, retained=self.retained,
+            rng=rng, liquid=liquid, passes=self.passes, weights=weights,
+        )  # fmt: skip
+
+    @one_blas_thread()
+    def solve(
+        self, prior: PriorBlocks, labels: ArrayLike, *, likelihood: Likelihood | None = None, random_seed: int = 0
+    ) -> ActiveSolution:
+        """Choose rows, and approximate the posterior given their labels.
+
+        Parameters
+        ----------
+        prior : RowPrior
+            For example `DenseRows`.
+        labels : array (n,)
+            Observations: classes, counted from 0.
+        likelihood : Likelihood, optional
+            The multinomial probit if not given.
+        random_seed : int
+            Seed for the first rows, for candidates and for the sample that the bound is over.
+
+        Raises
+        ------
+        ValueError
+            If labels are not classes, or the likelihood has no such sites.
+        """
+        likelihood = likelihood or MultinomialProbitLikelihood()
+        observed = likelihood.check(labels, prior.n_functions, prior.n_points)
+        selection = self.select(prior, observed, likelihood, random_seed)
+        most = self.rows or max(_ROWS, 2 * self.most_rows(prior.n_functions, prior.n_points))
+        sample = row_sample(observed, selection.rows, most, random_seed)
+        return self.solve_chosen(prior, observed, likelihood, selection, sample)
+
+    @one_blas_thread()
+    def solve_chosen(
+        self,
+        prior: PriorBlocks,
+        labels: NDArray[np.int64],
+        likelihood: Likelihood,
+        selection: Selection,
+        sample: RowSample,
+    ) -> ActiveSolution:
+        """Approximate the posterior given the labels of rows that were chosen before; arguments as of `solve`."""
+        rows, dense = selection.rows, active_prior(prior, selection.rows)
+        posterior, evidence, convergence = self._given(dense, labels, likelihood, selection)
+        bound = self._bound(prior, posterior, rows, sample, labels, likelihood)
+        return ActiveSolution(selection, posterior, bound, evidence, convergence, labels, likelihood, sample)
+
+    def _given(
+        self, prior: DensePrior, labels: NDArray[np.int64], likelihood: Likelihood, selection: Selection
+    ) -> tuple[DensePosterior, float, Convergence | None]:
+        """The posterior given the labels of active rows, their evidence, and how the iteration ended."""
+        rows, rule = selection.rows, self.rule(likelihood)
+        if not self.polish:
+            return posterior_of(prior, sites_of(rule, selection.precision, selection.location)), np.nan, None
+        method, there = approximator(rule.method, likelihood, {}), selection.precision > 0.0
+        if rule.separate and isinstance(method, QIEP) and not there.all():
+            posterior, ended = iterate_separately(method, prior, labels[rows], likelihood.at(rows), there)
+            return posterior, np.nan, ended
+        found = method.solve(prior.k, prior.mean, labels[rows], likelihood=likelihood.at(rows))
+        return found.posterior, found.evidence, found.convergence
+
+    @one_blas_thread()
+    def posterior_of_first(self, solution: ActiveSolution, count: int) -> DensePosterior:
+        """The posterior that a solution would have with the first `count` of its active rows alone."""
+        whole, chosen = solution.posterior.prior, solution.selection
+        prior = DensePrior(np.ascontiguousarray(whole.k[:, :count, :count]), whole.mean[:, :count].copy())
+        first = Selection(
+            chosen.rows[:count], chosen.scores[:count], chosen.precision[:, :count], chosen.location[:, :count]
+        )
+        return self._given(prior, solution.labels, solution.likelihood, first)[0]
+
+    @staticmethod
+    def _bound(
+        prior: PriorBlocks,
+        posterior: DensePosterior,
+        rows: Places,
+        sample: RowSample,
+        labels: NDArray[np.int64],
+        likelihood: Likelihood,
+    ) -> float:
+        found = ActiveBound(posterior)
+        k = posterior.prior.k
+        own = Block(k, np.ascontiguousarray(k.diagonal(axis1=1, axis2=2)), posterior.prior.mean)
+        found.value_of(own, labels[rows], likelihood.at(rows), 1.0)
+        for part in row_blocks(len(sample.others), prior.n_functions * len(rows)):
+            some = sample.others[part]
+            found.value_of(prior.block(rows, some), labels[some], likelihood.at(some), sample.weight)
+        return found.value
+
+
+def sites_of(rule: RowSiteRule, precision: Array, location: Array) -> Sites:
+    """Sites in the form that a rule gives them, from π and ν (c, d)."""
+    return _FORMS[rule.form](precision, location)
+
+
+def active_prior(prior: PriorBlocks, rows: Places) -> DensePrior:
+    """The prior of the latent values of the active rows."""
+    block = prior.block(rows, rows)
+    return DensePrior(np.ascontiguousarray(block.cross), np.ascontiguousarray(block.mean))
+
+
+def row_sample(labels: NDArray[np.int64], active: Places, most: int, random_seed: int) -> RowSample:
+    """Rows that a bound is over besides the active ones: all, or a sample with all classes in proportion."""
+    n = len(labels)
+    free = np.ones(n, bool)
+    free[active] = False
+    others = np.flatnonzero(free)
+    wanted = max(most - len(active), 1)
+    if len(others) <= wanted:
+        return RowSample(others, 1.0)
+    # One of every so many in the order of classes, those of a class in a random order.
+    shuffled = np.random.default_rng(random_seed).permutation(n)
+    shuffled = shuffled[free[shuffled]]
+    ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    chosen = np.sort(ordered[((np.arange(wanted) + 0.5) * len(ordered) / wanted).astype(np.int64)])
+    return RowSample(chosen, len(others) / wanted)

@@ -1,0 +1,555 @@
+"""Variational Bayes of latent values, hyperparameters and their parents together (Girolami and Rogers 2006).
+
+The logarithm of a draw's weight is a sum over latent functions k of terms r_k(φ). Let q(f) = N(f̃, S), and let N(m, K)
+be the prior of the latent values at φ. The mean utilities are ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃. The terms are:
+
+- "authors": −½ (f̃_k − m_k)ᵀ (K_k + I)⁻¹ (f̃_k − m_k), of the program behind the results of Girolami and Rogers (2006).
+
+- "utilities": log N(ṽ_k | m_k, K_k + I), the latent values integrated out, which is the best q(φ) of q(v) q(f, φ).
+
+- "latent": log N(f̃_k | m_k, K_k) − ½ tr K_k⁻¹ S_k, which is the best q(φ) of q(f) q(v) q(φ).
+
+- "printed": log N(f̃_k | m_k, K_k), equation 4.5 of their paper, which has no trace.
+
+Two of them bound log p(y | ψ̃) from below, as far as the mean of exp r_s over draws φ_s ~ p(φ | ψ̃) is its expectation.
+With weights of the latent values and with those of the utilities the bound is
+
+    Σ_i log p(y_i | f̃_i) − ½ Σ_k tr S_k + ½ Σ_k log|2πe S_k| + log mean_s exp r_s,
+
+    Σ_i log p(y_i | f̃_i) + ½ |ṽ − f̃|² + ½ c n log 2π + log mean_s exp r_s,
+
+the latter for q(v) = N(f̃, I) truncated to the cones of the labels. The documentation's page on mathematics derives the
+authors' weights.
+
+Girolami and Rogers (2006, sections 4.3 and 4.4) take the posterior to be q(f) q(v) q(φ), with the parents ψ of the
+priors of φ at a point. Here v are utilities, and φ the hyperparameters of the latent values' prior. A step sets
+
+    q(f) = N(f̃, S), S_k = K_k (K_k + I)⁻¹ with K at the mean φ̃,                           equations 4.1 and 4.6
+
+    q(φ) ∝ p(φ | ψ̃) Π_k exp r_k(φ), with r_k one of `pymc_gpep.rivals.mean_field`,          equation 4.5
+
+    ψ̃ = argmax p(ψ) p(φ̃ | ψ), unconstrained,                                             equation 4.8
+
+To put φ̃ for φ in K is the paper's first-order approximation of E[K⁻¹] (appendix A.1). Where latent functions have
+hyperparameters of their own, q(φ) is a product. Each block of hyperparameters then has weights from its own latent
+functions alone (equation 4.5 and appendix A.3).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+from scipy.optimize import minimize
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.special import softmax
+
+from pymc_gpep.approximations.limits import at_least, one_of
+from pymc_gpep.approximations.solution import Neighbours
+from pymc_gpep.approximations.variational_bayes import VariationalBayes
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.independent import IndependentPosterior
+from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
+from pymc_gpep.gaussians.sites import IndependentSites
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.hyper.hyper_method import HyperMethod, evaluate_nodes, failures
+from pymc_gpep.hyper.hyper_posterior import HyperPosterior
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.weights import Estimate, Weighing, importance_estimate, smooth, worth_keeping
+from pymc_gpep.prior_moments.prior_functions import Moments
+from pymc_gpep.progress import progress_bar
+from pymc_gpep.reading.hierarchy import Hierarchy, unconstrain
+
+
+class LatentValues(NamedTuple):
+    """q(f), and what it adds to bounds."""
+
+    mean: Array
+    """f̃, (c, n)."""
+    roots: Array
+    """R_k, (1 or c, n, n), with S_k = R_k R_kᵀ."""
+    bound: float
+    """Of the log evidence at the hyperparameters that K is of."""
+    rest: float
+    """Of the bound of log p(y | ψ̃) all but what the draws say, weighted by latent values."""
+    rest_by_utilities: float
+    """The same where they are weighted by utilities."""
+    utilities: Array
+    """Their means under q(v), (c, n)."""
+    start: Array | None
+    """Where a solve near by starts."""
+
+
+class Weights(NamedTuple):
+    """How draws are weighted, and what steps with these weights are like."""
+
+    each: Callable[[Moments, LatentValues], Array]
+    """The r_k, (c,), of a prior of the latent values."""
+    rest: Callable[[LatentValues], float] | None
+    """Of the bound of log p(y | ψ̃) all but what the draws say; None where there is no bound."""
+    updates: int | None
+    """Updates of the latent values in a step; None for as many as they need."""
+    from_priors: bool
+    """Whether steps begin at the means of the priors, and not at the maximum of the hyperparameters' posterior."""
+
+
+def _with_noise(moments: Moments) -> DensePrior:
+    return DensePrior(moments.k + np.eye(moments.k.shape[-1]), moments.mean)
+
+
+def _by_authors(moments: Moments, latent: LatentValues) -> Array:
+    return np.asarray(-0.5 * (_with_noise(moments).whitened(latent.mean) ** 2).sum(axis=1))
+
+
+def _by_utilities(moments: Moments, latent: LatentValues) -> Array:
+    return _with_noise(moments).expected_log_density(latent.utilities)
+
+
+def _by_latent_values(moments: Moments, latent: LatentValues) -> Array:
+    return DensePrior(moments.k, moments.mean).expected_log_density(latent.mean, latent.roots)
+
+
+def _as_printed(moments: Moments, latent: LatentValues) -> Array:
+    return DensePrior(moments.k, moments.mean).expected_log_density(latent.mean)
+
+
+WEIGHTS: dict[str, Weights] = {
+    "authors": Weights(_by_authors, None, 1, True),
+    "utilities": Weights(_by_utilities, lambda latent: latent.rest_by_utilities, None, False),
+    "latent": Weights(_by_latent_values, lambda latent: latent.rest, None, False),
+    "printed": Weights(_as_printed, None, 1, True),
+}
+"""By name, the default first."""
+
+
+_STEP = 1e-4  # of the differences that second derivatives are taken from
+_POLISH = 6  # Newton steps; the error of each is a part in 10⁷ of that before it
+_LARGEST = 1.0  # Newton step
+
+
+def most_probable_parents(hierarchy: Hierarchy, start: PointType, children: Mapping[str, Any]) -> PointType:
+    """Values of the parents' value variables at the maximum of their log density, unconstrained, given the children.
+
+    For a conjugate pair, φ ~ Exponential(ψ) with ψ ~ Gamma(σ, τ), the maximum is at ψ = (σ + 1) / (τ + φ). This is also
+    the mean of ψ given φ (Girolami and Rogers 2006, equation 4.8): the Jacobian of the logarithm makes the two one.
+
+    Parameters
+    ----------
+    hierarchy : Hierarchy
+    start : dict
+        Values to begin at, of these variables and perhaps others.
+    children : mapping
+        Children by name, on their natural scale.
+    """
+    names = hierarchy.parent_values
+    if not names:
+        return {}
+    shapes = [np.shape(start[name]) for name in names]
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+
+    def parts(flat: Array) -> list[Array]:
+        return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
+
+    def slope(flat: Array) -> Array:
+        return hierarchy.conditional(parts(flat), children)[1]
+
+    def negative(flat: Array) -> tuple[float, Array]:
+        value, gradient = hierarchy.conditional(parts(flat), children)
+        return (-value, -gradient) if np.isfinite(value) and np.isfinite(gradient).all() else (np.inf, 0.0 * flat)
+
+    found = np.concatenate([np.ravel(start[name]) for name in names]).astype(np.float64)
+    found = np.asarray(minimize(negative, found, jac=True, method="L-BFGS-B").x)
+    for _ in range(_POLISH):
+        here = slope(found)
+        curvature = np.array(
+            [(slope(found - step) - slope(found + step)) / (2 * _STEP) for step in _STEP * np.eye(found.size)]
+        )
+        try:
+            np.linalg.cholesky(0.5 * (curvature + curvature.T))
+            step = np.linalg.solve(curvature, here)
+        except np.linalg.LinAlgError:
+            break  # a ridge, along which no point is better than another
+        if not np.abs(step).max() < _LARGEST:
+            break
+        found = found + step
+    return dict(zip(names, parts(found), strict=True))
+
+
+class Blocks(NamedTuple):
+    """Which hyperparameters belong together, and to which latent functions."""
+
+    functions: NDArray[np.bool_]
+    """Whether a function's density weighs the draws of a block, (b, c)."""
+    of: dict[str, NDArray[np.int64]]
+    """The block of each entry of the children, by name."""
+
+
+def find_blocks(
+    hierarchy: Hierarchy,
+    here: Mapping[str, Array],
+    there: Mapping[str, Array],
+    moments: Callable[[Mapping[str, Array]], Moments],
+) -> Blocks:
+    """Find out which functions' priors change when a hyperparameter goes from here to there.
+
+    Functions that share a covariance have one block with all hyperparameters. A hyperparameter that several functions
+    have puts them into one block. Entries of a variable that depend on each other are in one block. So are variables of
+    which one is in the prior of the other.
+
+    Parameters
+    ----------
+    hierarchy : Hierarchy
+    here, there : mapping
+        Children by name, on their natural scale; values that are equal in both say nothing.
+    moments : callable
+        The prior of the latent values at such children.
+    """
+    children = {name: np.asarray(here[name], dtype=np.float64) for name in hierarchy.children}
+    before = moments(children)
+    functions = len(before.mean)
+    if len(before.k) == 1:
+        return Blocks(
+            np.ones((1, functions), dtype=bool), {name: np.zeros(x.shape, dtype=int) for name, x in children.items()}
+        )
+    first = functions + np.cumsum([0, *(x.size for x in children.values())])
+    nodes = {
+        name: start + np.arange(x.size).reshape(x.shape)
+        for (name, x), start in zip(children.items(), first, strict=False)
+    }
+    tied = set().union(*hierarchy.joint)
+    edges: list[tuple[int, int]] = []
+    for name, x in children.items():
+        for entry in [...] if name in tied else list(np.ndindex(x.shape)):
+            moved = x.copy()
+            moved[entry] = np.asarray(there[name])[entry]
+            after = moments({**children, name: moved})
+            # A covariance that is not finite counts as one that has changed.
+            changed = (after.k != before.k).any(axis=(1, 2)) | (after.mean != before.mean).any(axis=1)
+            edges += [(int(node), int(k)) for node in np.ravel(nodes[name][entry]) for k in np.flatnonzero(changed)]
+    for names in hierarchy.joint:
+        together = np.concatenate([nodes[name].ravel() for name in sorted(names)])
+        edges += [(int(together[0]), int(node)) for node in together[1:]]
+    ends = np.array(edges, dtype=int).reshape(-1, 2).T
+    total = int(first[-1])
+    _, part = connected_components(coo_array((np.ones(ends.shape[1]), tuple(ends)), shape=(total, total)), False)
+    parts, block = np.unique(part[functions:], return_inverse=True)
+    return Blocks(parts[:, None] == part[:functions], {name: block[own - functions] for name, own in nodes.items()})
+
+
+_TOGETHER = 16  # densities that do not wait for each other
+
+
+class Step(NamedTuple):
+    """Where one ended."""
+
+    theta: Array
+    """φ̃ and ψ̃, flat, unconstrained."""
+    latent: LatentValues
+    """With the hyperparameters that the step began with."""
+    draws: Array
+    """φ_s with the ψ̃ that they were drawn for, flat, unconstrained, (draws, d)."""
+    log_weights: Array
+    """Σ_k r_k over the functions of a block, (b, draws); −inf where a covariance has no Cholesky factor."""
+    blocks: NDArray[np.int64]
+    """The block of each entry of θ, (d,), −1 for parents."""
+    joint_bound: float
+    """Of log p(y | ψ̃), with the ψ̃ of the draws; NaN where the weights make none."""
+
+    def joint_draws(self, random_seed: int) -> tuple[Array, Array]:
+        """Draws of all hyperparameters (draws, d), and the logarithms of their weights (draws,).
+
+        A single block has its draws with their weights. Several blocks are independent: those of each are drawn again
+        by their weights, and put together as they come.
+        """
+        if len(self.log_weights) == 1:
+            return self.draws, self.log_weights[0]
+        rng, count = np.random.default_rng(random_seed), len(self.draws)
+        joint = self.draws.copy()
+        for block, weights in enumerate(softmax(self.log_weights, axis=1)):
+            at = np.minimum(np.searchsorted(np.cumsum(weights), (np.arange(count) + rng.uniform()) / count), count - 1)
+            own = self.blocks == block
+            joint[:, own] = self.draws[rng.permutation(at)][:, own]
+        return joint, np.zeros(count)
+
+
+def mean_field_steps(
+    log_posterior: DenseLogPosterior,
+    theta: Array,
+    *,
+    draws: int,
+    weights: str = next(iter(WEIGHTS)),
+    inner: int | None = None,
+    utilities: Array | None = None,
+    random_seed: int = 0,
+) -> Iterator[Step]:
+    """Go on from hyperparameters θ, one step after the other without end.
+
+    Parameters
+    ----------
+    log_posterior : DenseLogPosterior
+        By variational Bayes of a multinomial probit.
+    theta : array (d,)
+        Unconstrained.
+    draws : int
+        New ones in each step.
+    weights : str
+        One of `WEIGHTS`.
+    inner : int, optional
+        How many updates (4.6) of q(f) a step has; those that go with the weights if not given.
+    utilities : array (c, n), optional
+        Mean utilities that the first of these updates is of; those at the prior mean if not given.
+    random_seed : int
+
+    Raises
+    ------
+    StructureError
+        If the model has no hyperparameters that can be drawn from their priors.
+    ValueError
+        If a prior covariance cannot be one, at the mean of the hyperparameters or at all draws.
+    """
+    hierarchy = Hierarchy(log_posterior.classifier, log_posterior.space.data)
+    sample, flat = hierarchy.sampler(random_seed), log_posterior.space.flat
+    values_of = unconstrain(log_posterior.classifier.prior)
+    kind = WEIGHTS[weights]
+    updates = kind.updates if inner is None else inner
+
+    def natural(of: Array) -> dict[str, Array]:
+        return {name: values[0] for name, values in log_posterior.space.natural(of[None]).items()}
+
+    def prior_at(given: Mapping[str, Array], children: Mapping[str, Array]) -> Moments:
+        return log_posterior.moments(flat(values_of({**given, **children})))
+
+    latent: LatentValues | None = None
+    blocks = None
+    while True:
+        latent = _latent_values(log_posterior, theta, updates, latent, utilities)
+        own = natural(theta)
+        drawn = sample(own, draws)
+        thetas = np.array([flat(values_of({**own, **each})) for each in drawn])
+        if blocks is None:
+            blocks = find_blocks(hierarchy, own, drawn[0], partial(prior_at, own))
+            entries = _of_values(log_posterior, blocks.of)
+        logs = _log_weights(log_posterior, thetas, latent, kind, blocks.functions)
+        if not np.isfinite(logs).any(axis=1).all():
+            raise ValueError(
+                "hyper='mean_field': the prior covariance is not positive definite at any of the hyperparameters that "
+                f"were drawn from their priors, with {_shown(own, hierarchy.parents)}. Give them other priors, or take "
+                "hyper='importance'."
+            )
+        shares = softmax(logs, axis=1)
+        children = {
+            name: (np.moveaxis(shares[of], -1, 0) * np.array([each[name] for each in drawn])).sum(axis=0)
+            for name, of in blocks.of.items()
+        }
+        point = log_posterior.point(theta)
+        theta = flat({**point, **most_probable_parents(hierarchy, point, children)})
+        theta = flat(values_of({**natural(theta), **children}))
+        if not np.isfinite(theta).all():
+            raise ValueError(
+                f"hyper='mean_field': with {_shown(children, hierarchy.children)} the most probable values of "
+                f"{', '.join(hierarchy.parents) or 'none'} are at the edge of what is possible. Give them other "
+                "priors, or take hyper='importance'."
+            )
+        bound = np.nan
+        if kind.rest is not None:
+            bound = kind.rest(latent) + sum(importance_estimate(of_block)[0].value for of_block in logs)
+        yield Step(theta, latent, thetas, logs, entries, bound)
+
+
+def _shown(values: dict[str, Array], names: list[str]) -> str:
+    return ", ".join(f"{name} = {values[name].tolist()}" for name in names) or "no parents"
+
+
+def _of_values(log_posterior: DenseLogPosterior, of: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The block of each entry of θ, (d,), from that of each entry of the children on their natural scale."""
+    owners = np.array(log_posterior.space.owners)
+    found = np.full(owners.size, -1)
+    for name, blocks in of.items():
+        own = owners == name
+        # A transform that changes the number of entries is of a variable that is in one block.
+        found[own] = blocks.ravel() if blocks.size == own.sum() else blocks.flat[0]
+    return found
+
+
+def _latent_values(
+    log_posterior: DenseLogPosterior, theta: Array, inner: int | None, before: LatentValues | None, begin: Array | None
+) -> LatentValues:
+    """q(f) at some hyperparameters, from where it was, or from mean utilities at first."""
+    approximator = log_posterior.approximator
+    assert isinstance(approximator, VariationalBayes)
+    k, prior_mean, labels, likelihood = log_posterior.moments(theta)
+    prior = DensePrior(k, prior_mean)
+    ones, start = np.ones(prior.shape), None
+    try:
+        if inner is None:
+            solution = log_posterior.solve(theta, None if before is None else before.start)
+            posterior, start = solution.posterior, solution.start
+            bound, utilities = approximator.bound(posterior, labels, likelihood)
+        else:
+            posterior = IndependentPosterior(prior, ones, np.zeros(prior.shape))
+            _, utilities = approximator.bound(posterior, labels, likelihood)
+            if before is not None:
+                utilities = before.utilities
+            elif begin is not None:
+                utilities = begin
+            for _ in range(inner):
+                posterior = IndependentPosterior.of(prior, IndependentSites(ones, utilities))
+                bound, utilities = approximator.bound(posterior, labels, likelihood)
+        assert isinstance(posterior, IndependentPosterior)
+        roots = posterior.covariance_roots()
+    except NotPositiveDefiniteError as error:
+        raise ValueError(f"hyper='mean_field': {error}") from None
+    c, n = prior.shape
+    log_det = c // len(prior.k) * 2.0 * np.log(prior.roots.diagonal(axis1=1, axis2=2)).sum()
+    spread = c // len(roots) * (roots**2).sum()
+    pull = (posterior.weights * (posterior.mean - prior_mean)).sum()
+    constant = c * n * np.log(2 * np.pi)
+    rest = bound + 0.5 * (pull + log_det - spread + c * n + constant)
+    noise = ((utilities - posterior.mean) ** 2).sum()
+    by_utilities = bound + 0.5 * (pull + posterior.log_determinant + noise + constant)
+    return LatentValues(posterior.mean, roots, bound, float(rest), float(by_utilities), utilities, start)
+
+
+def _log_weights(
+    log_posterior: DenseLogPosterior, thetas: Array, latent: LatentValues, kind: Weights, functions: NDArray[np.bool_]
+) -> Array:
+    """Σ_k r_k over the functions of each block, (b, draws), of hyperparameters θ_s (draws, d)."""
+
+    def of_each(moments: Moments) -> Array:
+        try:
+            return kind.each(moments, latent)
+        except NotPositiveDefiniteError:
+            return np.full(len(moments.mean), -np.inf)
+
+    found: list[Array] = []
+    for first in range(0, len(thetas), _TOGETHER):
+        moments = [log_posterior.moments(theta) for theta in thetas[first : first + _TOGETHER]]
+        found += log_posterior.each(of_each, moments)
+    each = np.array(found)
+    return np.stack([each[:, own].sum(axis=1) for own in functions])
+
+
+_PATIENCE = 5  # steps in which a bound must rise, as draws have a part in it
+
+
+@dataclass(frozen=True)
+class MeanField(HyperMethod):
+    """Variational Bayes of the hyperparameters with their parents, by weighted draws from their priors.
+
+    Each step computes the posterior of the latent values, then weights, then parents, see
+    `pymc_gpep.rivals.mean_field`. The weights are those of new draws of the hyperparameters from their priors
+    given their parents. The parents are at their most probable values given the mean of the hyperparameters. That mean
+    is taken on the natural scale. Nodes are the draws of the last step; given a node the latent values have the
+    Gaussian of the approximation there. Where latent functions have hyperparameters of their own, each has its own
+    posterior, with weights from that function's latent values alone.
+
+    Parameters
+    ----------
+    draws : int
+        Draws in each step; at least 100, for their weights to have a tail.
+    steps : int
+        Limit on steps.
+    weights : {"authors", "utilities", "latent", "printed"}
+        How draws are weighted, see `pymc_gpep.rivals.mean_field`. `"authors"` are the weights of Girolami and
+        Rogers' own program, and predict best on the paper's data. They are for functions of variance 1, make no bound,
+        and leave a magnitude to its prior. `"utilities"` and `"latent"` belong to two bounds of log p(y), the former to
+        the higher one. `"printed"` are the weights of the paper's equation 4.5, which remove all inputs on its toy.
+        `"authors"` and `"printed"` begin at the means of the priors and have one update of the latent values a step.
+        The others begin at the maximum and have as many updates as they need.
+    inner : int, optional
+        How many updates of the latent values there are in a step, if not as many as go with the weights.
+    tolerance : float
+        The method ends where five steps have not raised the bound by this much, relative. With weights that make no
+        bound all steps are made, and a message tells whether the bound at the mean of the hyperparameters still rises.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> with model:  # doctest: +SKIP
+    ...     vb = pm.fit(method="vb", hyper="mean_field", hyper_options={"weights": "utilities"})
+    """
+
+    draws: int = field(default=500, metadata=at_least(100))
+    steps: int = field(default=50, metadata=at_least(1))
+    weights: str = field(default=next(iter(WEIGHTS)), metadata=one_of(*WEIGHTS))
+    inner: int | None = field(default=None, metadata=at_least(1))
+    tolerance: float = field(default=0.01, metadata=at_least(0))
+
+    name: ClassVar[str] = "mean_field"
+    only_for: ClassVar[tuple[type, str]] = (VariationalBayes, "method='vb' of a gpep.MultinomialProbit")
+
+    @property
+    def _bounded(self) -> bool:
+        """Whether the weights make a bound of log p(y)."""
+        return WEIGHTS[self.weights].rest is not None
+
+    def integrate(
+        self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
+    ) -> HyperPosterior:
+        """The last step's draws that weigh anything, and the bound of log p(y) given the parents."""
+        self.check(log_posterior.approximator, log_posterior.name)
+        bounds: list[float] = []
+        rises = True
+        steps = mean_field_steps(
+            log_posterior,  # type: ignore[arg-type]  # `check` let no other pass
+            log_posterior.space.initial_point() if WEIGHTS[self.weights].from_priors else optimum.best.theta,
+            draws=self.draws,
+            weights=self.weights,
+            inner=self.inner,
+            random_seed=random_seed,
+        )
+        with progress_bar(progressbar) as progress:
+            task = progress.add_task("Hyperparameters by mean field", total=self.steps)
+            for step in steps:
+                bounds.append(step.joint_bound if self._bounded else step.latent.bound)
+                progress.advance(task)
+                if len(bounds) > _PATIENCE:
+                    rise = max(bounds[-_PATIENCE:]) - max(bounds[:-_PATIENCE])
+                    rises = rise > self.tolerance * abs(bounds[-1])
+                if (self._bounded and not rises) or len(bounds) == self.steps:
+                    break
+        seen = len(bounds) > _PATIENCE
+        known = "the bound still rises" if seen else "it cannot be seen whether the bound still rises"
+        after = f"after {self.steps} step{'' if self.steps == 1 else 's'}"
+        still = f"{after} {known}: give it more" if rises else ""
+        return self._posterior(log_posterior, step, still, random_seed, progressbar)
+
+    def _posterior(
+        self, log_posterior: LogPosterior, step: Step, still: str, random_seed: int, progressbar: bool
+    ) -> HyperPosterior:
+        weighing = self._weighing(step)
+        draws, log_weights = step.joint_draws(random_seed)
+        weights = np.exp(log_weights - log_weights.max())
+        kept = worth_keeping(weights)
+        here = log_posterior(step.theta, step.latent.start)
+        spread = draws[kept].std(axis=0)
+        near = Neighbours((here.theta,), (here.start,), np.diag(np.where(spread > 0, spread, 1.0)))
+        nodes = evaluate_nodes(log_posterior, draws[kept], near, progressbar)
+        good = self.usable(nodes)
+        few = "" if weighing.usable else "too few: give it more draws, or take hyper='importance'"
+        about = weighing.about("the lower bound" if self._bounded else "their log mean weight")
+        return self.posterior(
+            log_posterior,
+            good,
+            weights[kept][[node is not None for node in nodes]],
+            [few, still, failures(nodes)],
+            about,
+            log_evidence=weighing.estimate.value,
+            weighing=weighing,
+        )
+
+    def _weighing(self, step: Step) -> Weighing:
+        """Reliability of the weights; of several blocks that of the worst."""
+        blocks = [Weighing.of(logs, smooth(logs[np.isfinite(logs)])[1]) for logs in step.log_weights]
+        error = float(np.linalg.norm([block.estimate.error for block in blocks]))
+        return Weighing(
+            Estimate(step.joint_bound, error),
+            min(block.effective_size for block in blocks),
+            max(block.pareto_k for block in blocks),
+            self.draws,
+        )

@@ -1,0 +1,40 @@
+"""Naive TAP: mean field theory with the prior's variances for those of the cavities."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pymc_gpep.approximations.approximator import NewtonApproximation
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.local_computations import GaussianAverage
+from pymc_gpep.solvers.newton import fixed_cavity
+from pymc_gpep.solvers.prior_form import Algebra
+from pymc_gpep.solvers.problem import Found, History, Problem
+
+
+@dataclass(frozen=True)
+class NaiveTAP(NewtonApproximation):
+    """Sites that match tilted moments under cavities that are as wide as the prior.
+
+    The method is EP with every cavity's variance replaced by the prior variance K_ii, an upper limit of it. This is the
+    naive mean field theory of Opper and Winther (2000), in section 4.3 of Nickisch and Rasmussen (2008). It is exact
+    for points that are independent under the prior. These papers give no evidence; here it is EP's expression with
+    these cavities.
+    """
+
+    name: ClassVar[str] = "tap_naive"
+    site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
+    needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
+    algebra: ClassVar[Algebra] = Algebra.VARIANCES
+
+    @classmethod
+    def approximates(cls, likelihood: Likelihood) -> bool:
+        """Whether sites have bounded precisions: others exceed what the prior variances in place of cavities allow."""
+        return super().approximates(likelihood) and bool(np.isfinite(likelihood.largest_precision))
+
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        average = likelihood.computation(GaussianAverage).terms
+        return fixed_cavity(problem, start, history, average=average, wide=True, **self.settings)

@@ -1,0 +1,252 @@
+"""Pseudo-marginal Metropolis–Hastings: hyperparameters move as if the latent values were integrated out, exactly.
+
+With f_s = f(z_s; θ) and w_s = p(y | f_s, θ) / sites(f_s) for independent standard normals z_1 … z_S,
+
+    Ẑ(θ, z) = Z̃(θ) (w_1 + … + w_S) / S
+
+has the mean p(y | θ), so p(θ) N(z; 0, I) Ẑ(θ, z) is a density whose marginal in θ is the posterior (Andrieu and Roberts
+2009). A particle s chosen with probability w_s / Σ w has f_s from the posterior at θ. Three moves make this a chain:
+
+1. The f of the last draw becomes the first particle. Its z_1 is drawn given f, and the others from N(0, I). This is
+   their distribution given θ, f and that the first was chosen, so no estimate is ever stuck at a lucky value.
+
+2. Hyperparameters and all z move together: θ by a random walk, z to ρ z + √(1 − ρ²) ε (Deligiannidis, Doucet and Pitt
+   2018).
+
+3. A particle is chosen, which is the next f.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+from pymc.model import modelcontext
+from pymc.step_methods.state import dataclass_state
+from scipy.special import logsumexp, softmax
+
+from pymc_gpep.approximations import Solution, approximator
+from pymc_gpep.argument_types import check_whole
+from pymc_gpep.array_types import Array
+from pymc_gpep.evidence.marginal_model import MarginalModel
+from pymc_gpep.gaussians.sites import Sites
+from pymc_gpep.gaussians.whitening import Sampled, Whitening
+from pymc_gpep.graphs.interpreted import initial_point
+from pymc_gpep.prior_moments.prior_functions import observed
+from pymc_gpep.reading import GPClassifier
+from pymc_gpep.samplers.elliptical_slice import EllipticalSlice
+from pymc_gpep.samplers.guided import GuidedStepState, SiteModel, solution_sites
+
+
+class EvidenceEstimate(NamedTuple):
+    """An unbiased estimate of the evidence by importance sampling."""
+
+    log_evidence: float
+    log_weights: Array
+    """Log likelihood less log sites of each particle, (particles,)."""
+    f: Array
+    """Latent values of the particles, (particles, c, n)."""
+
+    @property
+    def weights(self) -> Array:
+        """Return the share of each particle in the estimate; shares sum to 1."""
+        return np.asarray(softmax(self.log_weights))
+
+    @property
+    def standard_error(self) -> float:
+        """Return the standard error of the log evidence, judged by how the weights differ (delta method)."""
+        weights = self.weights
+        return float(weights.std() * np.sqrt(weights.size))
+
+
+@dataclass_state
+class PseudoMarginalState(GuidedStepState):
+    """And the latent values of the chain, where the model has none."""
+
+    latent: dict[str, NDArray[np.float64]]
+
+
+class PseudoMarginal(EllipticalSlice):
+    """Sample hyperparameters with the evidence estimated without bias, and latent values with them.
+
+    The evidence is estimated by importance sampling from the Gaussian of an approximation that is solved anew wherever
+    the hyperparameters are proposed to go (Filippone and Girolami 2014). Metropolis–Hastings with such an estimate has
+    the exact posterior (Andrieu and Roberts 2009). One of the particles that the estimate is made of becomes the draw
+    of the latent values. At fixed hyperparameters they then move by elliptical slice sampling.
+
+    Each proposal takes a solve, which lets the hyperparameters go farther than the interpolated sites of
+    `EllipticalSlice` and `GuidedHMC` do. But interpolated sites cost next to nothing.
+
+    For a model that `gpep.marginalize` returns, the step samples its hyperparameters exactly: it does not use the
+    evidence in the model's Potential. It keeps the latent values to itself, and `gpep.recover_latent` draws others from
+    the approximation. Sample the original model where exact ones are wanted.
+
+    Parameters
+    ----------
+    vars : sequence of TensorVariable, optional
+        Latent values and hyperparameters, all if not given. For a marginal model all
+        hyperparameters.
+    particles : int
+        Number S of draws of the latent values that one estimate is made of. With one, hyperparameters and latent values
+        move jointly. With many, hyperparameters move as if the latent values were integrated out, provided that the
+        approximation is good. Log weights with a standard deviation σ want some exp(σ²) particles.
+    correlation : float
+        Correlation ρ of the normals that make the particles with those of a proposal, from 0 (estimates are
+        independent) to 1 (the same normals). The less it is, the more noise there is in the ratio of two estimates.
+        Below 1 that can lower the acceptance so far that no step is small enough. The normals are renewed in every
+        draw, whatever it is.
+    sweeps : int
+        Ellipses in each draw.
+    model : pm.Model, optional
+        A model with latent values, or one that `gpep.marginalize` returned.
+
+    Raises
+    ------
+    StructureError
+        If the model has no latent values, of Gaussian processes or sums of effects, or if the guide cannot approximate
+        it.
+    TypeError
+        If `particles` is no whole number.
+    ValueError
+        If an option makes no sense, or if `vars` leaves out hyperparameters of a marginal model.
+
+    Notes
+    -----
+    The sampler statistics `pseudo_marginal_acceptance` and `hyper_scale` are of the proposals of hyperparameters.
+    `log_evidence` is the log of the estimate that a draw was left with. It is higher on average than the log evidence,
+    since high estimates are accepted more often. `log_evidence_sd` is its standard error, judged by the particles
+    themselves. `ellipse_evaluations` is the mean number of evaluations of the likelihood for one ellipse.
+
+    Where the approximation does not converge, sites that were extrapolated from near the mode take its place: any
+    sites make an unbiased estimate. They depend on the hyperparameters alone, never on where the chain has been.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=gpep.samplers.PseudoMarginal())
+
+    Draws of the hyperparameters alone:
+
+    >>> marginal = gpep.marginalize(model)
+    >>> idata = pm.sample(model=marginal, step=gpep.samplers.PseudoMarginal(model=marginal))
+    """
+
+    name = "pseudo_marginal"
+    default_tune_steps = 500
+    stats_dtypes_shapes: ClassVar[dict[str, Any]] = {
+        "pseudo_marginal_acceptance": (np.float64, []),
+        "log_evidence": (np.float64, []),
+        "log_evidence_sd": (np.float64, []),
+        "hyper_scale": (np.float64, []),
+        "ellipse_evaluations": (np.float64, []),
+        "tune": (bool, []),
+    }
+    progress: ClassVar[dict[str, tuple[str, str]]] = {
+        "log_evidence": ("Log evidence", ".1f"),
+        "pseudo_marginal_acceptance": ("Hyper", ".2f"),
+    }
+    _state_class = PseudoMarginalState
+
+    def __init__(
+        self, vars: Any = None, *, particles: int = 10, correlation: float = 1.0, hyper_moves: int = 2,
+        likelihood: str | None = None, model: pm.Model | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        check_whole("particles", particles, 1)
+        if not 0 <= correlation <= 1:
+            raise ValueError(f"correlation must be between 0 and 1, but is {correlation}.")
+        model = modelcontext(model)
+        self._marginal = model.classifier if isinstance(model, MarginalModel) else None
+        if (marginal := self._marginal) is not None:
+            model = marginal.model
+            if vars is not None:
+                given = [vars] if not isinstance(vars, list | tuple) else vars
+                vars = [*given, *marginal.prior.integrated]
+        super().__init__(vars, hyper_moves=hyper_moves, likelihood=likelihood, model=model, **options)
+        self.particles = particles
+        self.correlation = correlation
+        self._initial_latent: dict[str, Array] = {}
+        if marginal is not None:
+            start = initial_point(model)
+            self._initial_latent = {v.name: start[v.name] for v in self.latent_model.latent_value_vars()}
+            self.vars = self.hyperparameters
+            if len(self.vars) < len(self.latent_model.value_vars):
+                left = [v.name for v in self.latent_model.value_vars if v not in self.vars]
+                raise ValueError(
+                    f"vars leaves out {', '.join(map(repr, left))}. In a marginal model this step has to move all "
+                    "hyperparameters: another would sample from the approximation."
+                )
+        self.latent = self._initial_latent
+        if isinstance(self.processes, GPClassifier) and self.site_model is not None:
+            self.approximator = approximator(self.guide, self.processes.likelihood_model, {})
+            self._observed = observed(self.processes, self.latent_model.values.data)
+            centre = self.latent_model.with_theta(initial_point(model), self.site_model.centre)
+            self._start = self._solved(self._prior_at(centre), centre, None).start
+
+    def read(self, model: pm.Model, likelihood: str | None) -> GPClassifier:
+        return super().read(model, likelihood) if self._marginal is None else self._marginal
+
+    def sites(self, fitted: SiteModel, prior: Sampled, point: PointType) -> Sites:
+        # From the same sites every time, so that the estimate is a function of hyperparameters and normals.
+        solved = solution_sites(self._solved(prior, point, self._start))
+        return super().sites(fitted, prior, point) if solved is None else solved
+
+    def _solved(self, prior: Sampled, point: PointType, start: Array | None) -> Solution:
+        labels, likelihood = self._observed(point)
+        array, prior_type = prior.for_solver(self.approximator.takes)
+        return self.approximator.solve(
+            array, prior.function_mean, labels, start, likelihood=likelihood, prior_type=prior_type
+        )
+
+    def estimate(self, point: PointType, whitening: Whitening, z: Array) -> EvidenceEstimate:
+        """The estimate at a point that standard normals z make, an array of the whitening's shape for each particle."""
+        f = np.stack([whitening.latent(each) for each in z])
+        log_weights = np.array([self.log_ratio(point, whitening, each)[0] for each in f])
+        log_weights[np.isnan(log_weights)] = -np.inf
+        log_evidence = whitening.log_evidence + float(logsumexp(log_weights)) - float(np.log(len(z)))
+        return EvidenceEstimate(log_evidence, log_weights, f)
+
+    def advance(self, point: PointType) -> tuple[PointType, dict[str, Any]]:
+        after, statistics = super().advance({**point, **self.latent})
+        self.latent = {name: after[name] for name in self.latent}
+        return {name: after[name] for name in point}, statistics
+
+    def move_hyperparameters(
+        self, point: PointType, whitening: Whitening, f: Array
+    ) -> tuple[PointType, Whitening, Array, dict[str, Any]]:
+        z = self.rng.standard_normal((self.particles, *whitening.shape))
+        z[0] = whitening.whitened(f, self.rng)
+        here, log_prior = self.estimate(point, whitening, z), self.log_prior(point)
+        acceptances = []
+        for _ in range(self.hyper_moves if self.hyperparameters else 0):
+            acceptance = 0.0
+            proposed, whitening_there = self.propose(point)
+            if whitening_there is not None:
+                z_there = self._correlated(z)
+                there, log_prior_there = self.estimate(proposed, whitening_there, z_there), self.log_prior(proposed)
+                density = there.log_evidence + log_prior_there
+                if np.isfinite(density):
+                    acceptance = float(np.exp(min(0.0, density - here.log_evidence - log_prior)))
+                if self.rng.random() < acceptance:
+                    point, whitening, z = proposed, whitening_there, z_there
+                    here, log_prior = there, log_prior_there
+            acceptances.append(acceptance)
+            if self.tune:
+                self.walk.learn_scale(acceptance)
+        self.learn_directions(point)
+        chosen = self.rng.choice(self.particles, p=here.weights)
+        return point, whitening, here.f[chosen], {
+            "pseudo_marginal_acceptance": float(np.mean(acceptances)) if acceptances else np.nan,
+            "log_evidence": here.log_evidence,
+            "log_evidence_sd": here.standard_error,
+        }  # fmt: skip
+
+    def _correlated(self, z: Array) -> Array:
+        """Standard normals of the same shape, correlated with z."""
+        if self.correlation == 1.0:
+            return z
+        return self.correlation * z + np.sqrt(1.0 - self.correlation**2) * self.rng.standard_normal(z.shape)
+
+    def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
+        super().setup_chain(rng, tune, draws)
+        self.latent = self._initial_latent
