@@ -13,7 +13,7 @@ from pytensor.graph.rewriting.basic import graph_rewriter
 from pytensor.tensor.blockwise import Blockwise
 
 _PACKAGE = __name__.partition(".")[0]
-_DISPATCH = f"{_PACKAGE}.graph.jax_dispatch"
+_DISPATCH = f"{_PACKAGE}.evidence.jax_dispatch"
 _POSITION = 100  # after the other rewrites
 
 
