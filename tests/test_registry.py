@@ -1,6 +1,8 @@
 """Methods and likelihoods of other packages: registered, fitted, predicted by, saved and read again."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -19,7 +21,8 @@ from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper import HYPER, HyperMethod
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.averages_over_cells import computations_of
-from pymc_gpep.likelihoods.local_computations import ScalarDensity
+from pymc_gpep.likelihoods.grouped import GroupedLikelihood
+from pymc_gpep.likelihoods.local_computations import AddedComputations, ScalarDensity
 from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.reading import StructureError
 from pymc_gpep.registry import Names, Registry
@@ -141,6 +144,24 @@ def test_registered_method_is_named_by_messages():
     gpep.register("likelihood", LogLog())
     with pytest.raises(ValueError, match="Did you mean 'log_log'"):
         gpep.methods.ep(*problem, "log_lo")
+
+
+class LogMean(NamedTuple):
+    """Log probability at a mean."""
+
+    at: Callable[[float], float]
+
+
+def test_registered_computation_is_offered_by_its_likelihood_alone():
+    logit, probit = (next(each for each in LIKELIHOODS if each.name == name) for name in ("logit", "probit"))
+    assert not logit.offers(LogMean)
+    gpep.register("computation", AddedComputations("logit", (LogMean(lambda f: -np.log1p(np.exp(-f))),)))
+    assert logit.computation(LogMean).at(0.0) == pytest.approx(-np.log(2.0))
+    assert not probit.offers(LogMean)
+    assert not GroupedLikelihood(inner=logit).offers(LogMean)
+    again = AddedComputations("logit", (LogMean(lambda f: f),))
+    gpep.register("computation", again)
+    assert logit.computation(LogMean) is again.local[0]
 
 
 def test_own_entries_come_before_registered_ones():

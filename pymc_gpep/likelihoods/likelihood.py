@@ -5,7 +5,7 @@ likely. Small probabilities are therefore computed again more precisely, and tin
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Self
@@ -23,7 +23,13 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.likelihoods.local_computations import BlockCurvature, CoupledCurvature, PlainDensity, ScalarDensity
+from pymc_gpep.likelihoods.local_computations import (
+    ADDED_COMPUTATIONS,
+    BlockCurvature,
+    CoupledCurvature,
+    PlainDensity,
+    ScalarDensity,
+)
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 
 UNBOUNDED = 1e300
@@ -176,21 +182,29 @@ class Likelihood(ABC):
         return 0.0 if self.log_concave else -np.inf
 
     def offers(self, kind: type) -> bool:
-        """Whether a local computation of this type is among those that it has."""
-        return any(isinstance(one, kind) for one in self.local)
+        """Whether the likelihood has a local computation of this type, of its own or added."""
+        return any(isinstance(one, kind) for one in self.computations())
+
+    def computations(self) -> Iterator[object]:
+        """Yield the local computations: first `local`, then those that are registered for the likelihood's name."""
+        yield from self.local
+        for added in ADDED_COMPUTATIONS:
+            # A likelihood made of another one shares its name, but not its arrays. Its class has no name.
+            if added.likelihood == type(self).name:
+                yield from added.local
 
     def computation[T](self, kind: type[T]) -> T:
-        """Its local computation of a type.
+        """Return the local computation of a type.
 
         Raises
         ------
         ValueError
             If it has none.
         """
-        for one in self.local:
+        for one in self.computations():
             if isinstance(one, kind):
                 return one
-        has = ", ".join(type(one).__name__ for one in self.local) or "none"
+        has = ", ".join(type(one).__name__ for one in self.computations()) or "none"
         raise ValueError(f"A {self.name} likelihood has no {kind.__name__}; of local computations it has {has}.")
 
     def check_way(self, how: str | None, name: str = "how") -> str:

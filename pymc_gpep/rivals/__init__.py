@@ -22,6 +22,11 @@ register(
 )
 register("sparse_approximation", "pymc_gpep.rivals.gfitc:GFITC")
 register("method", "pymc_gpep.rivals.ivm:IVM")
+register(
+    "computation",
+    "pymc_gpep.rivals.computations:OF_MULTINOMIAL_PROBIT",
+    "pymc_gpep.rivals.computations:OF_SOFTMAX",
+)
 register("plan", "pymc_gpep.rivals.active_rows:ActiveRows")
 register("file", "pymc_gpep.rivals.active_log_posterior:ActiveLogPosterior")
 register("hyper", "pymc_gpep.rivals.mean_field:MeanField")

@@ -20,13 +20,10 @@ from pymc_gpep.likelihoods.local_computations import (
     CoupledQuadrature,
     DifferenceFactors,
     GaussianAverage,
-    IndependentQuadrature,
     PointFactor,
-    RoughNormaliser,
-    RoughSites,
-    SiteInformation,
     UtilityBound,
 )
+from pymc_gpep.rivals.computations import IndependentQuadrature, RoughNormaliser, RoughSites, SiteInformation
 from pymc_gpep.rivals.selection.bound import has_averages
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.sparse_ep import site_of
