@@ -326,7 +326,7 @@ def test_questions_which_class_something_is_are_seen(code):
 
 def test_priors_are_told_apart_where_they_are_made_alone():
     classes = classes_of(Prior)
-    assert {prior.__name__ for prior, _ in POSTERIORS} <= classes
+    assert {prior.__name__ for prior, *_ in POSTERIORS} <= classes
     found = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in MODULES

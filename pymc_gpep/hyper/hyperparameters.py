@@ -23,7 +23,7 @@ from pymc_gpep.graphs.interpreted import graph_function, initial_point
 from pymc_gpep.latent.latent_prior import IntegratedVariables
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.hierarchy import draw_hyperparameters
+from pymc_gpep.reading.natural_scale import draw_hyperparameters
 
 
 def log_prior(classifier: GPClassifier) -> TensorVariable:

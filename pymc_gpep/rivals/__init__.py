@@ -27,6 +27,7 @@ register(
     "pymc_gpep.rivals.computations:OF_MULTINOMIAL_PROBIT",
     "pymc_gpep.rivals.computations:OF_SOFTMAX",
 )
+register("posterior", "pymc_gpep.rivals.factorial_posterior:FACTORIAL")
 register("plan", "pymc_gpep.rivals.active_rows:ActiveRows")
 register("file", "pymc_gpep.rivals.active_log_posterior:ActiveLogPosterior")
 register("hyper", "pymc_gpep.rivals.mean_field:MeanField")

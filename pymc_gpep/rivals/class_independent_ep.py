@@ -23,8 +23,7 @@ import numpy as np
 from pymc_gpep.approximations.approximator import AcceleratedEP
 from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.approximations.limits import at_least
-from pymc_gpep.approximations.linear_response import projected_response, tilted_response
-from pymc_gpep.approximations.nested_ep import NoisyNestedEP, nested_factors
+from pymc_gpep.approximations.nested_ep import NoisyNestedEP
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import DensePosterior
@@ -42,6 +41,7 @@ from pymc_gpep.likelihoods.local_computations import (
     PointFactor,
 )
 from pymc_gpep.rivals.computations import IndependentFactors, IndependentQuadrature
+from pymc_gpep.rivals.responses import nested_factors, projected_response, tilted_response
 from pymc_gpep.solvers.accelerated_ep import ep_ladder, signed_ladder
 from pymc_gpep.solvers.dense_form import SignedBlocks, factorise
 from pymc_gpep.solvers.prior_form import Algebra

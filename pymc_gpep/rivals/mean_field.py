@@ -63,7 +63,8 @@ from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.weights import Estimate, Weighing, importance_estimate, smooth, worth_keeping
 from pymc_gpep.prior_moments.prior_functions import Moments
 from pymc_gpep.progress import progress_bar
-from pymc_gpep.reading.hierarchy import Hierarchy, unconstrain
+from pymc_gpep.reading.natural_scale import unconstrain
+from pymc_gpep.rivals.hierarchy import Hierarchy
 
 
 class LatentValues(NamedTuple):

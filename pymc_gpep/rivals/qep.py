@@ -12,7 +12,6 @@ import numpy as np
 from pymc_gpep.approximations.approximator import AcceleratedEP
 from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.approximations.limits import at_least, one_of
-from pymc_gpep.approximations.nested_ep import nested_factors
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
@@ -20,6 +19,7 @@ from pymc_gpep.kernels.moments.full_sites import packed_size
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.rivals.computations import DifferenceQuadrature
 from pymc_gpep.rivals.kernels.quadrature_ep import difference_sites
+from pymc_gpep.rivals.responses import nested_factors
 from pymc_gpep.solvers.accelerated_ep import ep_ladder
 from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace, derivatives, refused, site_posterior, site_posterior_space
 from pymc_gpep.solvers.prior_form import Algebra
