@@ -18,6 +18,7 @@ TABLES = {
     "sparse_approximation": "approximations.methods",
     "method": "approximations.methods",
     "likelihood": "likelihoods.all_likelihoods",
+    "computation": "likelihoods.likelihood",
     "hyper": "hyper.hyper_methods",
     "plan": "variational.plans.plans",
     "file": "fits.reading",
@@ -36,8 +37,8 @@ def register(table: str, *entries: Any) -> None:
 
     Parameters
     ----------
-    table : {"approximation", "sparse_approximation", "method", "likelihood", "hyper", "plan", "file", "sampler", \
-"diagnostic", "plot"}
+    table : {"approximation", "sparse_approximation", "method", "likelihood", "computation", "hyper", "plan", \
+"file", "sampler", "diagnostic", "plot"}
     *entries
         Subclasses of `Approximator` for `"approximation"`, instances of `Likelihood` for `"likelihood"`, and so on. A
         string `"module:name"` is imported when it is first needed.

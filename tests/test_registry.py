@@ -1,6 +1,8 @@
 """Methods and likelihoods of other packages: registered, fitted, predicted by, saved and read again."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -19,6 +21,7 @@ from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper import HYPER, HyperMethod
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.averages_over_cells import computations_of
+from pymc_gpep.likelihoods.likelihood import Computation
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.reading import StructureError
@@ -129,6 +132,17 @@ def test_registered_pair_is_a_function_of_arrays():
     assert solution.evidence == pytest.approx(np.log(exact), abs=1e-8)
     assert "cautious_ep" in dir(gpep.methods)
     assert '"log_log"' in gpep.methods.ep.__doc__
+
+
+def test_computation_is_offered_by_the_likelihood_that_it_was_registered_for():
+    class Slope(NamedTuple):
+        kernel: Callable[..., None]
+
+    probit, logit = (next(each for each in LIKELIHOODS if each.name == name) for name in ("probit", "logit"))
+    assert not probit.offers(Slope)
+    gpep.register("computation", Computation("probit", Slope(np.tanh)))
+    assert probit.computation(Slope).kernel is np.tanh
+    assert not logit.offers(Slope)
 
 
 def test_registered_method_is_named_by_messages():

@@ -68,12 +68,17 @@ class DifferenceFactors(NamedTuple):
 
     coupled_update: Kernel
     """New scalar sites of all g, see `pymc_gpep.kernels.moments.inner_ep.inner_ep_update`."""
-    independent_update: Kernel
-    """New sites of independent latent values, see `pymc_gpep.kernels.methods.class_independent.iep_update`."""
     energies: Kernel
     """Energies that sites of the g add to EP's energy, see `pymc_gpep.kernels.schemes.energy_descent.site_energies`."""
     average: Kernel
     """As `terms` of `GaussianAverage`, for a factor of one g, which has the label 1."""
+
+
+class IndependentFactors(NamedTuple):
+    """The same for latent values with independent sites."""
+
+    update: Kernel
+    """New sites of independent latent values, see `pymc_gpep.kernels.methods.class_independent.iep_update`."""
 
 
 class NoisyDifferenceFactors(NamedTuple):

@@ -22,7 +22,7 @@ from pymc_gpep.kernels.methods.class_independent import rough_softmax_sites, sof
 from pymc_gpep.kernels.methods.softmax_qep import softmax_qep_update
 from pymc_gpep.kernels.moments.site_information import softmax_information
 from pymc_gpep.kernels.special.softmax_average import BLOCK, SEQUENCES, softmax_average
-from pymc_gpep.likelihoods.likelihood import Reading, gaussian_moments
+from pymc_gpep.likelihoods.likelihood import Computation, Reading, gaussian_moments
 from pymc_gpep.likelihoods.links import has_cutpoints, softmax_argument
 from pymc_gpep.likelihoods.local_computations import (
     CoupledCurvature,
@@ -146,6 +146,11 @@ def rough_sites(mean: Array, variance: Array, y: NDArray[np.int64], log_z: Array
 def rough_information(mean: Array, cov: Array, y: NDArray[np.int64], log_z: Array, information: Array) -> None:
     """Compute the information of coupled sites by few nodes, as `SiteInformation`."""
     softmax_information(*_rough_nodes(len(mean)), mean, cov, y, log_z, information)
+
+
+INDEPENDENT = Computation("softmax", IndependentQuadrature(independent_update))
+INFORMATION = Computation("softmax", SiteInformation(rough_information))
+ROUGH_SITES = Computation("softmax", RoughSites(rough_sites))
 
 
 _SEED_OF_SAMPLE = 19_980_112  # the same input has the same answer
@@ -303,9 +308,6 @@ class SoftmaxLikelihood(OneFunctionPerClass):
     local: ClassVar[tuple[object, ...]] = (
         CoupledCurvature(softmax, along_line, curvature_slope),
         CoupledQuadrature(softmax_qep_update),
-        SiteInformation(rough_information),
-        IndependentQuadrature(independent_update),
-        RoughSites(rough_sites),
     )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:

@@ -32,12 +32,14 @@ from pymc_gpep.gaussians.posteriors import make_posterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.gaussians.independent import add_function_gradient, function_variance, function_weights
 from pymc_gpep.kernels.linalg.lapack import multiply_functions, solve_with_cholesky
+from pymc_gpep.kernels.methods.class_independent import iep_update, qiep_update
 from pymc_gpep.kernels.methods.label_noise import sites_of_differences
 from pymc_gpep.kernels.moments.full_sites import packed_size
-from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.likelihood import Computation, Likelihood
 from pymc_gpep.likelihoods.local_computations import (
     CoupledQuadrature,
     DifferenceFactors,
+    IndependentFactors,
     IndependentQuadrature,
     MixedDifferenceFactors,
     PointFactor,
@@ -138,6 +140,9 @@ def independent_ep(
     return Found(evidence, status, b, mean, variance.T[:, :, None] * np.eye(c), pi, derivatives, rung)
 
 
+INNER_EP = Computation("multinomial_probit", IndependentFactors(iep_update))
+
+
 @dataclass(frozen=True)
 class IEP(AcceleratedEP):
     """EP whose posterior leaves the classes independent, tilted moments by inner EP.
@@ -157,12 +162,12 @@ class IEP(AcceleratedEP):
 
     name: ClassVar[str] = "iep"
     site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
-    needs: ClassVar[tuple[type, ...]] = (DifferenceFactors,)
+    needs: ClassVar[tuple[type, ...]] = (IndependentFactors, DifferenceFactors)  # the latter for the response
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         settings = self.settings
-        factors = likelihood.computation(DifferenceFactors)
-        settings["update"] = partial(factors.independent_update, settings.pop("max_inner"), self.tolerance)
+        update = likelihood.computation(IndependentFactors).update
+        settings["update"] = partial(update, settings.pop("max_inner"), self.tolerance)
         settings["largest_precision"] = likelihood.largest_precision
         return independent_ep(problem, start, history, **settings)
 
@@ -177,6 +182,9 @@ class IEP(AcceleratedEP):
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
         """The tilted factors of nested EP."""
         return nested_factors(solution)
+
+
+QUADRATURE = Computation("multinomial_probit", IndependentQuadrature(qiep_update))
 
 
 @dataclass(frozen=True)

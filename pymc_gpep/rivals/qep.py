@@ -16,13 +16,16 @@ from pymc_gpep.approximations.nested_ep import nested_factors
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.kernels.methods.qep import full_qep_update, qep_update
 from pymc_gpep.kernels.moments.full_sites import difference_sites, packed_size
-from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.likelihood import Computation, Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
 from pymc_gpep.solvers.accelerated_ep import ep_ladder
 from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace, derivatives, refused, site_posterior, site_posterior_space
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, History, Problem
+
+PROBIT = Computation("multinomial_probit", DifferenceQuadrature(qep_update, full_qep_update))
 
 
 def qep(

@@ -17,6 +17,7 @@ from pymc_gpep.likelihoods.local_computations import (
     DifferenceFactors,
     DifferenceQuadrature,
     GaussianAverage,
+    IndependentFactors,
     IndependentQuadrature,
     LargestUtility,
     LogisticResponse,
@@ -196,7 +197,10 @@ def difference_factors(likelihood, kernels):
         return terms, alpha[0, 0], beta[0, 0]
 
     check_difference_site(likelihood, coupled)
-    check_independent_sites(likelihood, partial(independent, partial(kernels.independent_update, 1, 1e-10), 1), 2)
+
+
+def independent_factors(likelihood, kernels):
+    check_independent_sites(likelihood, partial(independent, partial(kernels.update, 1, 1e-10), 1), 2)
 
 
 def noisy_difference_factors(likelihood, kernels):
@@ -540,6 +544,7 @@ CHECKS = {
     DifferenceFactors: difference_factors,
     CoupledQuadrature: coupled_quadrature,
     DifferenceQuadrature: difference_quadrature,
+    IndependentFactors: independent_factors,
     IndependentQuadrature: independent_quadrature,
     LargestUtility: largest_utility,
     LogisticResponse: logistic_response,
@@ -566,7 +571,7 @@ CHECKS = {
         (likelihood, computation)
         for likelihood in LIKELIHOODS
         if not likelihood.has_parameters and likelihood.observed_axes == 1  # votes: `test_votes`
-        for computation in likelihood.local
+        for computation in likelihood.computations
     ],
     ids=lambda value: getattr(value, "name", type(value).__name__),
 )

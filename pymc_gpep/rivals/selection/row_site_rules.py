@@ -13,8 +13,11 @@ from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.kernels.likelihoods.multinomial_probit import rough_log_likelihood
+from pymc_gpep.kernels.methods.factors import rough_log_normalisers
 from pymc_gpep.kernels.moments.inner_ep import site_parameters
-from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.kernels.moments.site_information import probit_information
+from pymc_gpep.likelihoods.likelihood import Computation, Likelihood
 from pymc_gpep.likelihoods.local_computations import (
     BlockCurvature,
     CoupledQuadrature,
@@ -22,6 +25,7 @@ from pymc_gpep.likelihoods.local_computations import (
     GaussianAverage,
     IndependentQuadrature,
     PointFactor,
+    RoughDensity,
     RoughNormaliser,
     RoughSites,
     SiteInformation,
@@ -213,6 +217,10 @@ OF_FUNCTIONS = ("expected", "information")
 
 
 _SWEEPS, _TOLERANCE = 200, 1e-10  # of inner EP
+
+PROBIT_DENSITY = Computation("multinomial_probit", RoughDensity(rough_log_likelihood))
+PROBIT_INFORMATION = Computation("multinomial_probit", SiteInformation(probit_information))
+PROBIT_NORMALISER = Computation("multinomial_probit", RoughNormaliser(rough_log_normalisers))
 
 
 class _IndependentSites(RowSiteRule):
