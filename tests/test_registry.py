@@ -171,6 +171,9 @@ def test_second_entry_of_a_name_is_refused():
 
     with pytest.raises(ValueError, match=r"Other has the name 'ep', which is .* pymc_gpep\.approximations\.ep\.EP\."):
         gpep.register("approximation", Other)
+    Other.name = "Mine"
+    with pytest.raises(ValueError, match="Write 'mine'"):
+        gpep.register("approximation", Other)
     Other.name = "ivm"
     with pytest.raises(ValueError, match=r"'ivm', which is that of the method pymc_gpep\.\S*\.IVM"):
         gpep.register("approximation", Other)
