@@ -19,7 +19,7 @@ TABLES = {
     "sparse_approximation": "approximations.methods",
     "method": "approximations.methods",
     "likelihood": "likelihoods.all_likelihoods",
-    "computation": "likelihoods.local_computations",
+    "computation": "likelihoods.likelihood",
     "hyper": "hyper.hyper_methods",
     "plan": "variational.plans.plans",
     "file": "fits.reading",

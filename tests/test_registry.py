@@ -22,7 +22,8 @@ from pymc_gpep.hyper import HYPER, HyperMethod
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.averages_over_cells import computations_of
 from pymc_gpep.likelihoods.grouped import GroupedLikelihood
-from pymc_gpep.likelihoods.local_computations import AddedComputations, ScalarDensity
+from pymc_gpep.likelihoods.likelihood import Computation
+from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.reading import StructureError
 from pymc_gpep.registry import Names, Registry
@@ -134,6 +135,18 @@ def test_registered_pair_is_a_function_of_arrays():
     assert '"log_log"' in gpep.methods.ep.__doc__
 
 
+def test_computation_is_offered_by_the_likelihood_that_it_was_registered_for():
+    class Slope(NamedTuple):
+        kernel: Callable[..., None]
+
+    probit, logit = (next(each for each in LIKELIHOODS if each.name == name) for name in ("probit", "logit"))
+    assert not probit.offers(Slope)
+    gpep.register("computation", Computation("probit", Slope(np.tanh)))
+    assert probit.computation(Slope).kernel is np.tanh
+    assert not logit.offers(Slope)
+    assert not GroupedLikelihood(inner=probit).offers(Slope)  # its arrays are others
+
+
 def test_registered_method_is_named_by_messages():
     gpep.register("approximation", CautiousEP)
     with log_log_model(), pytest.raises(KeyError, match=r"cautious_ep.*Did you mean 'cautious_ep'"):
@@ -144,24 +157,6 @@ def test_registered_method_is_named_by_messages():
     gpep.register("likelihood", LogLog())
     with pytest.raises(ValueError, match="Did you mean 'log_log'"):
         gpep.methods.ep(*problem, "log_lo")
-
-
-class LogMean(NamedTuple):
-    """Log probability at a mean."""
-
-    at: Callable[[float], float]
-
-
-def test_registered_computation_is_offered_by_its_likelihood_alone():
-    logit, probit = (next(each for each in LIKELIHOODS if each.name == name) for name in ("logit", "probit"))
-    assert not logit.offers(LogMean)
-    gpep.register("computation", AddedComputations("logit", (LogMean(lambda f: -np.log1p(np.exp(-f))),)))
-    assert logit.computation(LogMean).at(0.0) == pytest.approx(-np.log(2.0))
-    assert not probit.offers(LogMean)
-    assert not GroupedLikelihood(inner=logit).offers(LogMean)
-    again = AddedComputations("logit", (LogMean(lambda f: f),))
-    gpep.register("computation", again)
-    assert logit.computation(LogMean) is again.local[0]
 
 
 def test_own_entries_come_before_registered_ones():
@@ -177,6 +172,9 @@ def test_second_entry_of_a_name_is_refused():
         name = "ep"
 
     with pytest.raises(ValueError, match=r"Other has the name 'ep', which is .* pymc_gpep\.approximations\.ep\.EP\."):
+        gpep.register("approximation", Other)
+    Other.name = "Mine"
+    with pytest.raises(ValueError, match="Write 'mine'"):
         gpep.register("approximation", Other)
     Other.name = "ivm"
     with pytest.raises(ValueError, match=r"'ivm', which is that of the method pymc_gpep\.\S*\.IVM"):

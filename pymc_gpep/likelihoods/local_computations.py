@@ -1,7 +1,7 @@
 """Local computations: compiled kernels that treat each point by itself, one type for each thing that a method asks for.
 
-A likelihood offers some of these, an approximation names the types that it needs, and so they find each other. Types of
-another package are registered as `AddedComputations`. Arrays:
+A likelihood offers some of these, an approximation names the types that it needs, and so they find each other. A
+package adds others as a `pymc_gpep.likelihoods.likelihood.Computation`. Arrays:
 latent values `f` (c, n), labels `y` (n,), covariances between the latent values of a point `cov` (n, c, c).
 
 Kernels of one latent function drop its axis: `f`, `mean` and `variance` are (n,) and contiguous. `y` (n,) holds
@@ -11,35 +11,9 @@ a number cannot be computed, as for an observation that cannot occur.
 """
 
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, NamedTuple
 
-from pymc_gpep.registry import Registry
-
 type Kernel = Callable[..., Any]
-
-
-class AddedComputations(NamedTuple):
-    """Local computations that a likelihood offers beside its own `local`."""
-
-    likelihood: str
-    """Name of the likelihood."""
-    local: tuple[object, ...]
-
-
-def _of_different_types(one: AddedComputations, other: AddedComputations) -> bool:
-    return not {*map(type, one.local)} & {*map(type, other.local)}
-
-
-ADDED_COMPUTATIONS: Registry[AddedComputations] = Registry(
-    "computation",
-    (),
-    of=AddedComputations,
-    classes=False,
-    name_of=attrgetter("likelihood"),
-    together=_of_different_types,
-)
-"""Local computations that are registered apart from their likelihoods."""
 
 
 class CoupledCurvature(NamedTuple):

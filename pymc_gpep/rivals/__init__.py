@@ -24,8 +24,15 @@ register("sparse_approximation", "pymc_gpep.rivals.gfitc:GFITC")
 register("method", "pymc_gpep.rivals.ivm:IVM")
 register(
     "computation",
-    "pymc_gpep.rivals.computations:OF_MULTINOMIAL_PROBIT",
-    "pymc_gpep.rivals.computations:OF_SOFTMAX",
+    "pymc_gpep.rivals.computations:PROBIT_FACTORS",
+    "pymc_gpep.rivals.computations:PROBIT_QUADRATURE",
+    "pymc_gpep.rivals.computations:PROBIT_DIFFERENCES",
+    "pymc_gpep.rivals.computations:PROBIT_INFORMATION",
+    "pymc_gpep.rivals.computations:PROBIT_NORMALISER",
+    "pymc_gpep.rivals.computations:PROBIT_DENSITY",
+    "pymc_gpep.rivals.computations:SOFTMAX_QUADRATURE",
+    "pymc_gpep.rivals.computations:SOFTMAX_INFORMATION",
+    "pymc_gpep.rivals.computations:SOFTMAX_SITES",
 )
 register("posterior", "pymc_gpep.rivals.factorial_posterior:FACTORIAL")
 register("plan", "pymc_gpep.rivals.active_rows:ActiveRows")

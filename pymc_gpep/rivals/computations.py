@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.local_computations import AddedComputations, Kernel
+from pymc_gpep.likelihoods.likelihood import Computation
+from pymc_gpep.likelihoods.local_computations import Kernel
 from pymc_gpep.likelihoods.softmax import Nodes, class_nodes
 from pymc_gpep.rivals.kernels.active_rows import (
     probit_information,
@@ -128,18 +129,12 @@ def rough_information(mean: Array, cov: Array, y: NDArray[np.int64], log_z: Arra
     softmax_information(*_rough_nodes(len(mean)), mean, cov, y, log_z, information)
 
 
-OF_SOFTMAX = AddedComputations(
-    "softmax",
-    (SiteInformation(rough_information), IndependentQuadrature(independent_update), RoughSites(rough_sites)),
-)
-OF_MULTINOMIAL_PROBIT = AddedComputations(
-    "multinomial_probit",
-    (
-        IndependentFactors(iep_update),
-        SiteInformation(probit_information),
-        DifferenceQuadrature(qep_update, full_qep_update),
-        IndependentQuadrature(qiep_update),
-        RoughNormaliser(rough_log_normalisers),
-        RoughDensity(rough_log_likelihood),
-    ),
-)
+PROBIT_FACTORS = Computation("multinomial_probit", IndependentFactors(iep_update))
+PROBIT_QUADRATURE = Computation("multinomial_probit", IndependentQuadrature(qiep_update))
+PROBIT_DIFFERENCES = Computation("multinomial_probit", DifferenceQuadrature(qep_update, full_qep_update))
+PROBIT_INFORMATION = Computation("multinomial_probit", SiteInformation(probit_information))
+PROBIT_NORMALISER = Computation("multinomial_probit", RoughNormaliser(rough_log_normalisers))
+PROBIT_DENSITY = Computation("multinomial_probit", RoughDensity(rough_log_likelihood))
+SOFTMAX_QUADRATURE = Computation("softmax", IndependentQuadrature(independent_update))
+SOFTMAX_INFORMATION = Computation("softmax", SiteInformation(rough_information))
+SOFTMAX_SITES = Computation("softmax", RoughSites(rough_sites))

@@ -574,7 +574,7 @@ CHECKS = {
         (likelihood, computation)
         for likelihood in LIKELIHOODS
         if not likelihood.has_parameters and likelihood.observed_axes == 1  # votes: `test_votes`
-        for computation in likelihood.computations()
+        for computation in likelihood.computations
     ],
     ids=lambda value: getattr(value, "name", type(value).__name__),
 )
