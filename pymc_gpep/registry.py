@@ -29,8 +29,8 @@ TABLES = {
 }
 """Table → the module that makes it."""
 
-_waiting: dict[str, list[str]] = {}  # paths of entries by table, until the table is read
-_LOCK = RLock()  # a second thread waits until all entries are imported
+_waiting: dict[str, list[str]] = {}  # Paths of entries by table, until the table is read.
+_LOCK = RLock()  # A second thread waits until the first has imported all entries.
 
 
 def register(table: str, *entries: Any) -> None:
@@ -107,7 +107,7 @@ class Registry[T](Collection[T]):
     together : function of two entries, optional
         Whether two entries of one name can stand beside each other.
     apart : sequence of Registry
-        Tables of the same kind of names: an entry has none of theirs.
+        Tables of other methods of `pm.fit`: an entry has none of their names.
     """
 
     def __init__(
@@ -141,6 +141,8 @@ class Registry[T](Collection[T]):
 
     def _add(self, entry: T) -> None:
         name = self.name_of(entry)
+        if self._apart and name != name.lower():
+            raise ValueError(f"{_whole_name(entry)} has the name {name!r}. Write {name.lower()!r}, as pm.fit reads it.")
         for i, other in enumerate(self._entries):
             if self.name_of(other) != name or self._together(entry, other):
                 continue
@@ -192,7 +194,7 @@ class Registry[T](Collection[T]):
                     self._check(entry)
                     self._add(entry)
             finally:
-                if paths:  # an import failed: the others can still be had
+                if paths:  # An import failed. The next read goes on with the other paths.
                     _waiting[self.table] = paths
         return self._entries
 

@@ -23,12 +23,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.likelihoods.local_computations import (
-    BlockCurvature,
-    CoupledCurvature,
-    PlainDensity,
-    ScalarDensity,
-)
+from pymc_gpep.likelihoods.local_computations import BlockCurvature, CoupledCurvature, PlainDensity, ScalarDensity
 from pymc_gpep.registry import Registry
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 
