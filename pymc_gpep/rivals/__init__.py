@@ -1,8 +1,9 @@
-"""Other methods of papers, registered by the same calls as a user's own.
+"""Other methods of papers, registered by the same calls as methods of a user's own package.
 
 The approximations are active rows, class-independent EP, EP of a probit by quadrature, and GFITC. Three are for two
 classes: the factorial bound, label regression and naive TAP. A treatment is the mean field of the hyperparameters, and
-samplers are pseudo-marginal and scaled Metropolis. Their modules are imported when a table is first read.
+samplers are pseudo-marginal and scaled Metropolis. The kernels that these methods ask of the softmax and of the
+multinomial probit are registered too (`computations.py`). A module is imported when its table is first read.
 """
 
 from pymc_gpep.registry import register

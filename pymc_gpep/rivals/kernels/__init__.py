@@ -1,1 +1,1 @@
-"""Compiled kernels of the methods in this room; rules as for `pymc_gpep.kernels`."""
+"""Compiled kernels of the methods in `pymc_gpep.rivals`, by the rules of `pymc_gpep.kernels`."""

@@ -17,8 +17,8 @@ log(1 − q) at 1. With q = s³ (4 − 3s), Gauss–Legendre in s meets 12 s² (
 come in the order of their standardised means, the least likely to be positive first.
 
 **Sites** are those of nested EP, exp(ξᵀg − gᵀΛg/2) in g_j = f_y − f_j + u. They match the mean of the tilted
-distribution of g and Σ̂⁻¹ − Σ⁻¹ (equations 19 to 21), or the diagonal of that, which lies in [0, 1): the factors Φ are
-log-concave with a curvature below 1. A full Λ is stored as in `pymc_gpep.kernels.moments.full_sites`.
+distribution of g and Σ̂⁻¹ − Σ⁻¹, or its diagonal alone (equations 19 to 21). That diagonal lies in [0, 1): the factors Φ
+are log-concave with a curvature below 1. A full Λ is stored as in `pymc_gpep.kernels.moments.full_sites`.
 """
 
 import math
