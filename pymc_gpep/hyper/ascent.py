@@ -10,6 +10,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.quasi_newton import Curvature, Metric, line_search
+from pymc_gpep.hyper.sharpness import Sharpness
 from pymc_gpep.kernels.status import CONVERGED
 
 FLAT = 1e-8
@@ -17,6 +18,9 @@ FLAT = 1e-8
 
 STUCK = "no step along the slope leads higher"
 """Message of a search that cannot go on."""
+
+UNBOUNDED = "the log posterior has no bound, as far as the search went"
+"""Message of a search that `Sharpness` ends."""
 
 type Curve = Callable[[Evaluation], Curvature | None]
 """Function that returns the curvature of a log posterior at a point in some hyperparameters."""
@@ -58,6 +62,7 @@ class HyperAscent:
         self._metric = Metric(here.theta.size)
         self._gain = np.inf
         self._curvature: Curve = no_curvature
+        self._sharpness = Sharpness(here.theta)
 
     def begin(self, curvature: Curve, units: Array | None) -> None:
         """Take first curvatures, and steps of Newton's method in the hyperparameters that these belong to.
@@ -85,10 +90,12 @@ class HyperAscent:
         if self._metric.units is not None and self._steep and not self._full:
             self.begin(self._curvature, None)
             ended = self._iterate()
-        if not ended and not self._full and self._look_around():
+        if not ended and not self._full and not self._sharpness.unbounded and self._look_around():
             ended = self._iterate()
         if ended:
             return True, _CONVERGED
+        if self._sharpness.unbounded:
+            return False, UNBOUNDED
         return False, f"the limit of n={self._max} iterations was reached" if self._full else STUCK
 
     @property
@@ -100,7 +107,10 @@ class HyperAscent:
         return bool(np.abs(self._here.gradient).max() > _STEEP)
 
     def _iterate(self) -> bool:
-        """Iterate until nothing is left to gain, no step leads higher, or the limit is reached; whether the first."""
+        """Iterate until nothing is left to gain; returns whether that is so.
+
+        The iteration also ends where no step leads higher, at the limit, and where the log posterior has no bound.
+        """
         quiet = 0
         while quiet < self._quiet:
             done = self._trusted and self.decrement < _ENOUGH
@@ -118,6 +128,8 @@ class HyperAscent:
             quiet = quiet + 1 if self._gain <= least * max(1.0, abs(self._here.log_posterior)) else 0
             if quiet == self._quiet and self._refined():
                 quiet = 0
+            if self._sharpness.unbounded:
+                return False
         return self._large or self._is_close
 
     def go_to(self, there: Evaluation) -> None:
@@ -204,6 +216,7 @@ class HyperAscent:
         there, rough = found[part]
         self._gain = there.log_posterior - here.log_posterior
         self._metric.learn(there.theta - here.theta, here.gradient - there.gradient)
+        self._sharpness.learn(here, there)
         self._record(there, rough)
         return True
 

@@ -15,7 +15,7 @@ from pymc.distributions.transforms import CholeskyCovPacked
 from scipy.optimize import minimize
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.ascent import STUCK, is_close
+from pymc_gpep.hyper.ascent import STUCK, UNBOUNDED, is_close
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import LogPosterior
@@ -43,18 +43,18 @@ def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: LogPoster
         looked at.
     """
     best, size = optimum.best, len(space.owners)
-    stuck = not optimum.converged and optimum.message.startswith(STUCK)
+    stuck = not optimum.converged and optimum.message.startswith((STUCK, UNBOUNDED))
     ended = optimum.converged or stuck
     if optimum.interrupted or not size or not np.isfinite(best.gradient[:size]).all():
         return optimum
     slope = np.zeros(best.theta.size)
     slope[:size] = best.gradient[:size]
     theta = best.theta[:size]
-    moved = np.abs(theta - optimum.history[0].theta[:size])
-    ran = _are_scales(space) & (moved > (_FAR if ended else _VERY_FAR))
+    moved = theta - optimum.history[0].theta[:size]
+    ran = _are_scales(space) & (np.abs(moved) > (_FAR if ended else _VERY_FAR))
     unknown = np.isnan(optimum.decrement)
     steep = np.abs(slope).max() > _STEEP if unknown else not is_close(optimum.decrement, best.theta.size)
-    why = _where_they_ran(space, theta, ran) if ran.any() and steep else ""
+    why = _where_they_ran(space, theta, moved * ran) if ran.any() and steep else ""
     if why and not ended:
         why = f"{optimum.message.strip('. ')}; {why}"
     if not why and ended and log_posterior is not None:
@@ -83,7 +83,7 @@ def ran_away(space: Hyperparameters, first: Array, theta: Array) -> str:
         at, height = _highest_prior(space, at, ~ran)
         heights.append(height)
     risen = heights[-1] - heights[-1 - _FURTHER]
-    return _where_they_ran(space, theta, ran) if risen > _STEEP * _FURTHER else ""
+    return _where_they_ran(space, theta, moved * ran) if risen > _STEEP * _FURTHER else ""
 
 
 def _highest_prior(space: Hyperparameters, theta: Array, free: NDArray[np.bool_]) -> tuple[Array, float]:
@@ -106,16 +106,21 @@ def _are_scales(space: Hyperparameters) -> NDArray[np.bool_]:
     return np.isin(space.owners, list(space.scales_of_priors))
 
 
-def _where_they_ran(space: Hyperparameters, theta: Array, ran: NDArray[np.bool_]) -> str:
+def _where_they_ran(space: Hyperparameters, theta: Array, moved: Array) -> str:
+    """Where scales of priors ran to, those that moved, and which priors hold them."""
     owners, natural = np.array(space.owners), space.natural(theta[None])
     where = [
         f"{name!r} ran to {np.array2string(natural[name][0], precision=2)}"
-        for name in dict.fromkeys(owners[ran].tolist())
+        for name in dict.fromkeys(owners[moved != 0.0].tolist())
     ]
+    what = f"{' and '.join(where)}, where the prior density of what it scales has no bound, so that there is no maximum"
+    if (moved > 0.0).any():
+        return f"{what}. Give it a prior of which little is left at large values, such as pm.Exponential"
     return (
-        f"{' and '.join(where)}, where the prior density of what it scales has no bound, so that there is no maximum. "
+        f"{what}. "
         "Give it a prior that keeps it away from there, such as pm.InverseGamma, or write what it scales by standard "
-        "normals: pm.math.exp(mu + tau * z) with z = pm.Normal('z', shape=...) in place of pm.LogNormal(mu, tau)"
+        "normals: pm.math.exp(mu + tau * z) with z = pm.Normal('z', shape=...) in place of pm.LogNormal(mu, tau), and "
+        "mu + tau * z in place of pm.Normal(mu, tau)"
     )
 
 
@@ -146,10 +151,16 @@ def _still_rising(space: Hyperparameters, optimum: Optimum) -> str:
     """The names of those along which it rises, where no step gets higher."""
     size = len(space.owners)
     slope, units = np.abs(optimum.best.gradient[:size]), optimum.deviations
-    steep = slope > _STEEP if units is None else units[:size] * slope > _MUCH
+    unbounded = optimum.message.startswith(UNBOUNDED)
+    steep = slope > _STEEP if units is None or unbounded else units[:size] * slope > _MUCH
     if not steep.any():
-        return STUCK
+        return optimum.message
     names = " and ".join(dict.fromkeys(repr(owner) for owner, rises in zip(space.owners, steep, strict=True) if rises))
+    if unbounded:
+        return (
+            f"{UNBOUNDED}: it rises and narrows in {names}. Give scales of these, and scales of noise, priors that "
+            "keep them away from 0, such as pm.InverseGamma"
+        )
     if units is None:
         return f"the log posterior still has a slope of {slope.max():.2g} in {names}"
     return f"the log posterior still rises in {names}, by about {optimum.decrement:.2g}, and no step leads higher"
