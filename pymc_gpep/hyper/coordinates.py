@@ -19,6 +19,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.kernels.status import CONVERGED
 
 _ITERATIONS = 50  # of the climb to the maximum in the coordinates, at most
 _SMALLEST = 1e-10  # 1 − z² of a partial correlation z
@@ -97,6 +98,18 @@ class MovedLogPosterior:
         found = self._log_posterior(self._coordinates.theta(phi), start)
         self._found[phi.tobytes()] = found
         return self._coordinates.pulled(phi, found)
+
+    @property
+    def checked(self) -> bool:
+        """Whether evaluations at points that the prior allows are exact and cheap enough for a check."""
+        return self._log_posterior.joint
+
+    def log_prior(self, phi: Array) -> float:
+        """Log prior density of coordinates φ, Jacobians included."""
+        theta = self._coordinates.theta(phi)
+        value = self.space.log_prior(theta)
+        prior = Evaluation(theta, value, np.zeros_like(theta), value, 0, CONVERGED, np.empty(0))
+        return self._coordinates.pulled(phi, prior).log_posterior
 
     def original(self, evaluation: Evaluation) -> Evaluation:
         """Return an evaluation in the coordinates as one in θ."""

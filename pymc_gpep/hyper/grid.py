@@ -15,7 +15,7 @@ from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_no
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.hyper.surrogate import DRAWS, resampled
+from pymc_gpep.hyper.resampling import DRAWS, resampled
 from pymc_gpep.kernels.status import CONVERGED
 
 _MOST = 3  # hyperparameters
@@ -135,7 +135,7 @@ def _draws(places: NDArray[np.int64], logs: Array, drop: float, random_seed: int
     chosen = rng.choice(len(places), size=_PROPOSALS, p=weights / weights.sum())
     points = places[chosen] + rng.uniform(-0.5, 0.5, size=(_PROPOSALS, places.shape[1]))
     found = map_coordinates(box, (points - first).T, order=3, mode="nearest") - logs[chosen]
-    return resampled(points, found, random_seed, DRAWS)
+    return points[resampled(found, points, random_seed, DRAWS)]
 
 
 def _beside(place: _Place) -> list[_Place]:

@@ -16,9 +16,7 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 from scipy.stats import norm, qmc
 
 from pymc_gpep.array_types import Array
-
-DRAWS = 4096
-"""Draws that stand for a density."""
+from pymc_gpep.hyper.resampling import resampled
 
 _LENGTHS = 1.0, 1.5, 2.5, 4.0, 7.0  # length scales of the process, in warped coordinates
 _FEW = 3  # axes for which the longest would extrapolate without bounds
@@ -199,10 +197,7 @@ class Surrogate:
         total = float(volume + logs.max() + np.log(weights.mean()))
         weights /= weights.sum()
         if 1.0 / (weights @ weights) > _WORTH * len(x):
-            order = np.lexsort(x.T)
-            places = (np.arange(count) + rng.random()) / count
-            chosen = np.minimum(np.searchsorted(np.cumsum(weights[order]), places), len(x) - 1)
-            return self._unwarped(x[order[rng.permutation(chosen)]]), total
+            return self._unwarped(x[resampled(logs, x, seed, count)]), total
         moving, kept = x[rng.choice(len(x), chains, p=weights)], []
         steps = _STEPS + _BETWEEN * (-(-count // chains) - 1)
         for step in range(1, steps + 1):
@@ -235,14 +230,6 @@ class Surrogate:
         change = found - value - 0.5 * (p**2 - start**2).sum(axis=1)
         accepted = np.log(rng.random(len(x))) < change
         return np.where(accepted[:, None], new, x)
-
-
-def resampled(draws: Array, logs: Array, random_seed: int, count: int) -> Array:
-    """Draws (count, d) of equal weight from draws (m, d) with log weights (m,), by systematic resampling."""
-    weights = np.exp(logs - logs.max())
-    places = (np.arange(count) + np.random.default_rng(random_seed).random()) / count
-    chosen = np.searchsorted(np.cumsum(weights) / weights.sum(), places)
-    return draws[np.minimum(chosen, len(draws) - 1)]
 
 
 def _blocks(k: Array, rate: Array, second: Array) -> Array:
