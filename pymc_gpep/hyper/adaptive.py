@@ -11,17 +11,15 @@ from scipy.special import logsumexp
 from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.cells import Cells, extent, stretched, unstretched
-from pymc_gpep.hyper.coordinates import Coordinates, MovedLogPosterior
-from pymc_gpep.hyper.correction import correction_at, has_correction
+from pymc_gpep.hyper.coordinates import Coordinates, MovedLogPosterior, correction_at, has_correction
 from pymc_gpep.hyper.curvature import Scales, scales_at
-from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
-from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.hyper.resampling import DRAWS, along_curve, resampled
-from pymc_gpep.hyper.surrogate import Points, Surrogate
+from pymc_gpep.hyper.surrogate import DRAWS, Points, Surrogate, along_curve, resampled
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.log_posteriors.evaluation import Evaluation
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 _FIRST = 1.7  # Distance of the first point of a ray from the maximum (standard deviations).
 _FALL, _AIM = 5.0, 7.0  # Fall of the log density where a ray ends, and the fall at which its next point aims.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.stats import qmc
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.resampling import along_curve, resampled
+from pymc_gpep.hyper.surrogate import along_curve, resampled
 
 _WIDTH = 2.0  # Largest width of a cell of the first cut.
 _BATCH = 12  # Number of cells that are split together.

@@ -12,10 +12,10 @@ from scipy.spatial import cKDTree
 
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.log_posterior import LogPosterior
-from pymc_gpep.hyper.resampling import along_curve
+from pymc_gpep.hyper.surrogate import along_curve
 from pymc_gpep.hyper.weights import Weighing
+from pymc_gpep.log_posteriors.evaluation import Evaluation
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 _TOGETHER = 16  # solutions that do not wait for each other
 _NEAR = 3  # hyperparameters up to which a draw is near another one

@@ -6,9 +6,9 @@ import numpy as np
 from scipy.optimize import minimize
 
 from pymc_gpep.hyper import hyper_method
-from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
+from pymc_gpep.log_posteriors.evaluation import Evaluation
 
 
 class Given:

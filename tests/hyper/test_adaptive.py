@@ -10,9 +10,9 @@ from scipy.special import logsumexp
 
 from pymc_gpep.hyper.adaptive import quadrature_weights
 from pymc_gpep.hyper.coordinates import Coordinates
-from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.surrogate import Points, Surrogate
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.log_posteriors.evaluation import Evaluation
 from tests.hyper.given_density import Given
 
 LEVELS = np.array([0.025, 0.25, 0.5, 0.75, 0.975])

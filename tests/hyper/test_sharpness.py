@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pymc_gpep.hyper.ascent import STUCK, UNBOUNDED
-from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.log_posteriors.evaluation import Evaluation
 
 
 class Funnel:
