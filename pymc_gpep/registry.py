@@ -14,6 +14,7 @@ from typing import Any
 from pymc_gpep.argument_types import check_name
 
 TABLES = {
+    "posterior": "gaussians.posteriors",
     "approximation": "approximations.methods",
     "sparse_approximation": "approximations.methods",
     "method": "approximations.methods",
@@ -37,8 +38,8 @@ def register(table: str, *entries: Any) -> None:
 
     Parameters
     ----------
-    table : {"approximation", "sparse_approximation", "method", "likelihood", "computation", "hyper", "plan", \
-"file", "sampler", "diagnostic", "plot"}
+    table : {"approximation", "sparse_approximation", "method", "likelihood", "computation", "posterior", "hyper", \
+"plan", "file", "sampler", "diagnostic", "plot"}
     *entries
         Subclasses of `Approximator` for `"approximation"`, instances of `Likelihood` for `"likelihood"`, and so on. A
         string `"module:name"` is imported when it is first needed.

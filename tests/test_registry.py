@@ -21,6 +21,7 @@ from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper import HYPER, HyperMethod
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.averages_over_cells import computations_of
+from pymc_gpep.likelihoods.grouped import GroupedLikelihood
 from pymc_gpep.likelihoods.likelihood import Computation
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.likelihoods.one_function import TwoClasses
@@ -143,6 +144,7 @@ def test_computation_is_offered_by_the_likelihood_that_it_was_registered_for():
     gpep.register("computation", Computation("probit", Slope(np.tanh)))
     assert probit.computation(Slope).kernel is np.tanh
     assert not logit.offers(Slope)
+    assert not GroupedLikelihood(inner=probit).offers(Slope)  # its arrays are others
 
 
 def test_registered_method_is_named_by_messages():

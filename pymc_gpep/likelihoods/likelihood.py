@@ -5,7 +5,7 @@ likely. Small probabilities are therefore computed again more precisely, and tin
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Self
@@ -196,16 +196,18 @@ class Likelihood(ABC):
         return 0.0 if self.log_concave else -np.inf
 
     @property
-    def computations(self) -> tuple[object, ...]:
-        """Its own local computations, and the ones that were registered for it."""
-        return (*self.local, *(one.local for one in COMPUTATIONS if one.likelihood == self.name))
+    def computations(self) -> Iterator[object]:
+        """Its own local computations, then the ones that were registered for its name, read where they are needed."""
+        yield from self.local
+        # A likelihood made of another one shares its name, but not its arrays: the class has no name.
+        yield from (added.local for added in COMPUTATIONS if added.likelihood == type(self).name)
 
     def offers(self, kind: type) -> bool:
-        """Whether a local computation of this type is among those that it has."""
+        """Whether the likelihood has a local computation of this type, of its own or added."""
         return any(isinstance(one, kind) for one in self.computations)
 
     def computation[T](self, kind: type[T]) -> T:
-        """Its local computation of a type.
+        """Return the local computation of a type.
 
         Raises
         ------

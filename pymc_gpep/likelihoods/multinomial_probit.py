@@ -23,8 +23,17 @@ from scipy.stats import qmc
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.compile import kernel, source_key
-from pymc_gpep.kernels.likelihoods.multinomial_probit import bound_terms, curvature, curvature_slope, log_likelihood
-from pymc_gpep.kernels.methods.factors import pair_derivatives, point_derivatives, utility_average
+from pymc_gpep.kernels.likelihoods.multinomial_probit import (
+    bound_terms,
+    curvature,
+    curvature_slope,
+    log_likelihood,
+)
+from pymc_gpep.kernels.methods.factors import (
+    pair_derivatives,
+    point_derivatives,
+    utility_average,
+)
 from pymc_gpep.kernels.moments.inner_ep import (
     inner_ep_update,
     noisy_inner_ep_update,

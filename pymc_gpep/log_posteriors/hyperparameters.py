@@ -24,7 +24,7 @@ from pymc_gpep.latent.latent_prior import IntegratedVariables
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.hierarchy import draw_hyperparameters
+from pymc_gpep.reading.natural_scale import draw_hyperparameters
 from pymc_gpep.rows.chunks import chunks
 from pymc_gpep.rows.rows import RowError, Rows
 

@@ -20,20 +20,21 @@ register(
     "pymc_gpep.rivals.label_regression:LabelRegression",
     "pymc_gpep.rivals.naive_tap:NaiveTAP",
 )
-register(
-    "computation",
-    "pymc_gpep.rivals.qep:PROBIT",
-    "pymc_gpep.rivals.class_independent_ep:INNER_EP",
-    "pymc_gpep.rivals.class_independent_ep:QUADRATURE",
-    "pymc_gpep.rivals.selection.row_site_rules:PROBIT_DENSITY",
-    "pymc_gpep.rivals.selection.row_site_rules:PROBIT_INFORMATION",
-    "pymc_gpep.rivals.selection.row_site_rules:PROBIT_NORMALISER",
-    "pymc_gpep.likelihoods.softmax:INDEPENDENT",
-    "pymc_gpep.likelihoods.softmax:INFORMATION",
-    "pymc_gpep.likelihoods.softmax:ROUGH_SITES",
-)
 register("sparse_approximation", "pymc_gpep.rivals.gfitc:GFITC")
 register("method", "pymc_gpep.rivals.ivm:IVM")
+register(
+    "computation",
+    "pymc_gpep.rivals.computations:PROBIT_FACTORS",
+    "pymc_gpep.rivals.computations:PROBIT_QUADRATURE",
+    "pymc_gpep.rivals.computations:PROBIT_DIFFERENCES",
+    "pymc_gpep.rivals.computations:PROBIT_INFORMATION",
+    "pymc_gpep.rivals.computations:PROBIT_NORMALISER",
+    "pymc_gpep.rivals.computations:PROBIT_DENSITY",
+    "pymc_gpep.rivals.computations:SOFTMAX_QUADRATURE",
+    "pymc_gpep.rivals.computations:SOFTMAX_INFORMATION",
+    "pymc_gpep.rivals.computations:SOFTMAX_SITES",
+)
+register("posterior", "pymc_gpep.rivals.factorial_posterior:FACTORIAL")
 register("plan", "pymc_gpep.rivals.active_rows:ActiveRows")
 register("file", "pymc_gpep.rivals.active_log_posterior:ActiveLogPosterior")
 register("hyper", "pymc_gpep.rivals.mean_field:MeanField")

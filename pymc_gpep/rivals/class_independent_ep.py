@@ -23,8 +23,7 @@ import numpy as np
 from pymc_gpep.approximations.approximator import AcceleratedEP
 from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.approximations.limits import at_least
-from pymc_gpep.approximations.linear_response import projected_response, tilted_response
-from pymc_gpep.approximations.nested_ep import NoisyNestedEP, nested_factors
+from pymc_gpep.approximations.nested_ep import NoisyNestedEP
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import DensePosterior
@@ -32,18 +31,17 @@ from pymc_gpep.gaussians.posteriors import make_posterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.gaussians.independent import add_function_gradient, function_variance, function_weights
 from pymc_gpep.kernels.linalg.lapack import multiply_functions, solve_with_cholesky
-from pymc_gpep.kernels.methods.class_independent import iep_update, qiep_update
 from pymc_gpep.kernels.methods.label_noise import sites_of_differences
 from pymc_gpep.kernels.moments.full_sites import packed_size
-from pymc_gpep.likelihoods.likelihood import Computation, Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import (
     CoupledQuadrature,
     DifferenceFactors,
-    IndependentFactors,
-    IndependentQuadrature,
     MixedDifferenceFactors,
     PointFactor,
 )
+from pymc_gpep.rivals.computations import IndependentFactors, IndependentQuadrature
+from pymc_gpep.rivals.responses import nested_factors, projected_response, tilted_response
 from pymc_gpep.solvers.accelerated_ep import ep_ladder, signed_ladder
 from pymc_gpep.solvers.dense_form import SignedBlocks, factorise
 from pymc_gpep.solvers.prior_form import Algebra
@@ -116,7 +114,7 @@ def independent_ep(
 
     `start`, which is overwritten, is (2, n, d) when it has its shape: of each point first π and ν (c,), then what else
     the `update` iterates. `update(mean, variance, pi, nu, y, sites, target, scale)` takes the moments, as
-    `pymc_gpep.kernels.methods.class_independent.independent_update` does; options are those of `ep_ladder`.
+    `pymc_gpep.rivals.kernels.class_independent.independent_update` does; options are those of `ep_ladder`.
     """
     sites = start.reshape(2, problem.labels.size, -1)
     c, n = problem.mean.shape
@@ -138,9 +136,6 @@ def independent_ep(
 
     evidence, status, rung = ep_ladder(sweep, sites, history, **options)
     return Found(evidence, status, b, mean, variance.T[:, :, None] * np.eye(c), pi, derivatives, rung)
-
-
-INNER_EP = Computation("multinomial_probit", IndependentFactors(iep_update))
 
 
 @dataclass(frozen=True)
@@ -182,9 +177,6 @@ class IEP(AcceleratedEP):
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
         """The tilted factors of nested EP."""
         return nested_factors(solution)
-
-
-QUADRATURE = Computation("multinomial_probit", IndependentQuadrature(qiep_update))
 
 
 @dataclass(frozen=True)

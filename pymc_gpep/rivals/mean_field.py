@@ -63,7 +63,8 @@ from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.prior_moments.prior_functions import Moments
 from pymc_gpep.progress import progress_bar
-from pymc_gpep.reading.hierarchy import Hierarchy, unconstrain
+from pymc_gpep.reading.natural_scale import unconstrain
+from pymc_gpep.rivals.hierarchy import Hierarchy
 
 
 class LatentValues(NamedTuple):

@@ -15,10 +15,7 @@ from pymc_gpep.likelihoods.local_computations import (
     CoupledCurvature,
     CoupledQuadrature,
     DifferenceFactors,
-    DifferenceQuadrature,
     GaussianAverage,
-    IndependentFactors,
-    IndependentQuadrature,
     LargestUtility,
     LogisticResponse,
     NoisyDifferenceFactors,
@@ -28,17 +25,22 @@ from pymc_gpep.likelihoods.local_computations import (
     PointFactor,
     PowersAverage,
     QuadraticBound,
-    RoughDensity,
-    RoughNormaliser,
-    RoughSites,
     ScalarDensity,
-    SiteInformation,
     TabulatedFactor,
     Utilities,
     UtilityBound,
 )
 from pymc_gpep.likelihoods.softmax import class_nodes
 from pymc_gpep.likelihoods.standard_density import StandardProduct
+from pymc_gpep.rivals.computations import (
+    DifferenceQuadrature,
+    IndependentFactors,
+    IndependentQuadrature,
+    RoughDensity,
+    RoughNormaliser,
+    RoughSites,
+    SiteInformation,
+)
 from pymc_gpep.rivals.qep import quadrature_rule
 from tests.likelihoods.integrals import integral_and_derivatives
 
@@ -200,6 +202,7 @@ def difference_factors(likelihood, kernels):
 
 
 def independent_factors(likelihood, kernels):
+    """With two classes there is one factor, and inner EP is exact."""
     check_independent_sites(likelihood, partial(independent, partial(kernels.update, 1, 1e-10), 1), 2)
 
 

@@ -8,29 +8,22 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pymc_gpep.approximations.linear_response import projected_sites
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.kernels.likelihoods.multinomial_probit import rough_log_likelihood
-from pymc_gpep.kernels.methods.factors import rough_log_normalisers
 from pymc_gpep.kernels.moments.inner_ep import site_parameters
-from pymc_gpep.kernels.moments.site_information import probit_information
-from pymc_gpep.likelihoods.likelihood import Computation, Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import (
     BlockCurvature,
     CoupledQuadrature,
     DifferenceFactors,
     GaussianAverage,
-    IndependentQuadrature,
     PointFactor,
-    RoughDensity,
-    RoughNormaliser,
-    RoughSites,
-    SiteInformation,
     UtilityBound,
 )
+from pymc_gpep.rivals.computations import IndependentQuadrature, RoughNormaliser, RoughSites, SiteInformation
+from pymc_gpep.rivals.responses import projected_sites
 from pymc_gpep.rivals.selection.bound import has_averages
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.sparse_ep import site_of
@@ -217,10 +210,6 @@ OF_FUNCTIONS = ("expected", "information")
 
 
 _SWEEPS, _TOLERANCE = 200, 1e-10  # of inner EP
-
-PROBIT_DENSITY = Computation("multinomial_probit", RoughDensity(rough_log_likelihood))
-PROBIT_INFORMATION = Computation("multinomial_probit", SiteInformation(probit_information))
-PROBIT_NORMALISER = Computation("multinomial_probit", RoughNormaliser(rough_log_normalisers))
 
 
 class _IndependentSites(RowSiteRule):
