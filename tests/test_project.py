@@ -50,6 +50,7 @@ ROOMS = (
     "reading",
     "prior_moments",
     "evidence",
+    "log_posteriors",
     "hyper",
     "cluster",
     "streaming",
@@ -160,7 +161,7 @@ def test_modules_import_each_other_in_no_circle():
     assert sorted(needs) == []
 
 
-def test_rooms_stand_on_at_most_sixteen_floors():
+def test_rooms_stand_on_at_most_seventeen_floors():
     """Each room stands one floor above the highest one that it imports from."""
     below = {name: set() for name in ROOMS}
     for path in MODULES:
@@ -171,7 +172,7 @@ def test_rooms_stand_on_at_most_sixteen_floors():
     for name in ROOMS[:-1]:  # the package itself names what all rooms offer
         floors[name] = 1 + max((floors[other] for other in below[name]), default=0)
     del floors["rivals"]  # nothing stands on this room
-    assert max(floors.values()) <= 16, floors
+    assert max(floors.values()) <= 17, floors
 
 
 def test_rivals_are_imported_by_the_package_alone():

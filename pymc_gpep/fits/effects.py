@@ -19,8 +19,8 @@ from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.graphs.affine import Affinity, NotAffineError
 from pymc_gpep.graphs.interpreted import graph_function, initial_point
 from pymc_gpep.hyper import HyperPosterior
-from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.latent.latent_prior import Joint
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.reading.improper import columns_by_row
 from pymc_gpep.solvers.team import one_blas_thread

@@ -38,8 +38,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.alike_graphs import stacked
 from pymc_gpep.graphs.interpreted import graph_function
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.latent.latent_prior import RowsBeside
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.prior_moments.moment_functions import moment_graphs
 from pymc_gpep.processes.cross_covariance import functions_of

@@ -28,8 +28,8 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graphs.errors import describe, listing
 from pymc_gpep.graphs.interpreted import evaluate, graph_function
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.latent.gp_latent import as_it_is, jitter_of
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.reading.improper import LOST, large_offset

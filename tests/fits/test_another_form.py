@@ -10,7 +10,7 @@ import pymc_gpep as gpep
 from pymc_gpep.approximations import EP, KL, ScalarLaplace
 from pymc_gpep.gaussians.posteriors import PosteriorOf
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.processes.processes import GPModel
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.rivals.naive_tap import NaiveTAP

@@ -1,0 +1,1 @@
+"""Log posteriors of the hyperparameters, and the latent functions at given hyperparameters."""
