@@ -5,16 +5,14 @@ scale and these numbers is not: the scale is wrong, and other effects look too c
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from math import prod
-from typing import Any
 
 import numpy as np
 from pymc.distributions.continuous import FlatRV
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
-from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Add, Sub
 from pytensor.tensor.basic import Join, MakeVector
@@ -24,7 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graphs.errors import describe, listing
-from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.graphs.interpreted import AtPoint
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.latent.gp_latent import as_it_is
 from pymc_gpep.reading import GPClassifier
@@ -191,16 +189,14 @@ class _Effect:
         step = 0.5 * _STEP * np.random.default_rng(0).uniform(0.5, 1.0, size=len(own)) * own
         found = []
         for theta in (self._theta + step, self._theta - step):
-            point = space.point(theta)
-            found.append([np.asarray(each) for each in self._function(*(point[v.name] for v in space.value_vars))])
+            found.append([np.asarray(each) for each in self._function(space.point(theta))])
         return found
 
     @cached_property
-    def _function(self) -> Callable[..., list[Any]]:
-        space, classifier = self._space, self._space.classifier
+    def _function(self) -> AtPoint:
+        classifier = self._space.classifier
         graphs = [
             classifier.prior.mean(),
             *(graph for part in classifier.each for graph in (part.labels, part.parameters)),
         ]
-        found = graph_replace(classifier.model.replace_rvs_by_values(graphs), space.data, strict=False)
-        return graph_function(classifier.model, space.value_vars, found)
+        return self._space.functions(graphs)
