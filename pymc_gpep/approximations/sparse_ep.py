@@ -1,4 +1,4 @@
-"""Approximations with inducing inputs: priors as arrays, options, `solve`, and EP (Villacampa-Calvo and others 2017)."""
+"""Approximations with inducing inputs: options, `solve`, and EP (Villacampa-Calvo and Hernández-Lobato 2017)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
