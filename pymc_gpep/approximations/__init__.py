@@ -8,8 +8,7 @@ from pymc_gpep.approximations.methods import APPROXIMATIONS, METHODS, approximat
 from pymc_gpep.approximations.nested_ep import NestedEP, NoisyNestedEP
 from pymc_gpep.approximations.qep_softmax import QEPSoftmax
 from pymc_gpep.approximations.solution import Convergence, Solution
-from pymc_gpep.approximations.sparse import InducedArrays
-from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.approximations.sparse_ep import InducedArrays, SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 

@@ -1,6 +1,6 @@
 """The hyperparameters of a model as flat vectors, and labels of rows checked before any work."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import graph_function, initial_point
+from pymc_gpep.graphs.interpreted import AtPoint, ModelFunctions, initial_point
 from pymc_gpep.latent.latent_prior import IntegratedVariables
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.prior_moments.prior_functions import frozen_data
@@ -137,7 +137,8 @@ class Hyperparameters:
         self.classifier = classifier
         model = classifier.model
         self.data = frozen_data(model)
-        self.value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+        self.functions = ModelFunctions(model, classifier.hyperparameters, self.data)
+        self.value_vars = self.functions.values
         self._layout: RaveledVars | None = None
 
     @cached_property
@@ -252,37 +253,29 @@ class Hyperparameters:
 
     def log_prior(self, theta: Array) -> float:
         """Log priors, log Jacobians and the model's other terms at one point: the log posterior less the evidence."""
-        point = self.point(theta)
-        return float(self._log_prior(*(point[v.name] for v in self.value_vars)))
+        return float(self._log_prior(self.point(theta))[0])
 
     @cached_property
-    def _log_prior(self) -> Callable[..., Any]:
-        return graph_function(self.classifier.model, self.value_vars, self.prior)
+    def _log_prior(self) -> AtPoint:
+        return self.functions([self.prior])
 
     def log_prior_and_slope(self, theta: Array) -> tuple[float, Array]:
         """The same with its derivatives, flat."""
-        point = self.point(theta)
-        value, slope = self._log_prior_and_slope(*(point[v.name] for v in self.value_vars))
+        value, slope = self._log_prior_and_slope(self.point(theta))
         return float(value), np.asarray(slope)
 
     @cached_property
-    def _log_prior_and_slope(self) -> Callable[..., list[Any]]:
+    def _log_prior_and_slope(self) -> AtPoint:
         inputs = self.value_vars
         # A flat prior does not depend on what it is of.
         slopes = pytensor.grad(self.prior, inputs, disconnected_inputs="ignore") if inputs else [pt.zeros(0)]
-        outputs = [self.prior, pt.concatenate([slope.ravel() for slope in slopes])]
-        return graph_function(self.classifier.model, inputs, outputs)
+        return self.functions([self.prior, pt.concatenate([slope.ravel() for slope in slopes])])
 
     def natural(self, thetas: Array) -> dict[str, Array]:
         """Hyperparameters on their natural scale, (s, ...) by name, for flat vectors (s, d)."""
-        model = self.classifier.model
-        rvs = list(self.classifier.hyperparameters)
-        expressions = graph_replace(model.replace_rvs_by_values(rvs), self.data, strict=False) if rvs else []
-        function = graph_function(model, self.value_vars, expressions)
-        values = []
-        for theta in thetas:
-            point = self.point(theta)
-            values.append(function(*(point[v.name] for v in self.value_vars)))
+        rvs = self.classifier.hyperparameters
+        function = self.functions(rvs)
+        values = [function(self.point(theta)) for theta in thetas]
         return {rv.name: np.array(column) for rv, column in zip(rvs, zip(*values, strict=True), strict=True)}
 
     def draw_prior(self, count: int, random_seed: int = 0) -> Array:

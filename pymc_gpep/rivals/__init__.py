@@ -36,7 +36,7 @@ register(
     "pymc_gpep.rivals.computations:SOFTMAX_SITES",
 )
 register("posterior", "pymc_gpep.rivals.factorial_posterior:FACTORIAL")
-register("plan", "pymc_gpep.rivals.active_rows:ActiveRows")
+register("plan", "pymc_gpep.rivals.active_log_posterior:ActiveRows")
 register("file", "pymc_gpep.rivals.active_log_posterior:ActiveLogPosterior")
 register("hyper", "pymc_gpep.rivals.mean_field:MeanField")
 register(

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import SparseEP
-from pymc_gpep.approximations.sparse import Number
+from pymc_gpep.approximations.sparse_ep import Number
 from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 from pymc_gpep.likelihoods.label_noise import RobustMaxLikelihood
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
