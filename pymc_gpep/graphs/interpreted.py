@@ -498,7 +498,7 @@ _NEARBY = 0.3
 # Seed of random values at which graphs are compared.
 SEED = 1
 # Largest relative difference that counts as rounding, between two evaluations of the same quantity by its graph.
-ROUNDING_OF_GRAPHS = 1e-8
+EVALUATION_TOLERANCE = 1e-8
 
 
 class AtPoint:
