@@ -14,7 +14,7 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.fitted import Gp
 from pymc_gpep.fits.prediction import probabilities_and_moments
 
-_SAME = 1e-6  # relative difference of scores of a fit that was solved once more
+_SCORE_TOLERANCE = 1e-6  # relative difference of scores of a fit that was solved once more
 
 
 class EarlyStopping(Callback):
@@ -163,7 +163,7 @@ class EarlyStopping(Callback):
         if self._predicts_nothing(fit):
             return True
         density = float(self._predict(fit, slice(None))["log_density"].mean())
-        return bool(np.isclose(density, self._scores[self._iteration]["mlpd"], rtol=_SAME))
+        return bool(np.isclose(density, self._scores[self._iteration]["mlpd"], rtol=_SCORE_TOLERANCE))
 
     def _check(self, fit: Any) -> None:
         """Raise an error if there is something wrong with the rows, before time has been spent on a fit."""

@@ -26,7 +26,8 @@ from pymc_gpep.likelihoods.likelihood import Reading
 _POINTWISE = (Elemwise, DimShuffle, ViewOp, CheckAndRaise)
 """What gives each point a value of its own; the last two hand on what they are given."""
 _GRID = np.linspace(-6.0, 6.0, 41)
-_SAME = 1e-6  # PyMC has functions that take √2 in single precision
+# Largest difference between values of a function and of its link: some functions of PyMC take √2 in single precision.
+_LINK_TOLERANCE = 1e-6
 _PLAIN = Mode(linker="py", optimizer=None)  # nothing is worth compiling
 
 
@@ -46,7 +47,7 @@ def argument_of(value: TensorVariable, link: Callable[[Array], Array]) -> Tensor
         if argument.ndim > value.ndim:
             continue  # a product of matrices gives its vectors a second axis
         found = _on_grid(value, argument)
-        if found.shape == expected.shape and np.abs(found - expected).max() < _SAME:
+        if found.shape == expected.shape and np.abs(found - expected).max() < _LINK_TOLERANCE:
             innermost = argument
             if argument.name:
                 break  # further in is what it is made of
@@ -387,4 +388,4 @@ def _gives(
             )
     except (ValueError, IndexError):  # shapes of the data are in the way
         return False
-    return found.shape == expected.shape and bool(np.abs(found - expected).max() < _SAME)
+    return found.shape == expected.shape and bool(np.abs(found - expected).max() < _LINK_TOLERANCE)

@@ -24,7 +24,7 @@ _FEWEST, _MOST = 32, 2048  # nodes of the rule for distribution functions
 _RANGE = 8.5  # standard deviations that it reaches
 _EDGE = 1e-13  # distance from 0 and 1 at which a distribution function is taken to be there
 _STEPS = 50  # of halving
-_SAME = 1e-8  # change of a probability with twice the nodes
+_PROBABILITY_TOLERANCE = 1e-8  # Largest change of a probability with twice the nodes that counts as converged.
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class OneFunction(Likelihood, ABC):
             before = found
             inside = (weights[:, None] * given(z) * np.exp(-0.5 * z**2)).sum(axis=0) * half / math.sqrt(2.0 * math.pi)
             found = np.clip(ndtr(first) + inside, 0.0, 1.0)
-            if nodes > _FEWEST and np.abs(found - before).max(initial=0.0) < _SAME:
+            if nodes > _FEWEST and np.abs(found - before).max(initial=0.0) < _PROBABILITY_TOLERANCE:
                 break
             nodes *= 2
         return np.asarray(found)

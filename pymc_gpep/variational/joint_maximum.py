@@ -33,7 +33,7 @@ from pymc_gpep.user_warnings import warn
 _FEW = 15  # Number of hyperparameters, up to which a central composite design is an advice.
 _STEP = 1e-3  # Step of a hyperparameter, unconstrained.
 _AT = (-0.6, 0.0, 0.5)  # Latent values, less their prior mean, at which two slopes are compared.
-_SAME = 1e-4  # Largest relative difference of slopes that counts as none.
+_SLOPE_TOLERANCE = 1e-4  # Largest relative difference of slopes that counts as none.
 
 
 def warn_of_joint_maximum(fit: Fit) -> None:
@@ -178,7 +178,7 @@ class _Effect:
             # The ratio of both slopes is the same at all latent values, if it is a shift.
             apart = np.abs(of_rv * of_f[:1] - of_rv[:1] * of_f)
             size = np.abs(of_rv).max(axis=0) * np.abs(of_f).max(axis=0)
-            same &= bool((apart <= _SAME * size).all())
+            same &= bool((apart <= _SLOPE_TOLERANCE * size).all())
             seen |= bool(of_rv.any())
         return same and seen
 

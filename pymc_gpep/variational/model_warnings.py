@@ -85,7 +85,7 @@ def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta
 _STEP = 0.1
 _MOVE = 1.0  # of what is symmetric, unconstrained
 _ROWS = 20
-_SAME = 1e-10
+_MOMENT_CHANGE = 1e-10  # Largest change, or derivative, of moments that counts as none.
 _FEW = 20  # hyperparameters that are looked at without derivatives, whose graph takes a second to make
 
 
@@ -125,7 +125,7 @@ def _without_slope(space: Hyperparameters, blocks: InducingBlocks, theta: Array,
     point, rng = space.point(theta), np.random.default_rng(0)
     bars = Block(*(rng.normal(size=each.shape) for each in blocks.block(point, x[None], x)))
     slopes, _ = blocks.block_slopes(point, x[None], x, bars)
-    return np.flatnonzero(np.abs(slopes) <= _SAME)
+    return np.flatnonzero(np.abs(slopes) <= _MOMENT_CHANGE)
 
 
 def _in_use(moments: Callable[[Array], Array], here: Array, theta: Array, which: NDArray[np.intp]) -> list[int]:
@@ -141,7 +141,7 @@ def _in_use(moments: Callable[[Array], Array], here: Array, theta: Array, which:
 
 
 def _same(one: Array | float, other: Array | float) -> bool:
-    return bool(np.allclose(one, other, rtol=_SAME, atol=_SAME))
+    return bool(np.allclose(one, other, rtol=_MOMENT_CHANGE, atol=_MOMENT_CHANGE))
 
 
 _MUCH = 1e-3  # of the prior variance
