@@ -1,8 +1,23 @@
-"""Other methods of papers, registered by the same calls as a user's own.
+"""Other methods of papers, registered by the same calls as methods of a user's own package.
 
-The approximations are active rows, class-independent EP, EP of a probit by quadrature, and GFITC. Three are for two
-classes: the factorial bound, label regression and naive TAP. A treatment is the mean field of the hyperparameters, and
-samplers are pseudo-marginal and scaled Metropolis. Their modules are imported when a table is first read.
+A module of this room is imported when its table is first read.
+
+qep: EP of a multinomial probit by quadrature
+class_independent_ep: EP whose posterior leaves the classes independent
+factorial_variational: factorial variational method for two classes
+label_regression: labels of two classes as observations with normal noise
+naive_tap: naive TAP, a mean field method for two classes
+gfitc: EP with the FITC prior
+selection: choice of a few active rows among all
+ivm: informative vector machine: the posterior given the labels of active rows
+model_rows: prior moments of any rows, for the choice of active rows
+active_log_posterior: log posterior of the hyperparameters given active rows
+active_rows: the informative vector machine in `pm.fit`
+learning_curve: predictions against the number of active rows
+plot_active: pictures of active rows
+mean_field: variational distribution of the hyperparameters
+pseudo_marginal: pseudo-marginal Metropolis-Hastings sampler
+scaled_metropolis: scaled Metropolis-Hastings sampler
 """
 
 from pymc_gpep.registry import register
