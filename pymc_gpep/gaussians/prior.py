@@ -112,6 +112,9 @@ class DensePrior(Prior):
 
     Arrays are taken as they are; `checked` makes one of what a user gives.
 
+    Priors of all forms derive from this class, also without a covariance matrix. They override the members that read
+    `k`, and `matrices`, `entries` and `algebra`, by which the memory of a fit is estimated.
+
     Parameters
     ----------
     k : array (1 or c, n, n)

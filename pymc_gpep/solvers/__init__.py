@@ -1,5 +1,8 @@
 """Solvers: iterations in plain Python over kernels, from a prior and labels to a posterior.
 
+An iteration takes some tens of microseconds longer than in compiled code. It can be interrupted, and shared out over
+threads.
+
 team: threads for BLAS and for independent work
 problem: the contract of a solver, its problem, and its result
 prior_form: the contract of a prior covariance in a solver
