@@ -1,4 +1,4 @@
-"""Parts shared by approximations with inducing inputs: priors as arrays, options, `solve`, and a solution."""
+"""Base class of approximations with inducing inputs: priors as arrays, options, `solve`, and the solution."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""EP with inducing inputs (Villacampa-Calvo and Hernández-Lobato 2017), for more points than matrices can have rows."""
+"""EP with inducing inputs (Villacampa-Calvo and Hernández-Lobato 2017), without a covariance matrix of all rows."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self

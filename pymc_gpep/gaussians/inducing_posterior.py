@@ -1,4 +1,4 @@
-"""The posterior of latent functions at any inputs, by way of inducing values or of the latent values of some rows."""
+"""Posterior of latent functions at any inputs, from inducing values or from the latent values of active rows."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Gaussian priors of latent functions: what those who sample and check ask of one, whatever its form."""
+"""The contract of a Gaussian prior of latent functions, and priors with a covariance matrix."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""A graph with axes over the points of the data as the same graph over other points, which rows and columns have apart.
+"""A graph with axes over the points of the data, as the same graph over other points.
 
 The prior covariance of a model is a graph of the inputs X whose two axes both run over the points. Asked for a block of
 it, each operation says which axes of its inputs it needs over rows and which over columns. At the end of this walk

@@ -1,4 +1,4 @@
-"""Links in graphs of models: inverse links, logarithms of rates, cutpoints, and arguments of a softmax."""
+"""Link functions in graphs of models: inverse links, log rates, cutpoints, and arguments of a softmax."""
 
 from collections.abc import Callable, Collection, Iterator
 from typing import cast

@@ -1,4 +1,4 @@
-"""Likelihoods of an observation given one latent function, from their computations at points."""
+"""Base classes of likelihoods with one latent function, or with one for each class."""
 
 import math
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""The method that fits the labels of a few rows, which are chosen among all."""
+"""The plan of fits that use the labels of a few active rows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""GFITC: EP over latent values with the FITC prior, which the scalable EP is compared with."""
+"""GFITC: EP over latent values with the FITC prior, as a comparison for EP with inducing inputs."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar

@@ -1,19 +1,16 @@
-"""EP whose sites act on projections of whitened inducing values, for any factors of the likelihood.
+"""EP with scalar sites on projections of whitened inducing values, and with sites on latent values.
 
-Each site belongs to a factor, which depends on the latent values f_k = m + x_k + e_k alone; see
-`pymc_gpep.solvers.sparse_sweeps` for the rest.
+`SparseEPSweeps` takes any factors of the likelihood that depend on the latent values f_k = m + x_k + e_k alone; see
+`pymc_gpep.solvers.sparse_sweeps`. With the sites held, only the factors depend on hyperparameters, through w and s in
+the moments of their cavities. At a fixed point the derivative is that of the evidence, and elsewhere that of the
+evidence with frozen sites.
 
-Derivatives: with the sites held, only the factors depend on hyperparameters, through w and s in the moments of their
-cavities. At a fixed point that is the derivative of the evidence, and elsewhere that of the evidence with frozen sites.
-
-A point has d scalar sites exp(ν g_k − ½ π g_k²) of g_k = x_k + e_k, the latent value less its prior mean. Its
-projection is x_k = wᵀv_k, and e_k ~ N(0, s) is the part that the features leave unsaid (Naish-Guzman and Holden 2008;
-Kim and Ghahramani 2006). Several sites may act on one latent value. With its e integrated out, all on one value
-together are a site of its projection. That site has the precision t = π / (1 + πs) and the location ν / (1 + πs). All
-else is thus as in `pymc_gpep.solvers.sparse_sweeps`.
-
-Derivatives are those of the normaliser with the sites held. Sites act on latent values and know of no hyperparameters,
-so that at a fixed point these are the derivatives of the evidence.
+`SparseLatentSweeps` has d scalar sites exp(ν g_k − ½ π g_k²) of g_k = x_k + e_k, the latent value less its prior mean
+(Naish-Guzman and Holden 2008; Kim and Ghahramani 2006). Its projection is x_k = wᵀv_k, and e_k ~ N(0, s) is the
+residual of the features. Several sites may act on one latent value. With its e integrated out, they are together one
+site of its projection, of precision t = π / (1 + πs) and location ν / (1 + πs). The sweeps are then the same. The
+derivatives are those of the normaliser with the sites held. Sites on latent values do not depend on hyperparameters, so
+that at a fixed point these are the derivatives of the evidence.
 """
 
 from collections.abc import Callable

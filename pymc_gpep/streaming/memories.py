@@ -1,4 +1,4 @@
-"""Memories of a fit between batches: their contract, and EP, stochastic EP and variational inference by it.
+"""Memories of a fit between batches: their contract, EP, stochastic EP and variational inference.
 
 A memory says which sites a batch gets, what they do to q, and what the batch adds to the objective and its gradient.
 Sites and Gaussians are constants there, being natural parameters of v, whose prior has no hyperparameters. Only the

@@ -17,10 +17,11 @@ triangles of these are in use. Arrays of one class are `prior` (n, n), `pi` (n,)
 `work`, may have 32 bits a number: they take the time. All else has 64. `pymc_gpep.solvers.dense_form` puts the classes
 together.
 
-The l points included have B_k = L_k⁻¹ D_k^½, A_k = L_k L_kᵀ, and H = Σ_k B_kᵀ B_k = L Lᵀ. Another point j has the stubs
-m_k = B_k K_k,j and q_k = L⁻¹ B_kᵀ m_k. The posterior covariance of its functions is diag(K_k,jj − m_kᵀm_k) + q_kᵀq_l.
-A new point appends a row b_k to each B_k, so that H gets Σ b_k b_kᵀ. Rotations bring L up to date, and the q along with
-it. The moments change by the rest that rotations leave of each row.
+`append_coupled` adds one point to a posterior of l points, for the choice of active rows. The l points have B_k = L_k⁻¹
+D_k^½, A_k = L_k L_kᵀ, and H = Σ_k B_kᵀ B_k = L Lᵀ. Another point j has the columns m_k = B_k K_k,j and q_k = L⁻¹ B_kᵀ
+m_k. The posterior covariance of its functions is diag(K_k,jj − m_kᵀm_k) + q_kᵀq_l. A new point appends a row b_k to
+each B_k, and adds Σ b_k b_kᵀ to H. Rotations bring L and the q up to date. The moments change by the remainders that
+the rotations leave of each row.
 """
 
 import math

@@ -2,12 +2,12 @@
 
     p(y | f) = ∫ φ(u) ∏_{j≠y} Φ(u + f_y − f_j) du
 
-The trapezoid rule of `probit_product` does the integral to nearly full precision, whatever f is; the largest curvature
-of the integrand is c.
+The trapezoid rule of `pymc_gpep.kernels.special.probit` does the integral to nearly full precision, for any f; the
+largest curvature of the integrand is c.
 
-Averages over latent values take `rough_log_likelihood`, to some nine digits at a tenth of the time. It is the trapezoid
-rule of `multinomial_probit` about 0 rather than the mode, with a wider step and distribution functions by tables. Where
-the label is improbable, so that the mode is far away and tables have too few digits, it is the exact one.
+Averages over latent values use `rough_log_likelihood`, to some nine digits at a tenth of the time. It is a trapezoid
+rule about 0 rather than the mode, with a wider step and distribution functions by tables. If the label is improbable,
+the mode is far away and tables have too few digits. The exact rule then replaces it.
 """
 
 import math

@@ -5,29 +5,31 @@ distribution. Class k's precision is 1/v̂_k − 1/v_k, v_k the variance of its 
 which makes that non-negative (Prékopa). Noise of variance 1 smooths each marginal likelihood of an f_k, which keeps it
 below 1.
 
-With independent cavities N(μ_k, v_k) the utilities f_k + e_k, e_k ~ N(0, 1), are independent too. Class y is observed
-when its utility t ~ N(μ_y, τ²), τ² = 1 + v_y, is the largest (Girolami and Zhong 2007). Given t all else is in closed
-form, and every moment is one integral over x = (t − μ_y) / τ:
+For a multinomial probit, `qiep_update` computes tilted moments by quadrature. With independent cavities N(μ_k, v_k) the
+utilities f_k + e_k, e_k ~ N(0, 1), are independent too. Class y is observed if its utility t ~ N(μ_y, τ²), τ² = 1 +
+v_y, is the largest (Girolami and Zhong 2007). Given t the rest has a closed form, and every moment is one integral over
+x = (t − μ_y) / τ:
 
     Ẑ = ∫ φ(x) ∏_{j≠y} Φ(z_j) dx,   z_j = (μ_y + τ x − μ_j) / σ_j,   σ_j² = 1 + v_j.
 
 Seeger, Lawrence and Herbrich (2006) use two two-dimensional quadratures and 2c − 1 one-dimensional ones, of a few
-nodes. Girolami and Zhong use 2c + 1 two-dimensional ones, of a few nodes too. Here one trapezoid rule, to nearly full
-precision, does for all.
+nodes. Girolami and Zhong use 2c + 1 two-dimensional ones, of a few nodes too. One trapezoid rule, to nearly full
+precision, replaces all of these.
 
 Let V be the tilted variance of a class's standardised utility, and ρ the tilted mean of that over its deviation. The
 tilted mean of f is then μ + v ρ and its variance v (1 + v V) / (1 + v). A site of precision (1 − V) / (1 + v V) matches
 these. For class y, V is the variance of x. For the others it is E[1 − λ (λ + z)] + Var λ, λ the hazard at z, and their
 ρ is −E[λ] / σ.
 
-The moments of the differences g_j = f_y − f_j = (F t)_j come from `pymc_gpep.kernels.moments.softmax_quadrature`, with
-the loss of covariance Ω of t. Under an independent cavity of variances v_k the differences have C = diag(v_j) + v_y 11ᵀ
-= F Fᵀ. The latent values follow them by Cov(f, g) C⁻¹ F = R, with the rows
+For a softmax (`softmax_qiep_update`) the differences are g_j = f_y − f_j = (F t)_j. Their moments, with the loss of
+covariance Ω of t, come from `pymc_gpep.kernels.moments.softmax_quadrature`. Under an independent cavity of variances
+v_k the differences have C = diag(v_j) + v_y 11ᵀ = F Fᵀ. The latent values follow them by Cov(f, g) C⁻¹ F = R, with the
+rows
 
     R_y = Σ_j q_j F_j / Σ_k q_k,   R_j = R_y − F_j,   q_k = 1 / v_k,
 
 where the last sum is over all classes. So there are weights, and no inverse. Tilted variances are v_k − R_k Ω R_kᵀ, or
-1 / Σ q + R_k (I − Ω) R_kᵀ. The one keeps the digits of what is lost where that is little, the other those of the rest.
+1 / Σ q + R_k (I − Ω) R_kᵀ. The first keeps the digits of a small loss, the second those of a small rest.
 """
 
 import math

@@ -1,17 +1,16 @@
 """Moments of N(g | μ, C) ∏_j Φ(g_j): by a product rule, and by nested quadratures over a truncated normal.
 
-This is the rule of the nested EP paper (section 3.3). It is poor where the standard deviations of g exceed the width of
-Φ, which is 1: see `pymc_gpep.kernels.moments.probit_quadrature` for a better one.
+The product rule (`product_moments`) is that of the nested EP paper (section 3.3). It is poor if the standard deviations
+of g exceed the width of Φ, which is 1. The nested quadratures (`truncated_moments`) have no such limit.
 
 Φ(g_j) is the probability that z_j = g_j + e_j is positive, e ~ N(0, I). So the normaliser is the probability that all
-of z ~ N(μ, S), S = C + I, are positive. The moments of g follow from those of z truncated to that orthant. Let
-z = μ + L x, S = L Lᵀ, and m and V the mean and covariance of x. The moments of g are μ + C L⁻ᵀ m and
-C − C L⁻ᵀ (I − V) L⁻¹ C.
+of z ~ N(μ, S), S = C + I, are positive. The moments of g follow from those of z truncated to that orthant. Let z = μ +
+L x, S = L Lᵀ, and m and V the mean and covariance of x. The moments of g are μ + C L⁻ᵀ m and C − C L⁻ᵀ (I − V) L⁻¹ C.
 
 Coordinate x_j is a standard normal above a bound that those before it set (separation of variables: Genz 1992, Journal
 of Computational and Graphical Statistics 1). It is written as the quantile of a uniform q, its upper tail being q times
 that above the bound. That leaves an integrand of the same shape for any C, and the last coordinate is in closed form.
-In q the moments are singular like powers of log q at 0. Where the bound is far below, they are singular like powers of
+In q the moments are singular like powers of log q at 0. If the bound is far below, they are singular like powers of
 log(1 − q) at 1. With q = s³ (4 − 3s), Gauss–Legendre in s meets 12 s² (1 − s) times that and converges fast. Classes
 come in the order of their standardised means, the least likely to be positive first.
 """
