@@ -1,4 +1,4 @@
-"""Hyperparameters of a model by what they are of, and on their natural scale."""
+"""Hyperparameters of a model with their parents, on their natural scale."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
