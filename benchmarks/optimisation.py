@@ -19,9 +19,9 @@ from sklearn.datasets import load_wine
 from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.optimum import maximise
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.evaluation import Evaluation
 
 
 def wine() -> tuple[np.ndarray, np.ndarray]:

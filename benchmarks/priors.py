@@ -22,9 +22,9 @@ from benchmarks.paper.data import folds
 from pymc_gpep.approximations import NestedEP
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import hyper_method
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.optimum import maximise
-from pymc_gpep.hyper.starts import starting_points
+from pymc_gpep.hyper.several_starts import starting_points
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import read_classifier
 
 LENGTH_SCALES: dict[str, Callable[[int], Callable[..., Any]]] = {

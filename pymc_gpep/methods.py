@@ -171,6 +171,7 @@ def _documented[F: Callable[..., Any]](
         + f'>>> solution = gpep.methods.{name}({arrays}, "{first}")\n>>> solution.{number}\n'
     )
     method.__name__ = method.__qualname__ = name
+    method.__module__ = __name__
     arguments = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     keywords = [
         inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default)

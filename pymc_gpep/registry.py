@@ -14,10 +14,12 @@ from typing import Any
 from pymc_gpep.argument_types import check_name
 
 TABLES = {
+    "posterior": "gaussians.posteriors",
     "approximation": "approximations.methods",
     "sparse_approximation": "approximations.methods",
     "method": "approximations.methods",
     "likelihood": "likelihoods.all_likelihoods",
+    "computation": "likelihoods.likelihood",
     "hyper": "hyper.hyper_methods",
     "plan": "variational.plans.plans",
     "file": "fits.reading",
@@ -27,8 +29,8 @@ TABLES = {
 }
 """Table → the module that makes it."""
 
-_waiting: dict[str, list[str]] = {}  # paths of entries by table, until the table is read
-_LOCK = RLock()  # a second thread waits until all entries are imported
+_waiting: dict[str, list[str]] = {}  # Paths of entries by table, until the table is read.
+_LOCK = RLock()  # A second thread waits until the first has imported all entries.
 
 
 def register(table: str, *entries: Any) -> None:
@@ -36,8 +38,8 @@ def register(table: str, *entries: Any) -> None:
 
     Parameters
     ----------
-    table : {"approximation", "sparse_approximation", "method", "likelihood", "hyper", "plan", "file", "sampler", \
-"diagnostic", "plot"}
+    table : {"approximation", "sparse_approximation", "method", "likelihood", "computation", "posterior", "hyper", \
+"plan", "file", "sampler", "diagnostic", "plot"}
     *entries
         Subclasses of `Approximator` for `"approximation"`, instances of `Likelihood` for `"likelihood"`, and so on. A
         string `"module:name"` is imported when it is first needed.
@@ -105,7 +107,7 @@ class Registry[T](Collection[T]):
     together : function of two entries, optional
         Whether two entries of one name can stand beside each other.
     apart : sequence of Registry
-        Tables of the same kind of names: an entry has none of theirs.
+        Tables of other methods of `pm.fit`: an entry has none of their names.
     """
 
     def __init__(
@@ -139,6 +141,8 @@ class Registry[T](Collection[T]):
 
     def _add(self, entry: T) -> None:
         name = self.name_of(entry)
+        if self._apart and name != name.lower():
+            raise ValueError(f"{_whole_name(entry)} has the name {name!r}. Write {name.lower()!r}, as pm.fit reads it.")
         for i, other in enumerate(self._entries):
             if self.name_of(other) != name or self._together(entry, other):
                 continue
@@ -190,7 +194,7 @@ class Registry[T](Collection[T]):
                     self._check(entry)
                     self._add(entry)
             finally:
-                if paths:  # an import failed: the others can still be had
+                if paths:  # An import failed. The next read goes on with the other paths.
                     _waiting[self.table] = paths
         return self._entries
 

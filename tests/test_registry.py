@@ -1,6 +1,8 @@
 """Methods and likelihoods of other packages: registered, fitted, predicted by, saved and read again."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -19,6 +21,8 @@ from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper import HYPER, HyperMethod
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.averages_over_cells import computations_of
+from pymc_gpep.likelihoods.grouped import GroupedLikelihood
+from pymc_gpep.likelihoods.likelihood import Computation
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.reading import StructureError
@@ -131,6 +135,18 @@ def test_registered_pair_is_a_function_of_arrays():
     assert '"log_log"' in gpep.methods.ep.__doc__
 
 
+def test_computation_is_offered_by_the_likelihood_that_it_was_registered_for():
+    class Slope(NamedTuple):
+        kernel: Callable[..., None]
+
+    probit, logit = (next(each for each in LIKELIHOODS if each.name == name) for name in ("probit", "logit"))
+    assert not probit.offers(Slope)
+    gpep.register("computation", Computation("probit", Slope(np.tanh)))
+    assert probit.computation(Slope).kernel is np.tanh
+    assert not logit.offers(Slope)
+    assert not GroupedLikelihood(inner=probit).offers(Slope)  # its arrays are others
+
+
 def test_registered_method_is_named_by_messages():
     gpep.register("approximation", CautiousEP)
     with log_log_model(), pytest.raises(KeyError, match=r"cautious_ep.*Did you mean 'cautious_ep'"):
@@ -156,6 +172,9 @@ def test_second_entry_of_a_name_is_refused():
         name = "ep"
 
     with pytest.raises(ValueError, match=r"Other has the name 'ep', which is .* pymc_gpep\.approximations\.ep\.EP\."):
+        gpep.register("approximation", Other)
+    Other.name = "Mine"
+    with pytest.raises(ValueError, match="Write 'mine'"):
         gpep.register("approximation", Other)
     Other.name = "ivm"
     with pytest.raises(ValueError, match=r"'ivm', which is that of the method pymc_gpep\.\S*\.IVM"):

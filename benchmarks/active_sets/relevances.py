@@ -11,8 +11,8 @@ from benchmarks.active_sets.toy import model_of
 from benchmarks.paper.data import Split
 from benchmarks.paper.predictive import classifier
 from pymc_gpep.approximations import VariationalBayes
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.weights import importance_estimate
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.rivals.mean_field import mean_field_steps
 

@@ -18,9 +18,9 @@ from threadpoolctl import threadpool_limits
 import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from pymc_gpep.approximations import VariationalBayes
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.hyper.weights import importance_estimate
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.rivals.mean_field import mean_field_steps
 

@@ -16,7 +16,7 @@ from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper import data as sets
 from benchmarks.paper.fixed import covariance
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.kernels.moments.probit_quadrature import truncated_moments
+from pymc_gpep.rivals.kernels.quadrature_ep import truncated_moments
 from pymc_gpep.rivals.qep import quadrature_rule
 from tests.reference.dense_nested_ep import inner_ep
 from tests.reference.tilted import Tilted, cavity_of_g, of_latents, product_rule

@@ -8,9 +8,9 @@ from scipy.linalg import cho_factor, cho_solve
 from pymc_gpep.approximations.solution import Convergence, Solution
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.kernels.methods.class_independent import inner_tilted
 from pymc_gpep.kernels.status import OUT_OF_ITERATIONS
 from pymc_gpep.rivals.class_independent_ep import IEP
+from pymc_gpep.rivals.kernels.class_independent import inner_tilted
 
 Array = np.ndarray
 

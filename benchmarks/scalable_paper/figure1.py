@@ -13,7 +13,7 @@ from benchmarks.paper.data import subset
 from benchmarks.scalable_paper.data import fold
 from benchmarks.scalable_paper.methods import Curve, run
 from benchmarks.scalable_paper.models import inducing_rows
-from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
+from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.plots.canvas import LINE_STYLES, colours
 
 UPDATES = {

@@ -1,6 +1,6 @@
 """Steps of a length that each parameter has for itself, as updates that `pm.fit(obj_optimizer=...)` takes.
 
-Those of `update="inner"` (`pymc_gpep.hyper.inner_updates.SignedSteps`), so that EP and SEP learn alike: lengths grow
+Those of `update="inner"` (`pymc_gpep.hyper.inducing_inputs.SignedSteps`), so that EP and SEP learn alike: lengths grow
 while slopes keep their sign, and are halved when that changes (Riedmiller and Braun 1993).
 """
 

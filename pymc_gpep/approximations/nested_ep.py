@@ -307,17 +307,6 @@ class NestedEP(AcceleratedEP):
         return tilted_factors(solution, cavities, average, np.ones(alpha.size, np.int64))
 
 
-def nested_factors(solution: Solution) -> TiltedFactors:
-    """The tilted factors of nested EP at the same prior and labels, by which other approximations are corrected.
-
-    Where sites match less than all tilted means and covariances, they leave out terms with one loop, which are no small
-    correction. Nested EP is what the sum of these terms comes to.
-    """
-    prior, method = solution.posterior.prior, NestedEP()
-    nested = method.solve(prior.k, prior.mean, solution.labels, likelihood=solution.likelihood)
-    return method.tilted_factors(nested)
-
-
 _HALVINGS = 30  # of eigenvalues below zero, where there is no posterior
 _MOST, _LEAST = 0.1, 1e-6  # noise that EP comes down from, and where it ends
 

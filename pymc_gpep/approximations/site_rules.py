@@ -1,7 +1,7 @@
 """Factors of a likelihood for EP with inducing inputs: the contract of a rule, and the rules.
 
-A rule names the factors of a point and the form of their sites. Scalar sites act on the utilities that are compared, or
-as in GFITC on latent values. `Nested` has sites that couple the functions of a point, from inner EP.
+A rule names the factors of a point and the form of their sites. Scalar sites act on the utilities that are compared.
+`Nested` has sites that couple the functions of a point, from inner EP.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.solvers.coupled_sparse_ep import CoupledFactors
 from pymc_gpep.solvers.problem import NO_PARAMETERS
-from pymc_gpep.solvers.sparse_ep import LatentSites, LikelihoodFactors, Tilted
+from pymc_gpep.solvers.sparse_ep import LikelihoodFactors, Tilted
 from pymc_gpep.solvers.sparse_sweeps import PointSites
 
 
@@ -114,23 +114,6 @@ class Pairs(ScalarSites):
         return Tilted(found.log_z, found.rho.reshape(n, d), found.gamma.reshape(n, d))
 
 
-class LatentPairs(SiteRule):
-    """∏_k Φ((f_y − f_k) / √2), or Θ(f_y − f_k) of the step likelihood, with a site for each latent value of a factor.
-
-    The generalised FITC approximation (Naish-Guzman and Holden 2008) with the factors of Kim and Ghahramani (2006), as
-    Villacampa-Calvo and Hernández-Lobato (2017, section 3) have it. Factors depend on latent values, whose noise is not
-    integrated out first, so that those of a step multiply to the step.
-    """
-
-    name: ClassVar[str] = "latent_pairs"
-    needs: ClassVar[tuple[type, ...]] = (PairFactors,)
-    follows_parameters: ClassVar[bool] = True  # by leaving them out
-    exact: ClassVar[bool] = False
-
-    def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> LatentSites:
-        return LatentSites(Pairs().factors(likelihood, labels, c))
-
-
 class WholePoint(ScalarSites):
     """With its log normaliser by one integral, to nearly full precision."""
 
@@ -196,7 +179,7 @@ class Nested(SiteRule):
         return CoupledFactors(labels, c, local.update, local.site_parameters)
 
 
-RULES: tuple[type[SiteRule], ...] = (Nested, WholePoint, OneFunctionSite, Pairs, LatentPairs)
+RULES: tuple[type[SiteRule], ...] = (Nested, WholePoint, OneFunctionSite, Pairs)
 """All there are, the first choice first; those of one name are for different likelihoods."""
 
 RULE_NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))

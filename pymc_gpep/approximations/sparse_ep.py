@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import fraction, one_of
-from pymc_gpep.approximations.site_rules import RULE_NAMES, RULES, LatentPairs, SiteRule, chosen_rule, site_rule
+from pymc_gpep.approximations.site_rules import RULE_NAMES, RULES, SiteRule, chosen_rule, site_rule
 from pymc_gpep.approximations.sparse import Iterated, Number, SitesOfRows, SparseApproximation
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED
@@ -16,7 +16,6 @@ from pymc_gpep.solvers.accelerated_ep import SCHEMES, Steps, Sweep, accelerated_
 from pymc_gpep.solvers.problem import History
 from pymc_gpep.solvers.sparse_sweeps import PointSites
 
-_SITES = tuple(name for name in RULE_NAMES if name != LatentPairs.name)  # those are what makes GFITC another method
 _ELSEWHERE = {"coupled": "nested", "independent": "quadrature"}  # what the IVM calls them
 _SHORT = 0.4  # of steps with sites that widen, in units of others
 _PATIENCE = 40  # sweeps without progress that these may take
@@ -49,7 +48,7 @@ class SparseEP(SparseApproximation):
         Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
     """
 
-    sites: str | None = field(default=None, metadata=one_of(*_SITES, elsewhere=_ELSEWHERE))
+    sites: str | None = field(default=None, metadata=one_of(*RULE_NAMES, elsewhere=_ELSEWHERE))
     damping: float = field(default=0.7, metadata=fraction())
     ladder: bool = True
 

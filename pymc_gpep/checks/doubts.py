@@ -11,8 +11,8 @@ import numpy as np
 from pymc_gpep.approximations import Solution
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.hyper.starts import PriorView, pairs_by_kind, roles, view
+from pymc_gpep.hyper.several_starts import PriorView, pairs_by_kind, roles, view
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.sums.row_groups import RowGroups
 
 _LESS = 3.0  # of log evidence: a mode of a twentieth

@@ -22,8 +22,8 @@ from scipy.special import softmax
 
 from pymc_gpep.approximations import Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.latent_functions import without_common
 from pymc_gpep.hyper.weights import importance_estimate, smooth, smooth_each, stand_for_posterior
+from pymc_gpep.log_posteriors.latent_functions import without_common
 
 _SIZES = (16, 8, 4)
 """Points in a block: the first whose weights stand for what they should is taken."""

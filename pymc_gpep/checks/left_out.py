@@ -23,9 +23,9 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 from scipy.special import logsumexp
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.latent_functions import GroupOfRows, Labelled
 from pymc_gpep.hyper.weights import USABLE, excess_of_tail, importance_estimate, smooth
 from pymc_gpep.likelihoods.likelihood import log_predictive
+from pymc_gpep.log_posteriors.latent_functions import GroupOfRows, Labelled
 from pymc_gpep.reading import GPClassifier
 
 _SEED = 20_161_018  # the same fit has the same answer

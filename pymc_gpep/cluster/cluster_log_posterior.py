@@ -14,11 +14,10 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.cluster.rounds import Begin, PartRecipe, Rounds
 from pymc_gpep.cluster.sites import SitesOnCluster
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.row_labels import checked_labels
-from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
+from pymc_gpep.log_posteriors.evaluation import Evaluation
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters, checked_labels
+from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.rows.in_memory import InMemory, RowRange, rows_between
 from pymc_gpep.rows.rows import Rows

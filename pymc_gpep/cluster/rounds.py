@@ -20,8 +20,8 @@ from pymc.blocking import PointType
 from pymc_gpep.approximations.approximator import sites_between
 from pymc_gpep.approximations.site_rules import SiteRule
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.log_posteriors.hyperparameters import checked_labels
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.solvers.accelerated_ep import SiteVector
 from pymc_gpep.solvers.common_shift import CommonShift

@@ -16,7 +16,7 @@ from pymc_gpep.graphs.interpreted import initial_point
 from pymc_gpep.prior_moments.prior_functions import by_groups, prior_moments
 from pymc_gpep.progress import progress_bar
 from pymc_gpep.reading import GPClassifier, read_classifier
-from pymc_gpep.reading.hierarchy import unconstrain
+from pymc_gpep.reading.natural_scale import unconstrain
 
 
 def evidence_grid(

@@ -22,8 +22,8 @@ from pymc_gpep.prior_moments.prior_functions import prior_moments
 from pymc_gpep.processes.cross_covariance import CrossCovariance, as_gps
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.reading import GPClassifier, read_classifier
-from pymc_gpep.reading.hierarchy import unconstrain
 from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
+from pymc_gpep.reading.natural_scale import unconstrain
 from pymc_gpep.sums.levels import repeated
 
 Result = Fit | xr.DataTree

@@ -12,7 +12,7 @@ from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.prediction import held_out, predict_at
 from pymc_gpep.graphs.interpreted import evaluate
-from pymc_gpep.hyper.dense_functions import DenseFunctions
+from pymc_gpep.log_posteriors.latent_functions import DenseFunctions
 from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters

@@ -23,7 +23,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.evidence.memory import check_memory
 from pymc_gpep.gaussians.whitening import Sampled
-from pymc_gpep.graphs.interpreted import GraphFunction, check_installed, graph_function
+from pymc_gpep.graphs.interpreted import AtPoint, check_installed, graph_function
 from pymc_gpep.latent.latent_prior import SampledValues
 from pymc_gpep.latent.missing_responses import MissingResponses, missing_responses
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
@@ -32,22 +32,6 @@ from pymc_gpep.likelihoods.log_probabilities import log_probability
 from pymc_gpep.prior_moments.prior_functions import frozen_data, observed
 from pymc_gpep.reading import StructureError
 from pymc_gpep.reading.classifier import GPClassifier, ReadModel
-
-
-class AtPoint:
-    """A compiled function whose first arguments are taken from a point by name; a class, so that it can be pickled."""
-
-    def __init__(self, compiled: GraphFunction, names: Sequence[str]) -> None:
-        self._compiled = compiled
-        self._names = names
-
-    def __call__(self, point: PointType, *values: Array) -> list[Any]:
-        found: list[Any] = self._compiled(*(np.asarray(point[name]) for name in self._names), *values)
-        return found
-
-    def seed(self, seed: int) -> None:
-        """Seed what the function draws."""
-        self._compiled.seed(seed)
 
 
 def drawn_value(

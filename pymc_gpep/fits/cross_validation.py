@@ -1,7 +1,7 @@
 """Leave-one-out cross-validation of a fit, row by row, or by groups of rows as a user names them.
 
 The latent values of a row given the other labels have the posterior with the site of that row left out, see
-`pymc_gpep.hyper.dense_functions.leave_one_out_moments`.
+`pymc_gpep.log_posteriors.latent_functions.leave_one_out_moments`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

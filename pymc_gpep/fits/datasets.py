@@ -8,10 +8,9 @@ import pymc as pm
 import xarray as xr
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.latent_functions import without_common
-from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.latent_functions import without_common
 from pymc_gpep.reading import GPClassifier, StructureError
 
 _OF_ROWS = (

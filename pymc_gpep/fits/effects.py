@@ -17,10 +17,10 @@ from pymc_gpep.fits.datasets import axes_that_fit, coords_of, dims_that_fit
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.graphs.affine import Affinity, NotAffineError
-from pymc_gpep.graphs.interpreted import graph_function, initial_point
+from pymc_gpep.graphs.interpreted import ModelFunctions, initial_point
 from pymc_gpep.hyper import HyperPosterior
-from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.latent.latent_prior import Joint
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.reading.improper import columns_by_row
 from pymc_gpep.solvers.team import one_blas_thread
@@ -426,9 +426,7 @@ def _shapes(model: pm.Model, variables: list[TensorVariable]) -> Mapping[Variabl
     shapes = {v: v.type.shape for v in variables}
     unknown = [v for v, shape in shapes.items() if None in shape]
     if unknown:
-        point = initial_point(model)
-        outputs = model.replace_rvs_by_values([v.shape for v in unknown])
-        found = graph_function(model, model.value_vars, outputs)(*(point[v.name] for v in model.value_vars))
+        found = ModelFunctions(model, model.free_RVs)([v.shape for v in unknown])(initial_point(model))
         shapes |= {v: tuple(np.asarray(shape).tolist()) for v, shape in zip(unknown, found, strict=True)}
     return shapes
 

@@ -15,9 +15,9 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.mixture import total_covariance
 from pymc_gpep.hyper import HyperPosterior, Maximum
-from pymc_gpep.hyper.latent_functions import LatentFunctions
-from pymc_gpep.hyper.log_posterior import LogPosterior
-from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.log_posteriors.evaluation import Trace
+from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.rows.rows import Rows

@@ -20,8 +20,8 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.datasets import of_functions
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions, warn_of_moments
-from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters

@@ -15,13 +15,13 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.saving import FORMAT, named_classes
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper import HyperPosterior
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.hyper.evaluation import Evaluation, evaluations_of
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import LogPosterior, StoredFit
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.hyper.weights import Estimate, Weighing
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.evaluation import Evaluation, evaluations_of
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior, StoredFit
+from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
 from pymc_gpep.reading.rewritten_models import with_bambi_intercept

@@ -19,7 +19,7 @@ from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.prior_moments.prior_functions import frozen_data, prior_roots, prior_type_of
 from pymc_gpep.progress import progress_bar
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.hierarchy import unconstrain
+from pymc_gpep.reading.natural_scale import unconstrain
 from pymc_gpep.solvers.team import one_blas_thread
 
 

@@ -30,8 +30,8 @@ from pymc_gpep.fits.effects import draw, draw_at_maximum
 from pymc_gpep.fits.fitted import Fitted, Gp
 from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.hyper import HyperPosterior
-from pymc_gpep.hyper.block_log_posterior import BlockFunctions
-from pymc_gpep.hyper.log_posterior import Gps
+from pymc_gpep.log_posteriors.log_posterior import Gps
+from pymc_gpep.log_posteriors.sparse_log_posterior import BlockFunctions
 from pymc_gpep.prior_moments.prior_functions import as_it_was
 from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import GPClassifier

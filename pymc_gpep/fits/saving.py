@@ -15,8 +15,8 @@ import xarray as xr
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.hyper import HyperPosterior
-from pymc_gpep.hyper.evaluation import evaluation_table
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.log_posteriors.evaluation import evaluation_table
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.rows.fingerprint import FormerRows
 

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pymc as pm
-from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import logsumexp, ndtr, owens_t, softmax
@@ -30,7 +29,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import axes_that_fit
 from pymc_gpep.fits.effects import conditionals, names_of_effects
 from pymc_gpep.fits.fitted import Fitted
-from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.latent.latent_prior import Joint
 from pymc_gpep.reading import GPClassifier
@@ -465,7 +463,6 @@ def _log_ratios(hyper: HyperPosterior, thetas: Array, rv: TensorVariable, priors
     (natural,) = model.replace_rvs_by_values([rv])
     own = model.logp(vars=[rv], jacobian=False)
     wanted = [own, *(pm.logp(prior, natural).sum() for prior in priors)]
-    function = graph_function(model, space.value_vars, graph_replace(wanted, space.data, strict=False))
-    points = (space.point(theta) for theta in thetas)
-    found = np.array([function(*(point[v.name] for v in space.value_vars)) for point in points])
+    function = space.functions(wanted)
+    found = np.array([function(space.point(theta)) for theta in thetas])
     return np.asarray(found[:, 1:].T - found[:, 0])

@@ -8,8 +8,7 @@ posterior: the contract of a posterior, and posteriors with a covariance matrix
 independent: posterior whose sites leave the latent functions independent
 coupled: posterior whose sites couple the latent functions of a point
 row_posterior: posterior of sums of effects, by rows of coefficients
-factorial: posterior in which all latent values are independent
-inducing_posterior: posterior at any inputs, from inducing values or from active rows
+inducing_posterior: posterior at any inputs, from inducing values
 posteriors: table of posteriors by the forms of prior and sites
 ellipse: elliptical slice sampling of a Gaussian vector
 given_utilities: latent values given the utilities of a probit, for Gibbs sampling

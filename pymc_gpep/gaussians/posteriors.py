@@ -7,7 +7,6 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.factorial import FactorialPosterior
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.posterior import DensePosterior, Posterior
 from pymc_gpep.gaussians.prior import DensePrior, Prior
@@ -24,21 +23,36 @@ from pymc_gpep.gaussians.row_posterior import (
 from pymc_gpep.gaussians.row_prior import NormalsPrior, PrecisionPrior, RootedPrior, RowPrior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.gaussians.whitening import NormalsWhitening, Sampled, Whitening
+from pymc_gpep.registry import Registry
 
-POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
-    (DensePrior, SiteForm.COUPLED): CoupledPosterior,
-    (DensePrior, SiteForm.BLOCK): BlockPosterior,
-    (DensePrior, SiteForm.SIGNED): SignedPosterior,
-    (DensePrior, SiteForm.INDEPENDENT): IndependentPosterior,
-    (DensePrior, SiteForm.FACTORIAL): FactorialPosterior,
-    (RowPrior, SiteForm.INDEPENDENT): RowPosterior,
-    (RootedPrior, SiteForm.INDEPENDENT): RootedPosterior,
-    (RowPrior, SiteForm.COUPLED): CoupledRowPosterior,
-    (RowPrior, SiteForm.BLOCK): BlockRowPosterior,
-    (RowPrior, SiteForm.SIGNED): SignedRowPosterior,
-    (PrecisionPrior, SiteForm.INDEPENDENT): PrecisionPosterior,
-}
-"""Posteriors by the types of their priors, and the forms of their sites."""
+
+class PosteriorOf(NamedTuple):
+    """The type of posterior that a type of prior has with a form of sites."""
+
+    prior: type[Prior]
+    form: SiteForm
+    posterior: type[DensePosterior]
+
+    @property
+    def name(self) -> str:
+        """Prior and form, as messages have them."""
+        return f"{self.prior.__name__} with {self.form} sites"
+
+
+_OWN = (
+    PosteriorOf(DensePrior, SiteForm.COUPLED, CoupledPosterior),
+    PosteriorOf(DensePrior, SiteForm.BLOCK, BlockPosterior),
+    PosteriorOf(DensePrior, SiteForm.SIGNED, SignedPosterior),
+    PosteriorOf(DensePrior, SiteForm.INDEPENDENT, IndependentPosterior),
+    PosteriorOf(RowPrior, SiteForm.INDEPENDENT, RowPosterior),
+    PosteriorOf(RootedPrior, SiteForm.INDEPENDENT, RootedPosterior),
+    PosteriorOf(RowPrior, SiteForm.COUPLED, CoupledRowPosterior),
+    PosteriorOf(RowPrior, SiteForm.BLOCK, BlockRowPosterior),
+    PosteriorOf(RowPrior, SiteForm.SIGNED, SignedRowPosterior),
+    PosteriorOf(PrecisionPrior, SiteForm.INDEPENDENT, PrecisionPosterior),
+)
+POSTERIORS: Registry[PosteriorOf] = Registry("posterior", _OWN, of=PosteriorOf, classes=False)
+"""Types of posteriors by the types of their priors, and the forms of their sites."""
 
 
 _SCALAR = (SiteForm.COUPLED, SiteForm.INDEPENDENT)
@@ -53,10 +67,11 @@ def posterior_class(prior: type[Prior], form: SiteForm) -> type[DensePosterior]:
     ValueError
         If there is no such posterior.
     """
-    if (prior, form) not in POSTERIORS:
-        known = ", ".join(f"{own.__name__} with {sites} sites" for own, sites in POSTERIORS)
-        raise ValueError(f"There is no posterior of {prior.__name__} with {form} sites; there are those of {known}.")
-    return POSTERIORS[prior, form]
+    for each in POSTERIORS:
+        if each.prior is prior and each.form == form:
+            return each.posterior
+    known = ", ".join(POSTERIORS.names)
+    raise ValueError(f"There is no posterior of {prior.__name__} with {form} sites; there are those of {known}.")
 
 
 def make_posterior(

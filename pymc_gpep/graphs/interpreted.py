@@ -29,6 +29,7 @@ from pymc.pytensorf import reseed_rngs, resolve_backend_compile_kwargs
 from pytensor.compile.mode import Mode, get_mode, predefined_modes
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
+from pytensor.graph.replace import graph_replace
 from pytensor.graph.rewriting.basic import GraphRewriter, dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.traversal import ancestors
@@ -46,7 +47,7 @@ from scipy.special import polygamma
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.graphs.affine import is_elementwise
-from pymc_gpep.graphs.alike_graphs import rewritten_once
+from pymc_gpep.graphs.alike_graphs import arrays_as_shared, rewritten_once
 from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.graphs.private_names import check_broadcast
 
@@ -489,6 +490,79 @@ def initial_point(
         return point
     names = [model.rvs_to_values[rv].name for rv in rvs]
     return dict(zip(names, evaluate(values), strict=True))
+
+
+# Distance of a nearby point from the initial point, in standard deviations of unconstrained values.
+_NEARBY = 0.3
+# Seed of random values at which graphs are compared.
+SEED = 1
+# Largest relative difference that counts as rounding, between two evaluations of the same quantity by its graph.
+ROUNDING_OF_GRAPHS = 1e-8
+
+
+class AtPoint:
+    """A function whose first arguments are taken from a point by name; a class, so that it can be pickled."""
+
+    def __init__(self, function: GraphFunction, names: Sequence[str]) -> None:
+        self._function, self._names = function, names
+
+    def __call__(self, point: PointType, *values: Any) -> Any:
+        return self._function(*(np.asarray(point[name]) for name in self._names), *values)
+
+    def seed(self, seed: int) -> None:
+        """Seed the random variables that are drawn."""
+        self._function.seed(seed)
+
+
+class ModelFunctions:
+    """Functions of hyperparameters of a model, with its data as given.
+
+    Parameters
+    ----------
+    model : pm.Model
+    hyperparameters : sequence of TensorVariable
+        Free variables of the model. Points that functions are called with have their value variables.
+    data : mapping, optional
+        Data of the model → what takes their place.
+
+    Attributes
+    ----------
+    values : list of TensorVariable
+        Value variables of the hyperparameters.
+    names : list of str
+        Names of the value variables.
+    """
+
+    def __init__(
+        self, model: pm.Model, hyperparameters: Sequence[Variable], data: Mapping[Variable, Variable] | None = None
+    ) -> None:
+        self.model, self._data = model, dict(data or {})
+        self.values = [model.rvs_to_values[rv] for rv in hyperparameters]
+        self.names = [str(v.name) for v in self.values]
+
+    def known(self, outputs: Sequence[Variable], replaced: Mapping[Variable, Variable] | None = None) -> list[Any]:
+        """Return expressions in terms of value variables, with data and further variables `replaced`."""
+        # In this order: a random variable may depend on data itself, and would no longer be the model's.
+        found = self.model.replace_rvs_by_values(list(outputs)) if outputs else []
+        others = {**self._data, **(replaced or {})}
+        return graph_replace(found, others, strict=False) if found and others else found
+
+    def __call__(
+        self,
+        outputs: Sequence[Variable],
+        inputs: Sequence[Variable] = (),
+        replaced: Mapping[Variable, Variable] | None = None,
+        shared: bool = False,
+    ) -> AtPoint:
+        """Return a function of a point and and of `inputs`; if `shared`, with `arrays_as_shared`."""
+        known = self.known(outputs, replaced)
+        known = arrays_as_shared(known) if shared else known
+        return AtPoint(graph_function(self.model, [*self.values, *inputs], known), self.names)
+
+    def nearby(self, rng: np.random.Generator, distance: float = _NEARBY) -> PointType:
+        """Return a random point near the initial point, where no value is special, such as a correlation of 0."""
+        start = initial_point(self.model)
+        return {name: start[name] + distance * rng.standard_normal(np.shape(start[name])) for name in self.names}
 
 
 def compile_options(backend: str | None, compile_kwargs: dict[str, Any] | None) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.blocking import PointType
@@ -19,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import is_elementwise
 from pymc_gpep.graphs.errors import listing
-from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.graphs.interpreted import ModelFunctions, graph_function
 from pymc_gpep.graphs.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, MixedRowsError, Role, Walk, named
 
 # Number of rows that are compared alone and among others.
@@ -134,16 +133,15 @@ def dependent_rows(
 
 
 def at_point(
-    model: pm.Model,
+    functions: ModelFunctions,
     point: PointType,
-    value_vars: Sequence[TensorVariable],
     output: TensorVariable,
     others: Mapping[TensorVariable, Any] | None = None,
 ) -> Callable[[Sequence[TensorVariable]], Callable[..., Any]]:
     """Return what makes a function of data over rows, given values of the value variables and of other data."""
-    given = [*value_vars, *(others or {})]
-    values = [*(point[str(v.name)] for v in value_vars), *(others or {}).values()]
-    return lambda rows: partial(graph_function(model, [*given, *rows], output), *values)
+    given = [*functions.values, *(others or {})]
+    values = [*(point[name] for name in functions.names), *(others or {}).values()]
+    return lambda rows: partial(graph_function(functions.model, [*given, *rows], output), *values)
 
 
 class _RowData:

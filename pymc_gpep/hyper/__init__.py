@@ -1,24 +1,19 @@
-"""Log posterior of the hyperparameters: its maximum, and integrals over it.
+"""The maximum of a log posterior of the hyperparameters, and integrals over it.
 
-evaluation: values of a log posterior at one point, and tables of these
-latent_functions: the contract of the latent functions at fixed hyperparameters
-hyperparameters: hyperparameters of a model as a flat unconstrained vector, with their priors
-log_posterior: the contract of a log posterior of the hyperparameters
-dense_log_posterior: log posterior from the covariance matrix of all rows
-sparse_log_posterior: log posterior of hyperparameters and inducing inputs
-quasi_newton: quasi-Newton steps, and a line search
 ascent: BFGS search for the maximum
 optimum: the maximum, how the search ended, and warnings about it
-several_starts: best of several searches, in parallel
-inducing_inputs: initial inducing inputs
+several_starts: starting points, and the best of several searches
+inducing_inputs: initial inducing inputs, and a search that moves them while EP runs
 weights: importance weights, and the Pareto tail of these
+hyper_posterior: weighted nodes of the hyperparameters, with latent functions at each
 surrogate: interpolation of a log density from values and gradients
+cells: interpolation of a log density of few hyperparameters in cells
 curvature: Gaussian at the maximum of the log posterior
-hyper_posterior: weighted nodes of the hyperparameters, with a Gaussian of the latent values each
 hyper_method: the contract of an integral over the hyperparameters
 nodes: integrals by nodes: Gaussian, central composite, grid
 draws: integrals by draws: importance sampling, Markov chain
-adaptive: integral by an interpolated density, with nodes that are chosen as it goes
+coordinates: coordinates in which a density is nearer to a normal one
+adaptive: integral by an interpolated density, evaluated again where its mass is
 hyper_methods: table of integrals by name, with the maximum as the default
 """
 

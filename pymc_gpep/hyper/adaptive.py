@@ -1,56 +1,84 @@
-"""Integration over the hyperparameters by a density that is interpolated, and evaluated again where it matters."""
+"""Integration over the hyperparameters by an interpolated density that is evaluated again where its mass is."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
+from scipy.special import logsumexp
 
 from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.coordinates import Coordinates, MovedLogPosterior
-from pymc_gpep.hyper.correction import correction_at, has_correction
+from pymc_gpep.hyper.cells import Cells, extent, stretched, unstretched
+from pymc_gpep.hyper.coordinates import Coordinates, MovedLogPosterior, correction_at, has_correction
 from pymc_gpep.hyper.curvature import Scales, scales_at
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.grid import Grid
 from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
-from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.hyper.surrogate import DRAWS, Points, Surrogate, resampled
+from pymc_gpep.hyper.surrogate import DRAWS, Points, Surrogate, along_curve, resampled
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.log_posteriors.evaluation import Evaluation
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
-_FIRST = 1.7  # standard deviations from the maximum of the first point of a ray
-_FALL, _AIM = 5.0, 7.0  # fall of the log density where a ray ends, and where its next point should be
-_FARTHER, _FARTHEST = 4.0, 8.0  # factor and standard deviations by which the next point is farther out, at most
-_ON_A_RAY = 6  # points at most
-_LONG = 0.4  # eigenvalue of the scaled precision, below which its direction has rays of its own
-_BATCH = 8  # points of a round, at least
-_CANDIDATES, _CHAINS = 300, 256
-_EACH = 4  # hyperparameters, beyond which the tolerance grows with the root of their number
-_UNSURE = 0.8  # error of the log density of random draws, above which a fit says so
-_FEW, _SMALL = 3, 100_000  # hyperparameters, and numbers of matrices, up to which a grid takes over
-_STEP, _DROP = 1.2, 9.0  # options of that grid
-_WORSE = 5.0  # times the tolerance that points have which are least known
-_DEEP = 10.0  # fall of the log density, and one more for each axis, beyond which a point is no node
-_LENGTH = 1.5  # of the kernel of weights, times √d, in standard deviations
+_FIRST = 1.7  # Distance of the first point of a ray from the maximum (standard deviations).
+_FALL, _AIM = 5.0, 7.0  # Fall of the log density where a ray ends, and the fall at which its next point aims.
+_FARTHER, _FARTHEST = 4.0, 8.0  # Largest factor and largest step (standard deviations) to the next point of a ray.
+_ON_A_RAY = 6  # Largest number of points on a ray.
+_LONG = 0.4  # A direction with a smaller eigenvalue of the scaled precision has rays of its own.
+_BATCH = 8  # Smallest number of points of a round.
+_CANDIDATES, _CHAINS = 300, 256  # Draws of a round from which its points are selected, and their chains.
+_EACH = 4  # With more hyperparameters the tolerance grows with the root of their number.
+_UNSURE = 0.8  # Error of the log density at random draws that a fit reports.
+_FEW = 3  # Largest number of hyperparameters for which cells cover the whole prior.
+_ENTRIES = {1: 200_000, 2: 100_000, 3: 20_000}  # Largest solutions (numbers in matrices) for which cells are used.
+_CELLS = {1: 100, 2: 400, 3: 2500}  # Limit on evaluations at centres of cells.
+_CLOSE = {1: 0.1, 2: 0.1, 3: 0.15}  # Error of the masses of cells, in units of the tolerance.
+_COARSE = 0.06  # Error of the masses of cells that a fit reports.
+_BORDER = 0.01  # Share of draws close to the border of the box, above which a fit reports it.
+_BESIDE = 0.5  # Distance of the border of the box from points of rays (standard deviations).
+_LOST = 0.02  # Share of mass at points where the approximation fails, above which a fit reports them.
+_NODES = 80  # Largest number of nodes among centres of cells.
+_CHECKS, _ALONG, _LINE = 64, 6, 60  # Points of a check, at least along each axis; points of the surrogate on a line.
+_CLEAR = 1.0  # Excess of a log density over its prediction that counts as missed mass.
+_MISSED = 0.045  # Share of mass that a surrogate may miss.
+_WORSE = 5.0  # Tolerance of the least known points of a round, in units of the tolerance of its random draws.
+_DEEP = 10.0  # A point whose log density has fallen by this, and one more for each axis, is not a node.
+_LENGTH = 1.5  # Length scale of the kernel of weights (√d standard deviations).
 _JITTER, _WEIGHT_OF_SUM = 1e-9, 100.0
-_NEGLIGIBLE = 1e-6  # weight of a node that is left out
-_NEIGHBOURS = 64  # that a start is predicted from
+_NEGLIGIBLE = 1e-6  # A node of smaller weight is dropped.
+_NEIGHBOURS = 64  # Number of solutions from which a start is predicted.
+
+
+class _Density(NamedTuple):
+    """A density of standardised hyperparameters."""
+
+    draws: Array
+    """Draws (m, d) of equal weight."""
+    total: float
+    """Log of its integral."""
+    places: Array
+    """Points (s, d) that may be nodes."""
+    nodes: list[Evaluation]
+    """Evaluations at these points."""
+    reasons: list[str]
+    """Complaints, in words; empty strings without one."""
 
 
 @dataclass(frozen=True)
 class Adaptive(HyperMethod):
-    """Interpolate the log posterior, draw from the interpolant, and evaluate again at some of the draws.
+    """Interpolate the log posterior, and evaluate it again where the density has its mass.
 
     The first points are the maximum, and two or more on each side along each axis, until the log density has fallen.
-    A surrogate goes through the values and gradients there (`pymc_gpep.hyper.surrogate`). Each round evaluates the log
-    posterior at random draws of the surrogate, and at draws where it is least known. The rounds end when the surrogate
-    predicts the values at the random draws. So the density is as accurate as the tolerance says where its mass is.
-    With up to three hyperparameters and few rows a grid takes over where the surrogate does not become accurate.
+    With up to three hyperparameters and few rows, cells then cover the region that the prior allows. They are split
+    where the mass is, so that separate branches of the density are found (`pymc_gpep.hyper.cells`).
 
-    Marginals of hyperparameters are draws from the surrogate. Everything else is averaged over nodes: evaluated points
-    with weights that are not negative, for which averages of smooth functions are those of the draws.
+    Otherwise a surrogate interpolates values and gradients (`pymc_gpep.hyper.surrogate`). Each round evaluates the log
+    posterior at random draws of the surrogate, and at draws where the surrogate is least certain. The rounds end when
+    the surrogate predicts the values at the random draws.
+
+    Marginals of hyperparameters are draws from the interpolated density. Other averages are sums over nodes: evaluated
+    points with weights that are not negative, for which averages of smooth functions equal those of the draws.
 
     Parameters
     ----------
@@ -58,10 +86,10 @@ class Adaptive(HyperMethod):
         Root mean square error of the log density at random draws.
     evaluations : int, optional
         Limit on evaluations after those for the second derivatives. If not given, it is 40 and 12 more for each
-        hyperparameter.
+        hyperparameter. With cells it is 100, 400 and 2500 for one, two and three hyperparameters.
     corrected : bool
-        Whether the evidence that EP gives to a sum of effects has its correction of second order, up to 5000 rows. With
-        few binary rows in a group EP's evidence makes scales too small.
+        Whether EP's evidence of a sum of effects gets its correction of second order, up to 5000 rows. With few binary
+        rows in a group EP's evidence makes scales too small.
     """
 
     tolerance: float = field(default=0.1, metadata=positive())
@@ -74,56 +102,26 @@ class Adaptive(HyperMethod):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """Nodes with weights, draws from the density, and its integral as log evidence."""
+        """Return nodes with weights, draws from the density, and the log of its integral as log evidence."""
         coordinates = Coordinates(log_posterior.space)
         moved = MovedLogPosterior(log_posterior, coordinates)
         best = optimum.best if coordinates.trivial else moved.climbed(optimum.best)
         scales = scales_at(moved, best)
-        limit = self.evaluations or 40 + 12 * scales.size
-        tolerance = self.tolerance * np.sqrt(max(1.0, scales.size / _EACH))
         known = _Known(moved, best, scales, progressbar)
         known.explore()
-        surrogate, error, seed = None, np.inf, random_seed
-        while True:
-            surrogate = Surrogate(known.points(), scales.mixed, surrogate.length if surrogate else None)
-            if error < tolerance or known.count >= limit:
-                break
-            seed += 1
-            some, _ = surrogate.draws(_CANDIDATES, seed, _CHAINS)
-            some = some[np.sort(np.unique(some, axis=0, return_index=True)[1])]  # chains may stand still
-            half = max(_BATCH, 2 * scales.size - _BATCH) // 2
-            others = some[half:]
-            least = surrogate.least_known(others, half) if len(others) else np.empty(0, np.int64)
-            batch = np.concatenate([some[:half], others[least]])
-            expected = surrogate(batch)
-            wrong = known.evaluate(batch) - expected
-            error = max(_root_mean_square(wrong[:half]), _root_mean_square(wrong[half:]) / _WORSE)
-        small = log_posterior.joint and scales.size <= _FEW and log_posterior.entries <= _SMALL
-        if error > _UNSURE and small and coordinates.trivial and not scales.held:
-            # Several branches, which a grid follows from node to node.
-            grid = Grid(step=_STEP, drop=_DROP).integrate(log_posterior, optimum, random_seed, progressbar)
-            return replace(grid, name=self.name)
-        draws, total = surrogate.draws(DRAWS, random_seed)
         places, nodes = known.candidates()
-        original = [moved.original(node) for node in nodes]
+        small = log_posterior.joint and log_posterior.entries <= _ENTRIES.get(scales.size, 0)
+        density = self._by_cells(known, random_seed) if small else self._by_surrogate(known, random_seed)
+        draws, total = density.draws, density.total
         if self.corrected and has_correction(log_posterior):
-            logs = correction_at(log_posterior, places, original, draws)
-            draws = resampled(draws, logs, random_seed, len(draws))
+            logs = correction_at(log_posterior, places, [moved.original(node) for node in nodes], draws)
+            draws = draws[resampled(logs, draws, random_seed, len(draws))]
             total += float(np.log(np.exp(logs).mean()))
-        density = np.array([coordinates.theta(phi) for phi in scales.at(draws)])
         evidence = best.log_posterior + total + float(np.log(scales.scale).sum())
-        weights = quadrature_weights(places, draws)
+        weights = quadrature_weights(density.places, draws)
+        original = [moved.original(node) for node in density.nodes]
         kept = weights > _NEGLIGIBLE
-        unsure = (
-            f"the log density of hyperparameters is interpolated to ±{error:.2g} only. Take "
-            f"hyper_options={{'evaluations': {2 * known.count}}}"
-        )
-        reasons = [
-            failures(known.all) if known.failed > known.count // 4 else "",
-            unsure if error > max(_UNSURE, self.tolerance) else "",
-            above_maximum(max(node.log_posterior for node in original), optimum.best),
-            known.open,
-        ]
+        reasons = [*density.reasons, above_maximum(max(node.log_posterior for node in original), optimum.best)]
         return self.posterior(
             log_posterior,
             [node for node, keep in zip(original, kept, strict=True) if keep],
@@ -131,19 +129,84 @@ class Adaptive(HyperMethod):
             reasons,
             scales.held,
             log_evidence=evidence,
-            density=density,
+            density=np.array([coordinates.theta(phi) for phi in scales.at(draws)]),
             settles=not coordinates.trivial,
         )
+
+    def _by_cells(self, known: "_Known", random_seed: int) -> _Density:
+        d = known.scales.size
+        cells = Cells(*known.box(), known.at_cells)
+        limit = self.evaluations or _CELLS[d]
+        error = cells.refine(_CLOSE[d] * self.tolerance, limit)
+        draws, total, own = cells.draws(DRAWS, random_seed)
+        spread = along_curve(draws)[:: max(1, len(draws) // _NODES)]
+        chosen = np.unique(own[spread]).astype(np.int64)
+        unsure = (
+            f"the masses of cells of hyperparameters are known to ±{error:.2g} only. Take "
+            f"hyper_options={{'evaluations': {2 * limit}}}"
+        )
+        border = (
+            "the density is not negligible at the border of the region that was searched. Give hyperparameters priors "
+            "that hold them"
+        )
+        reasons = [
+            unsure if error > _COARSE else "",
+            border if cells.at_border(draws) > _BORDER else "",
+            failures(known.centres) if cells.share_lost > _LOST else "",
+        ]
+        nodes = known.atcentres(chosen)
+        return _Density(draws, total, cells.z[chosen], nodes, reasons)
+
+    def _by_surrogate(self, known: "_Known", random_seed: int) -> _Density:
+        limit = self.evaluations or 40 + 12 * known.scales.size
+        surrogate, error, seed = self._rounds(known, limit, random_seed)
+        missed = known.missed(surrogate, seed)
+        draws, total = surrogate.draws(DRAWS, random_seed)
+        branch = (
+            f"the log density is higher than its interpolation at points of about {min(missed, 1.0):.0%} of the mass. "
+            "Take hyper='nuts'"
+        )
+        unsure = (
+            f"the log density of hyperparameters is interpolated to ±{error:.2g} only. Take "
+            f"hyper_options={{'evaluations': {2 * known.count}}}"
+        )
+        reasons = [
+            failures(known.all) if known.failed > known.count // 4 else "",
+            unsure if error > max(_UNSURE, self.tolerance) else "",
+            branch if missed > _MISSED else "",
+            known.open,
+        ]
+        return _Density(draws, total, *known.candidates(), reasons)
+
+    def _rounds(self, known: "_Known", limit: int, seed: int) -> tuple[Surrogate, float, int]:
+        """Evaluate in rounds until a surrogate predicts random draws. Return it, its error, and the last seed."""
+        scales, error, surrogate = known.scales, np.inf, None
+        tolerance = self.tolerance * np.sqrt(max(1.0, scales.size / _EACH))
+        while True:
+            surrogate = Surrogate(known.points(), scales.mixed, surrogate.length if surrogate else None)
+            if error < tolerance or known.count >= limit:
+                return surrogate, error, seed
+            seed += 1
+            some, _ = surrogate.draws(_CANDIDATES, seed, _CHAINS)
+            some = some[np.sort(np.unique(some, axis=0, return_index=True)[1])]  # A chain may repeat its state.
+            half = max(_BATCH, 2 * scales.size - _BATCH) // 2
+            others = some[half:]
+            least = surrogate.least_known(others, half) if len(others) else np.empty(0, np.int64)
+            batch = np.concatenate([some[:half], others[least]])
+            expected = surrogate(batch)
+            wrong = known.evaluate(batch) - expected
+            error = max(_root_mean_square(wrong[:half]), _root_mean_square(wrong[half:]) / _WORSE)
 
 
 class _Known:
     """Evaluations of the log posterior, in standardised coordinates about the maximum."""
 
     def __init__(self, log_posterior: MovedLogPosterior, best: Evaluation, scales: Scales, progressbar: bool) -> None:
-        self.log_posterior, self.best, self._scales, self._progressbar = log_posterior, best, scales, progressbar
+        self.log_posterior, self.best, self.scales, self._progressbar = log_posterior, best, scales, progressbar
         self._places: list[Array] = [np.zeros(scales.size)]
         self.all: list[Evaluation | None] = [best]
         self._near = scales.neighbours
+        self.centres: list[Evaluation | None] = []
         self.open = ""
 
     @property
@@ -162,7 +225,7 @@ class _Known:
         They are NaN where the approximation fails.
         """
         moved: Any = self.log_posterior
-        nodes = evaluate_nodes(moved, self._scales.at(z), self._near, self._progressbar)
+        nodes = evaluate_nodes(moved, self.scales.at(z), self._near, self._progressbar)
         for node in nodes:
             if node is not None and node.status == CONVERGED:
                 self._near = self._near.joined(node.theta, node.start, _NEIGHBOURS)
@@ -172,9 +235,9 @@ class _Known:
 
     def explore(self) -> None:
         """Evaluate along rays from the maximum until the log density has fallen: along axes, and long directions."""
-        values, vectors = np.linalg.eigh(-self._scales.mixed)
+        values, vectors = np.linalg.eigh(-self.scales.mixed)
         long = vectors[:, values < _LONG] / np.sqrt(values[values < _LONG])
-        directions = np.concatenate([np.eye(self._scales.size), long.T]) if self._scales.size > 1 else np.eye(1)
+        directions = np.concatenate([np.eye(self.scales.size), long.T]) if self.scales.size > 1 else np.eye(1)
         rays = [(sign * each, _FIRST) for each in directions for sign in (-1.0, 1.0)]
         for _ in range(_ON_A_RAY):
             if not rays:
@@ -193,7 +256,68 @@ class _Known:
             )
 
     def _slope(self, node: Evaluation) -> Array:
-        return self._scales.slope(node.gradient)
+        return self.scales.slope(node.gradient)
+
+    def box(self) -> tuple[Array, Array]:
+        """Lowest and highest standardised coordinates (d,) that the prior allows or a ray has reached."""
+        scales = self.scales
+        ends = extent(self.log_posterior.log_prior, self.best.theta, scales.axes)
+        low, high = ((end - scales.mean[scales.axes]) / scales.scale for end in ends)
+        reached, _ = self.candidates()
+        return np.minimum(low, reached.min(axis=0) - _BESIDE), np.maximum(high, reached.max(axis=0) + _BESIDE)
+
+    def missed(self, surrogate: Surrogate, seed: int) -> float:
+        """Estimate the share of mass that a surrogate misses, from draws with one coordinate anywhere in the box.
+
+        Along that coordinate the excess of the density over the surrogate is divided by the surrogate's integral. Only
+        clear excesses count.
+        """
+        if not self.log_posterior.checked:
+            return 0.0
+        rng, d = np.random.default_rng(seed), self.scales.size
+        low, high = (stretched(end) for end in self.box())
+        each = max(_ALONG, _CHECKS // d)
+        draws, _ = surrogate.draws(_CANDIDATES, seed, _CHAINS)
+        z = draws[rng.choice(len(draws), each * d)]
+        axis = np.repeat(np.arange(d), each)
+        share = (np.concatenate([rng.permutation(each) for _ in range(d)]) + rng.random(len(z))) / each
+        width = (high - low)[axis]
+        lines = np.linspace(low, high, _LINE).T[axis]
+        dense = np.repeat(z[:, None], _LINE, axis=1)
+        dense[np.arange(len(z)), :, axis] = unstretched(lines)
+        found = surrogate(dense.reshape(-1, d)).reshape(len(z), _LINE) + np.log(np.cosh(0.5 * lines))
+        integral = logsumexp(found, axis=1) + np.log(width / _LINE)
+        x = low[axis] + share * width
+        z[np.arange(len(z)), axis] = unstretched(x)
+        expected = surrogate(z)
+        moved: Any = self.log_posterior
+        nodes = evaluate_nodes(moved, self.scales.at(z), self._near, self._progressbar)
+        true = np.array([-np.inf if n is None else n.log_posterior - self.best.log_posterior for n in nodes])
+        excess = np.where(true - expected > _CLEAR, np.exp(true) - np.exp(expected), 0.0)
+        return float((width * excess * np.cosh(0.5 * x) * np.exp(-integral)).mean())
+
+    def at_cells(self, z: Array, near: NDArray[np.int64]) -> tuple[Array, Array]:
+        """Evaluate at centres (m, d) of cells. Return log densities (m,) relative to the maximum, and slopes (m, d).
+
+        Parameters
+        ----------
+        z : array (m, d)
+        near : array (m,)
+            Number of an earlier centre from whose solution a solve starts; negative without one.
+        """
+        loose = self.log_posterior.weighing()
+        before = [self.centres[s] if s >= 0 else None for s in near]
+        starts = [None if node is None else node.start for node in before]
+        pairs = list(zip(self.scales.at(z), starts, strict=True))
+        with np.errstate(all="ignore"):
+            nodes = loose.each(lambda pair: loose(*pair), pairs)
+        self.centres += [node if node.usable else None for node in nodes]
+        values = [node.log_posterior - self.best.log_posterior if node.usable else -np.inf for node in nodes]
+        return np.array(values), np.array([self._slope(node) for node in nodes])
+
+    def atcentres(self, chosen: NDArray[np.int64]) -> list[Evaluation]:
+        """Return evaluations at centres by their numbers."""
+        return [node for node in (self.centres[s] for s in chosen) if node is not None]
 
     def points(self) -> Points:
         """Points with values and slopes, for a surrogate."""
@@ -205,7 +329,7 @@ class _Known:
 
     def candidates(self) -> tuple[Array, list[Evaluation]]:
         """Places and evaluations of points that may be nodes."""
-        lowest = max(node.log_posterior for node in self.all if node is not None) - _DEEP - self._scales.size
+        lowest = max(node.log_posterior for node in self.all if node is not None) - _DEEP - self.scales.size
         found = [
             (z, node)
             for z, node in zip(self._places, self.all, strict=True)

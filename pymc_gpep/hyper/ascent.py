@@ -1,22 +1,179 @@
-"""The iterations of a search for the maximum of a log posterior, by BFGS."""
+"""BFGS search for the maximum of a log posterior, its escape from a saddle, and its stop if there is no bound.
 
-from collections.abc import Callable
+A density without a bound concentrates. The mass above any height is at most the whole, so the volume above a height
+shrinks as the height grows. The log posterior then becomes sharper in some direction for as long as the search rises.
+About a maximum its curvature is that of the maximum.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.log_posterior import LogPosterior
-from pymc_gpep.hyper.quasi_newton import Curvature, Metric, line_search
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.log_posteriors.evaluation import Evaluation
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
+from pymc_gpep.log_posteriors.quasi_newton import Curvature, Metric, line_search
+
+_STEP = 0.03  # of differences of gradients, in units of the unconstrained space
+_PRODUCTS = 6  # of the matrix of second derivatives, at most
+_UPWARDS = 1e-3  # least curvature that is looked along
+_REACHES = (0.1, -0.1, 1.0, -1.0)  # of the moves that are tried
+_MARGIN = 1e-5  # relative, by which a log posterior is higher
+_NO_SLOPE = 1e-7  # relative to the largest
+_STILL = 1e-3  # of a hyperparameter that has not moved
+
+type Evaluate = Callable[..., Evaluation]
+
+
+def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) -> Evaluation | None:
+    """The highest of some points beside the best one of a search; None if none of them is higher.
+
+    Looked at are directions in which no point of the search had a slope. What is symmetric about its start has none
+    there, be it a maximum or not, and two hyperparameters that can be exchanged stay the same. Among these directions
+    that in which the log posterior is curved upwards most is one, and so is each hyperparameter that never moved. All
+    of these together are one more: a product of two that are 0 stays 0 where one of them is moved.
+
+    Parameters
+    ----------
+    evaluate : callable
+        From a vector and neighbours.
+    history : sequence of Evaluation
+        The points of the search.
+    size : int
+        How many elements of a vector, from the first, are hyperparameters. The others stay.
+    """
+    best = here = max(history, key=lambda evaluation: evaluation.log_posterior)
+    if not size:  # inducing inputs alone were moved
+        return None
+    slopes = np.array([evaluation.gradient[:size] for evaluation in history])
+    largest = np.abs(slopes).max(axis=0)
+    scale = np.where(largest > 0.0, largest, 1.0)  # slopes in raw covariates are far larger than others
+    _, seen, directions = np.linalg.svd(slopes / scale)
+    unseen = directions[np.count_nonzero(seen > _NO_SLOPE * seen[0]) :] / scale
+    if not len(unseen):
+        return None
+    unseen = np.linalg.qr(unseen.T)[0].T
+    still = (np.abs(here.theta - history[0].theta)[:size] < _STILL) & (largest < _NO_SLOPE)
+    near = Neighbours((here.theta,), (here.start,))
+    moves = np.eye(size)[still]
+    together = moves.sum(axis=0, keepdims=True)[: len(moves) - 1]
+    for direction in (*_upwards(evaluate, here, near, unseen), *moves, *together):
+        for reach in _REACHES:
+            found = evaluate(_moved(here, reach * direction), near)
+            there = np.isfinite(found.log_posterior) and np.isfinite(found.gradient).all()
+            if there and found.log_posterior > best.log_posterior + _MARGIN * (1.0 + abs(best.log_posterior)):
+                best = found
+    return None if best is here else best
+
+
+def defined_beside(evaluate: Evaluate, theta: Array, size: int) -> Evaluation | None:
+    """A point beside one at which nothing can be computed, by a move of what is 0 there; None if no move finds one.
+
+    A magnitude that begins at 0 makes a prior covariance of zeros, which has no Cholesky factor.
+    """
+    zero = np.flatnonzero(theta[:size] == 0.0)
+    moves = np.eye(theta.size)[zero]
+    for move in (*moves, moves.sum(axis=0)) if len(moves) > 1 else moves:
+        found = evaluate(theta + _REACHES[0] * move)
+        if np.isfinite(found.log_posterior) and np.isfinite(found.gradient).all():
+            return found
+    return None
+
+
+def _upwards(evaluate: Evaluate, here: Evaluation, near: Neighbours, among: Array) -> Iterator[Array]:
+    """The direction of the largest second derivative, if that is positive, among combinations of some directions.
+
+    It is found by Lanczos' method from a fixed vector. With as many products as directions it is exact, up to
+    differences of gradients; with fewer it finds extreme ones first.
+    """
+    size = among.shape[1]
+    basis: list[Array] = []
+    images: list[Array] = []
+    following = np.random.default_rng(0).standard_normal(len(among))
+    while len(basis) < min(len(among), _PRODUCTS):
+        for each in [*basis, *basis]:  # twice, for rounding
+            following = following - (each @ following) * each
+        length = np.linalg.norm(following)
+        if not length > _NO_SLOPE:
+            break
+        basis.append(following / length)
+        ahead = evaluate(_moved(here, _STEP * basis[-1] @ among), near)
+        following = among @ (ahead.gradient - here.gradient)[:size] / _STEP
+        if not np.isfinite(following).all():
+            return
+        images.append(following)
+    projected = np.array(images) @ np.array(basis).T
+    values, vectors = np.linalg.eigh(0.5 * (projected + projected.T))
+    if values[-1] > _UPWARDS:
+        direction = vectors[:, -1] @ np.array(basis) @ among
+        yield direction * np.sign(direction[np.abs(direction).argmax()])
+
+
+def _moved(here: Evaluation, by: Array) -> Array:
+    theta = here.theta.copy()
+    theta[: by.size] += by
+    return theta
+
+
+class Sharpness:
+    """Sharpness of the log posterior along a search: the smallest standard deviations that its steps show.
+
+    Parameters
+    ----------
+    first : array (d,)
+        First point of the search.
+    """
+
+    def __init__(self, first: Array) -> None:
+        self._first, self._way = first, np.zeros_like(first)
+        self._last: list[float] = []
+        self._looks: list[tuple[float, float]] = []
+
+    def learn(self, here: Evaluation, there: Evaluation) -> None:
+        """Learn from a step of the search.
+
+        A step s and the fall y of the gradient over it show the inverse curvature H, s = H y. The ratio yᵀs / yᵀy lies
+        between the eigenvalues of H. The unit of a parameter is its largest distance from its first value.
+
+        Parameters
+        ----------
+        here, there : Evaluation
+            Points before and after the step.
+        """
+        fall = here.gradient - there.gradient
+        product = float(fall @ (there.theta - here.theta))
+        self._way = np.maximum(self._way, np.abs(there.theta - self._first))
+        length = float(np.linalg.norm(fall * self._way))
+        self._last.append(np.sqrt(product) / length if product > 0.0 and 0.0 < length < np.inf else np.inf)
+        if len(self._last) == _WINDOW:
+            self._looks.append((min(self._last), there.log_posterior))
+            self._last.clear()
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether the search rises and sharpens for long, to a point for half of the digits."""
+        if len(self._looks) <= _WINDOWS or self._looks[-1][0] > _POINT:
+            return False
+        sharpness, heights = np.transpose(self._looks[-1 - _WINDOWS :])
+        return bool(sharpness[-1] < _SHARPER * sharpness[0] and (np.diff(heights) > _HIGHER).all())
+
+
+_WINDOW, _WINDOWS = 10, 3  # steps in a window, and windows in a row that are compared
+_SHARPER, _HIGHER = 0.1, 1.0  # shrinkage of the standard deviation over these windows, and least rise in each
+_POINT = 1e-8  # standard deviation, in units of the way from the start, that counts as a point
+
 
 FLAT = 1e-8
 """Relative change of the log posterior that counts as none."""
 
 STUCK = "no step along the slope leads higher"
 """Message of a search that cannot go on."""
+
+UNBOUNDED = "the log posterior has no bound, as far as the search went"
+"""Message of a search that `Sharpness` ends."""
 
 type Curve = Callable[[Evaluation], Curvature | None]
 """Function that returns the curvature of a log posterior at a point in some hyperparameters."""
@@ -58,6 +215,7 @@ class HyperAscent:
         self._metric = Metric(here.theta.size)
         self._gain = np.inf
         self._curvature: Curve = no_curvature
+        self._sharpness = Sharpness(here.theta)
 
     def begin(self, curvature: Curve, units: Array | None) -> None:
         """Take first curvatures, and steps of Newton's method in the hyperparameters that these belong to.
@@ -85,10 +243,12 @@ class HyperAscent:
         if self._metric.units is not None and self._steep and not self._full:
             self.begin(self._curvature, None)
             ended = self._iterate()
-        if not ended and not self._full and self._look_around():
+        if not ended and not self._full and not self._sharpness.unbounded and self._look_around():
             ended = self._iterate()
         if ended:
             return True, _CONVERGED
+        if self._sharpness.unbounded:
+            return False, UNBOUNDED
         return False, f"the limit of n={self._max} iterations was reached" if self._full else STUCK
 
     @property
@@ -100,7 +260,10 @@ class HyperAscent:
         return bool(np.abs(self._here.gradient).max() > _STEEP)
 
     def _iterate(self) -> bool:
-        """Iterate until nothing is left to gain, no step leads higher, or the limit is reached; whether the first."""
+        """Iterate until nothing is left to gain; returns whether that is so.
+
+        The iteration also ends where no step leads higher, at the limit, and where the log posterior has no bound.
+        """
         quiet = 0
         while quiet < self._quiet:
             done = self._trusted and self.decrement < _ENOUGH
@@ -118,6 +281,8 @@ class HyperAscent:
             quiet = quiet + 1 if self._gain <= least * max(1.0, abs(self._here.log_posterior)) else 0
             if quiet == self._quiet and self._refined():
                 quiet = 0
+            if self._sharpness.unbounded:
+                return False
         return self._large or self._is_close
 
     def go_to(self, there: Evaluation) -> None:
@@ -204,6 +369,7 @@ class HyperAscent:
         there, rough = found[part]
         self._gain = there.log_posterior - here.log_posterior
         self._metric.learn(there.theta - here.theta, here.gradient - there.gradient)
+        self._sharpness.learn(here, there)
         self._record(there, rough)
         return True
 

@@ -1,4 +1,4 @@
-"""The Gaussian at the maximum of the hyperparameters' log posterior."""
+"""The Gaussian at the maximum of the log posterior of the hyperparameters."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.surrogate import DRAWS, Points, Surrogate
+from pymc_gpep.log_posteriors.evaluation import Evaluation
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 _FIRST_STEP = 0.03  # in units of the unconstrained space, before its scale is known
 _STEP = 0.1  # in conditional standard deviations; the error of a central difference is of the order of its square

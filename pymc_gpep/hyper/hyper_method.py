@@ -1,4 +1,4 @@
-"""The contract of a treatment of the hyperparameters: options, and `integrate`."""
+"""The contract of an integral over the hyperparameters: options, and `integrate`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from pymc_gpep.approximations.limits import check_limits
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
-from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.log_posteriors.evaluation import Evaluation
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.progress import progress_bar
 
 _NEIGHBOURS = 64  # that a start is predicted from

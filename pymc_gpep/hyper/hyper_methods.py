@@ -1,4 +1,4 @@
-"""The treatments of hyperparameters by name; the default keeps them at their maximum."""
+"""Table of the integrals over the hyperparameters by name; the default keeps the maximum."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -8,15 +8,12 @@ import numpy as np
 
 from pymc_gpep.argument_types import check_name, did_you_mean
 from pymc_gpep.hyper.adaptive import Adaptive
-from pymc_gpep.hyper.central_composite import CentralComposite
-from pymc_gpep.hyper.gaussian_nodes import LaplaceNodes
-from pymc_gpep.hyper.grid import Grid
+from pymc_gpep.hyper.draws import ImportanceSampling, MarkovChain
 from pymc_gpep.hyper.hyper_method import HyperMethod
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
-from pymc_gpep.hyper.importance import ImportanceSampling
-from pymc_gpep.hyper.log_posterior import LogPosterior
-from pymc_gpep.hyper.markov_chain import MarkovChain
+from pymc_gpep.hyper.nodes import CentralComposite, Grid, LaplaceNodes
 from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.registry import Registry
 
 

@@ -1,4 +1,4 @@
-"""The posterior of the hyperparameters as finitely many weighted points, with the latent values' Gaussian at each."""
+"""The posterior of the hyperparameters as weighted points, with the Gaussian of the latent values at each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
@@ -12,15 +12,15 @@ from scipy.spatial import cKDTree
 
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.surrogate import along_curve
 from pymc_gpep.hyper.weights import Weighing
+from pymc_gpep.log_posteriors.evaluation import Evaluation
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 _TOGETHER = 16  # solutions that do not wait for each other
 _NEAR = 3  # hyperparameters up to which a draw is near another one
 _SOLVES = 1000  # solutions that draws are made of, at most
 _WORK = 200_000_000  # numbers in the matrices of all of them
-_BITS = 62  # of a place on a curve through the density
 _ENTRIES = 32_000_000  # of the matrices of solutions that are kept, taken as (c n)² each: 256 MB
 
 
@@ -206,14 +206,8 @@ class HyperPosterior:
 def _stratified(density: Array, count: int, rng: np.random.Generator) -> Array:
     """Return some of the draws (m, d) of a density, (count, d), spread over all of it, in random order.
 
-    They are equally spaced along a curve that fills the space: the order of the interleaved bits of ranks.
+    They are equally spaced along a curve that fills the space.
     """
-    m, d = density.shape
-    bits = max(1, min(_BITS // d, int(m).bit_length()))
-    cells = (density.argsort(axis=0).argsort(axis=0) << bits) // m
-    key = np.zeros(m, dtype=np.int64)
-    for bit in range(bits):
-        for axis in range(d):
-            key |= ((cells[:, axis] >> bit) & 1) << (bit * d + axis)
+    m = len(density)
     places = ((np.arange(count) + rng.random()) * m / count).astype(np.int64)
-    return density[rng.permutation(np.argsort(key, kind="stable")[places])]
+    return density[rng.permutation(along_curve(density)[places])]

@@ -1,4 +1,4 @@
-"""A log density of a few standardised hyperparameters, interpolated through values and slopes at some points.
+"""A log density of a few standardised hyperparameters, interpolated through values and slopes, and draws of it.
 
 Each axis has a warped coordinate x, in which the log density along the axis is −½ x². The interpolant is a quadratic
 form in these coordinates, with the mixed second derivatives at the centre, and a Gaussian process of the rest. The
@@ -11,6 +11,7 @@ length scale is one of a few, by its marginal likelihood. Log densities far belo
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
 from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 from scipy.stats import norm, qmc
@@ -18,7 +19,31 @@ from scipy.stats import norm, qmc
 from pymc_gpep.array_types import Array
 
 DRAWS = 4096
-"""Draws that stand for a density."""
+"""Number of draws that represent a density."""
+
+_BITS = 62  # Bits of a place on a curve through all points.
+
+
+def along_curve(points: Array) -> NDArray[np.int64]:
+    """Order (m,) of points (m, d) along a curve that fills the space: that of the interleaved bits of their ranks."""
+    m, d = points.shape
+    bits = max(1, min(_BITS // d, int(m).bit_length()))
+    cells = (points.argsort(axis=0).argsort(axis=0) << bits) // m
+    key = np.zeros(m, dtype=np.int64)
+    for bit in range(bits):
+        for axis in range(d):
+            key |= ((cells[:, axis] >> bit) & 1) << (bit * d + axis)
+    return np.argsort(key, kind="stable")
+
+
+def resampled(log_weights: Array, points: Array, random_seed: int, count: int) -> NDArray[np.int64]:
+    """Indices (count,) of points (m, d) by their log weights (m,): systematic resampling along a curve, shuffled."""
+    rng = np.random.default_rng(random_seed)
+    order = along_curve(points)
+    share = np.cumsum(np.exp(log_weights[order] - log_weights.max()))
+    places = np.searchsorted(share / share[-1], (np.arange(count) + rng.random()) / count)
+    return order[rng.permutation(np.minimum(places, len(order) - 1))]
+
 
 _LENGTHS = 1.0, 1.5, 2.5, 4.0, 7.0  # length scales of the process, in warped coordinates
 _FEW = 3  # axes for which the longest would extrapolate without bounds
@@ -199,10 +224,7 @@ class Surrogate:
         total = float(volume + logs.max() + np.log(weights.mean()))
         weights /= weights.sum()
         if 1.0 / (weights @ weights) > _WORTH * len(x):
-            order = np.lexsort(x.T)
-            places = (np.arange(count) + rng.random()) / count
-            chosen = np.minimum(np.searchsorted(np.cumsum(weights[order]), places), len(x) - 1)
-            return self._unwarped(x[order[rng.permutation(chosen)]]), total
+            return self._unwarped(x[resampled(logs, x, seed, count)]), total
         moving, kept = x[rng.choice(len(x), chains, p=weights)], []
         steps = _STEPS + _BETWEEN * (-(-count // chains) - 1)
         for step in range(1, steps + 1):
@@ -235,14 +257,6 @@ class Surrogate:
         change = found - value - 0.5 * (p**2 - start**2).sum(axis=1)
         accepted = np.log(rng.random(len(x))) < change
         return np.where(accepted[:, None], new, x)
-
-
-def resampled(draws: Array, logs: Array, random_seed: int, count: int) -> Array:
-    """Draws (count, d) of equal weight from draws (m, d) with log weights (m,), by systematic resampling."""
-    weights = np.exp(logs - logs.max())
-    places = (np.arange(count) + np.random.default_rng(random_seed).random()) / count
-    chosen = np.searchsorted(np.cumsum(weights) / weights.sum(), places)
-    return draws[np.minimum(chosen, len(draws) - 1)]
 
 
 def _blocks(k: Array, rate: Array, second: Array) -> Array:

@@ -24,16 +24,20 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 
-_FEWEST, _MOST = 32, 4096  # nodes
+_FEWEST, _MOST = 16, 4096  # nodes, less one
 _AGREEMENT = 1e-7  # of a rule with one of half its nodes: the error left is about the square of it
 _DROP = 45.0  # of the logarithm of the integrand from its mode to the ends of the rule
 _REACH = 9.5  # standard deviations that an average of log p reaches
 _EVEN = 20.0  # scale in widths that makes nodes next to even
 _WIDE = 10.0  # variance from which on cumulants of f serve in any case
 _LONGEST = 200  # steps of a search: halvings and doublings over the range of floating-point numbers
+_BROAD = 4.0  # width of a rule beside which features are narrow
 _POINT = 1e-10  # variance below which a normal density is a point, for a density of unit curvature
 
-type _Terms = Callable[[_Rule, int], Array]
+type _Sample = Callable[[_Rule, Array], Array]
+"""Values (..., k, n) of a density at nodes (k, n)."""
+type _Terms = Callable[[_Rule, Array, Array, Array], Array]
+"""Terms, from a rule, its nodes and weights (k, n), and what was sampled at the nodes."""
 
 
 class _Points(NamedTuple):
@@ -82,9 +86,9 @@ class _Rule(NamedTuple):
         return type(self)(points.take(chosen), *(array[chosen] for array in arrays))
 
     def nodes(self, count: int) -> tuple[Array, Array]:
-        """Nodes, less the mean, and weights (count, n) of ∫ · df."""
+        """Nodes, less the mean, and weights (count + 1, n) of ∫ · df. Ends, where nothing counts, weigh like others."""
         length = self.high - self.low
-        tau = self.low + length * (np.arange(count)[:, None] + 0.5) / count
+        tau = self.low + length * np.arange(count + 1)[:, None] / count
         return self.centre + self.scale * np.sinh(tau), self.scale * np.cosh(tau) * length / count
 
 
@@ -170,12 +174,15 @@ def _about_feature(rule: _Rule) -> _Rule:
     There log p turns from a rise to a fall, or begins to be flat beside the width of the rule. Features are taken to be
     a few units wide.
     """
-    points = rule.points
     ends = [rule.centre + rule.scale * np.sinh(tau) for tau in (rule.low, rule.high)]
-    width = (ends[1] - ends[0]) / (2.0 * _REACH)
-    total, number = np.zeros(len(width)), np.zeros(len(width))
+    widths = (ends[1] - ends[0]) / (2.0 * _REACH)
+    wide = np.flatnonzero(widths > _BROAD)
+    if not wide.size:
+        return rule
+    points, width = rule.points.take(wide), widths[wide]
+    total, number = np.zeros(len(wide)), np.zeros(len(wide))
     for sign in (1.0, -1.0):
-        low, high = ends
+        low, high = (end[wide] for end in ends)
         level = sign / width
         crossed = (points.log_density(low)[1] > level) & (points.log_density(high)[1] < level)
         for _ in range(50):
@@ -184,13 +191,14 @@ def _about_feature(rule: _Rule) -> _Rule:
             low, high = np.where(above, middle, low), np.where(above, high, middle)
         total += np.where(crossed, low, 0.0)
         number += crossed
-    missed = (width > 4.0) & (number > 0)
-    centre = np.where(missed, total / np.maximum(number, 1), rule.centre)
-    scale = np.where(missed, 2.0, rule.scale)
-    low, high = (
-        np.where(missed, np.arcsinh((end - centre) / scale), tau) for end, tau in zip(ends, rule[3:], strict=True)
-    )
-    return _Rule(points, centre, scale, low, high)
+    missed = wide[number > 0]
+    centre, scale = rule.centre.copy(), np.array(rule.scale)
+    centre[missed] = (total / np.maximum(number, 1))[number > 0]
+    scale[missed] = 2.0
+    turned = [np.array(tau) for tau in rule[3:]]
+    for end, tau in zip(ends, turned, strict=True):
+        tau[missed] = np.arcsinh((end - centre)[missed] / 2.0)
+    return _Rule(rule.points, centre, scale, *turned)
 
 
 def _floor(rule: _Rule, rows: int) -> Array:
@@ -198,41 +206,55 @@ def _floor(rule: _Rule, rows: int) -> Array:
     return 1e-5 * np.maximum(rule.points.variance, 1.0) ** (-0.5 * np.arange(rows)[:, None])
 
 
-def _refined(rule: _Rule, terms: _Terms) -> Array:
-    """Terms by rules of more and more nodes, until all of a point's agree; NaN where they never do."""
+def _refined(rule: _Rule, sample: _Sample, terms: _Terms) -> Array:
+    """Terms by rules of more and more nodes, until all of a point's agree; NaN where they never do.
+
+    Each rule has the nodes of the one before.
+    """
     left = np.arange(len(rule.centre))
     count = _FEWEST
-    before = terms(rule, count)
+    nodes, weights = rule.nodes(count)
+    values = sample(rule, nodes)
+    before = terms(rule, nodes, weights, values)
     out = np.full(before.shape, np.nan)
     while count < _MOST and len(left):
         count *= 2
-        now = terms(rule, count)
+        nodes, weights = rule.nodes(count)
+        both = np.empty((*values.shape[:-2], *nodes.shape))
+        both[..., ::2, :] = values
+        both[..., 1::2, :] = sample(rule, np.ascontiguousarray(nodes[1::2]))
+        now = terms(rule, nodes, weights, both)
         agree = (np.abs(now - before) <= _AGREEMENT * (np.abs(now) + _floor(rule, len(now)))).all(axis=0)
         out[:, left[agree]] = now[:, agree]
         others = np.flatnonzero(~agree)
-        left, before, rule = left[others], now[:, others], rule.take(others)
+        left, before, rule, values = left[others], now[:, others], rule.take(others), both[..., others]
     return out
 
 
-def _tilted_weights(rule: _Rule, count: int) -> tuple[Array, Array, Array]:
-    """Nodes, less the mean, weights that sum to 1, and log ∫ N p."""
-    points = rule.points
-    deviation, measure = rule.nodes(count)
-    exponent = points.tilted(deviation)[0]
+def _log_density(rule: _Rule, nodes: Array) -> Array:
+    """log p and three derivatives (4, k, n) at nodes."""
+    return rule.points.log_density(nodes)
+
+
+def _tilted_weights(rule: _Rule, deviation: Array, measure: Array, log_p: Array) -> tuple[Array, Array]:
+    """Weights of nodes that sum to 1, and log ∫ N p."""
+    variance = rule.points.variance
+    exponent = log_p - 0.5 * deviation * (deviation / variance)
     top = np.nanmax(exponent, axis=0)
     weights = np.nan_to_num(np.exp(exponent - top) * measure)  # far out p may be 0 in ways that give NaN
     total = weights.sum(axis=0)
-    return deviation, weights / total, top + np.log(total) - 0.5 * np.log(2.0 * math.pi * points.variance)
+    return weights / total, top + np.log(total) - 0.5 * np.log(2.0 * math.pi * variance)
 
 
-def _log_average_terms(rule: _Rule, count: int) -> Array:
+def _log_average_terms(rule: _Rule, deviation: Array, measure: Array, density: Array) -> Array:
     """Return h and four derivatives in the mean.
 
     They are cumulants of f, which cancel where N is narrow and p leaves it so. There the first are computed with
     ℓ = log p: E ℓ′, E ℓ″ + Var ℓ′ and E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′). The last one is the derivative of the third.
     """
     variance = rule.points.variance
-    deviation, weights, value = _tilted_weights(rule, count)
+    log_p, *slopes = density
+    weights, value = _tilted_weights(rule, deviation, measure, log_p)
 
     def average(x: Array) -> Array:
         return np.asarray((weights * x).sum(axis=0))
@@ -245,7 +267,6 @@ def _log_average_terms(rule: _Rule, count: int) -> Array:
     square = d * d
     two_of_f = average(square)
     of_f = [first, two_of_f - 1.0 / variance, average(square * d), average(square * square) - 3.0 * two_of_f**2]
-    _, *slopes = rule.points.log_density(deviation)
     (e1, d1), (e2, d2), (e3, d3) = (centred(slope) for slope in slopes)
     square = d1 * d1
     two = average(square)
@@ -260,22 +281,22 @@ def _log_average(points: _Points) -> Array:
     """`GaussianAverage`'s terms. Under as good as a point, only the fourth derivative is left to a rule."""
     at_mean = points.log_density(np.zeros_like(points.mean))
     least = _POINT / (1.0 + np.abs(np.nan_to_num(at_mean[2])))
-    out = _refined(_tilted_rule(points._replace(variance=np.maximum(points.variance, least))), _log_average_terms)
+    rule = _tilted_rule(points._replace(variance=np.maximum(points.variance, least)))
+    out = _refined(rule, _log_density, _log_average_terms)
     out[:4] = np.where(points.variance < least, at_mean, out[:4])
     return out
 
 
-def _plain_weights(rule: _Rule, count: int) -> tuple[Array, Array]:
-    """Nodes, less the mean, and weights of the average over N."""
-    deviation, measure = rule.nodes(count)
+def _plain_weights(rule: _Rule, deviation: Array, measure: Array) -> Array:
+    """Weights of the average over N."""
     variance = rule.points.variance
-    return deviation, np.exp(-0.5 * deviation**2 / variance) * measure / np.sqrt(2.0 * math.pi * variance)
+    return np.exp(-0.5 * deviation**2 / variance) * measure / np.sqrt(2.0 * math.pi * variance)
 
 
-def _average_log_terms(rule: _Rule, count: int) -> Array:
+def _average_log_terms(rule: _Rule, deviation: Array, measure: Array, density: Array) -> Array:
     """g and its derivatives in mean and variance."""
-    deviation, weights = _plain_weights(rule, count)
-    value, slope, curvature, _ = rule.points.log_density(deviation)
+    weights = _plain_weights(rule, deviation, measure)
+    value, slope, curvature, _ = density
     return np.stack([(weights * term).sum(axis=0) for term in (value, slope, 0.5 * curvature)])
 
 
@@ -283,7 +304,8 @@ def _average_log(points: _Points) -> Array:
     """`AverageLogDensity`'s terms."""
     at_mean = points.log_density(np.zeros_like(points.mean))
     least = _POINT / (1.0 + np.abs(np.nan_to_num(at_mean[2])))
-    out = _refined(_plain_rule(points._replace(variance=np.maximum(points.variance, least))), _average_log_terms)
+    rule = _plain_rule(points._replace(variance=np.maximum(points.variance, least)))
+    out = _refined(rule, _log_density, _average_log_terms)
     return np.where(points.variance < least, at_mean[:3] * [[1.0], [1.0], [0.5]], out)
 
 
@@ -321,23 +343,25 @@ def average_log_density(density: ScalarDensity) -> AverageLogDensity:
 def parameter_slopes(density: ScalarDensity, derivatives: Kernel) -> ParameterSlopes:
     """Slopes of h and g in the parameters, averages of those of log p: `derivatives` as in `ParameterSlopes`."""
 
-    def slopes(rule: _Rule, deviation: Array, weights: Array) -> Array:
+    def sample(rule: _Rule, nodes: Array) -> Array:
         points = rule.points
-        values = points.evaluate(derivatives, (len(points.parameters), 3), points.mean + deviation)[:, 0]
-        return np.asarray((weights * np.where(weights > 0.0, values, 0.0)).sum(axis=1))
+        slopes = points.evaluate(derivatives, (len(points.parameters), 3), points.mean + nodes)[:, 0]
+        return np.concatenate([points.log_density(nodes)[:1], slopes])
 
-    def under_tilted(rule: _Rule, count: int) -> Array:
-        deviation, weights, _ = _tilted_weights(rule, count)
-        return slopes(rule, deviation, weights)
+    def averaged(weights: Array, slopes: Array) -> Array:
+        return np.asarray((weights * np.where(weights > 0.0, slopes, 0.0)).sum(axis=1))
 
-    def under_normal(rule: _Rule, count: int) -> Array:
-        return slopes(rule, *_plain_weights(rule, count))
+    def under_tilted(rule: _Rule, nodes: Array, measure: Array, sampled: Array) -> Array:
+        return averaged(_tilted_weights(rule, nodes, measure, sampled[0])[0], sampled[1:])
+
+    def under_normal(rule: _Rule, nodes: Array, measure: Array, sampled: Array) -> Array:
+        return averaged(_plain_weights(rule, nodes, measure), sampled[1:])
 
     def least(points: _Points) -> _Points:
         return points._replace(variance=np.maximum(points.variance, _POINT))
 
     return ParameterSlopes(
         derivatives,
-        _kernel(density, lambda points: _refined(_tilted_rule(least(points)), under_tilted)),
-        _kernel(density, lambda points: _refined(_plain_rule(least(points)), under_normal)),
+        _kernel(density, lambda points: _refined(_tilted_rule(least(points)), sample, under_tilted)),
+        _kernel(density, lambda points: _refined(_plain_rule(least(points)), sample, under_normal)),
     )

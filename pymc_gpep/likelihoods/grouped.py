@@ -243,17 +243,22 @@ class GroupedLikelihood(OneFunction):
         own = partial(self._sum, self.own.computation(GaussianAverage).terms)
         self._parted((mean, variance), y, parameters, out, (own, self._product))
 
-    def _prepared(self, parameters: Array) -> tuple[Kernel, Array]:
-        """Return derivatives of the log density as a function of latent values and numbers of groups, and these (1, g).
-
-        Averages ask for them at many latent values of the same groups.
-        """
+    def _table(self, parameters: Array) -> tuple[_Members, NDArray[np.intp], Array]:
+        """Return factors, and numbers and weights of those of each group (slots, g); absent ones weigh 0."""
         members, n = self._members(parameters), parameters.shape[1]
         slots = int(members.slots.max()) + 1
         table, weights = np.zeros((slots, n), np.intp), np.zeros((slots, n))
         table[members.slots, members.columns] = np.arange(len(members.columns))
         weights[members.slots, members.columns] = members.weights
-        table = np.where(weights == 0.0, table[0], table)
+        return members, np.where(weights == 0.0, table[0], table), weights
+
+    def _prepared(self, parameters: Array) -> tuple[Kernel, Array]:
+        """Return derivatives of the log density as a function of latent values and numbers of groups, and these (1, g).
+
+        Averages ask for them at many latent values of the same groups.
+        """
+        members, table, weights = self._table(parameters)
+        slots, n = table.shape
         kernel, constant = self.own.computation(ScalarDensity).derivatives, parameters[0]
         by_columns = self.own.computation(ColumnDensity) if self.own.offers(ColumnDensity) else None
         columns = None if by_columns is None else by_columns.columns(members.y, members.parameters)
@@ -381,15 +386,24 @@ class GroupedLikelihood(OneFunction):
         elif self.log_concave:
             parameter_slopes(self._density, self._slopes).average(mean, variance, y, parameters, out)
         else:
+            members, table, weights = self._table(parameters)
+            kernel, slots = self.own.computation(ParameterSlopes).derivatives, len(table)
 
             def slopes(f: Array, points: NDArray[np.intp]) -> Array:
-                own = np.tile(parameters[:, points], (1, len(f)))
-                found = np.empty((len(parameters), 3, f.size))
-                self._slopes(f.ravel(), np.zeros(f.size), own, found)
-                return found[:, 0].reshape(-1, *f.shape)
+                chosen = np.repeat(table[:, None, points], len(f), axis=1).ravel()
+                found = np.empty((self.count, 3, chosen.size))
+                own = np.ascontiguousarray(members.parameters[:, chosen])
+                kernel(np.tile(f.ravel(), slots), members.y[chosen], own, found)
+                placed = np.zeros((len(parameters), *f.shape))
+                placed[0] = 1.0
+                by_slot = found[:, 0].reshape(self.count, slots, *f.shape)
+                for slot, weight in enumerate(weights[:, None, points]):
+                    at = 3 + slot * (2 + self.count)
+                    placed[at : at + self.count] = np.where(weight == 0.0, 0.0, weight * by_slot[:, slot])
+                return placed
 
-            cells = _Cells(self._density.derivatives)
-            out[:] = average_slopes(cells, mean, variance, parameters, slopes, len(parameters))
+            derivatives, numbers = self._prepared(parameters)
+            out[:] = average_slopes(_Cells(derivatives, 3), mean, variance, numbers, slopes, len(parameters))
 
     def _average_log_slopes(self, mean: Array, variance: Array, y: Array, parameters: Array, out: Array) -> None:
         self._one_average_slopes("average_log", mean, variance, y, parameters, out)

@@ -5,7 +5,7 @@ its probability. Small probabilities are therefore computed again more precisely
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Self
@@ -24,6 +24,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.local_computations import BlockCurvature, CoupledCurvature, PlainDensity, ScalarDensity
+from pymc_gpep.registry import Registry
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 
 UNBOUNDED = 1e300
@@ -98,6 +99,25 @@ def independent_classes(cov: Array) -> NDArray[np.bool_]:
     off_diagonal: NDArray[np.bool_] = (cov.reshape(len(cov), c * c) != 0.0) & ~np.eye(c, dtype=bool).ravel()
     alone: NDArray[np.bool_] = ~off_diagonal.any(axis=1)
     return alone
+
+
+class Computation(NamedTuple):
+    """A local computation that a package adds to a likelihood."""
+
+    likelihood: str
+    """Name of the likelihood."""
+    local: object
+    """Of a type of `pymc_gpep.likelihoods.local_computations`, or of another NamedTuple that a method needs."""
+
+
+COMPUTATIONS: Registry[Computation] = Registry(
+    "computation",
+    (),
+    of=Computation,
+    classes=False,
+    name_of=lambda one: f"{type(one.local).__name__} of {one.likelihood}",
+)
+"""Computations that were added to likelihoods."""
 
 
 class Reading(NamedTuple):
@@ -175,22 +195,29 @@ class Likelihood(ABC):
         """The least precision of scalar sites: 0, or −∞ where the likelihood is not log-concave."""
         return 0.0 if self.log_concave else -np.inf
 
+    @property
+    def computations(self) -> Iterator[object]:
+        """Its own local computations, then the ones that were registered for its name, read where they are needed."""
+        yield from self.local
+        # A likelihood made of another one shares its name, but not its arrays: the class has no name.
+        yield from (added.local for added in COMPUTATIONS if added.likelihood == type(self).name)
+
     def offers(self, kind: type) -> bool:
-        """Whether a local computation of this type is among those that it has."""
-        return any(isinstance(one, kind) for one in self.local)
+        """Whether the likelihood has a local computation of this type, of its own or added."""
+        return any(isinstance(one, kind) for one in self.computations)
 
     def computation[T](self, kind: type[T]) -> T:
-        """Its local computation of a type.
+        """Return the local computation of a type.
 
         Raises
         ------
         ValueError
             If it has none.
         """
-        for one in self.local:
+        for one in self.computations:
             if isinstance(one, kind):
                 return one
-        has = ", ".join(type(one).__name__ for one in self.local) or "none"
+        has = ", ".join(type(one).__name__ for one in self.computations) or "none"
         raise ValueError(f"A {self.name} likelihood has no {kind.__name__}; of local computations it has {has}.")
 
     def check_way(self, how: str | None, name: str = "how") -> str:

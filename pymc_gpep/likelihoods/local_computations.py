@@ -1,6 +1,7 @@
 """Local computations: compiled functions of each point by itself, one type for each question of a method.
 
-A likelihood offers some of these, an approximation names the types that it needs, and so they find each other. Arrays:
+A likelihood offers some of these, an approximation names the types that it needs, and so they find each other. A
+package adds others as a `pymc_gpep.likelihoods.likelihood.Computation`. Arrays:
 latent values `f` (c, n), labels `y` (n,), covariances between the latent values of a point `cov` (n, c, c).
 
 Kernels of one latent function drop its axis: `f`, `mean` and `variance` are (n,) and contiguous. `y` (n,) holds
@@ -68,8 +69,6 @@ class DifferenceFactors(NamedTuple):
 
     coupled_update: Kernel
     """New scalar sites of all g, see `pymc_gpep.kernels.moments.inner_ep.inner_ep_update`."""
-    independent_update: Kernel
-    """New sites of independent latent values, see `pymc_gpep.kernels.methods.class_independent.iep_update`."""
     energies: Kernel
     """Energies that sites of the g add to EP's energy, see `pymc_gpep.kernels.schemes.energy_descent.site_energies`."""
     average: Kernel
@@ -92,13 +91,6 @@ class MixedDifferenceFactors(NamedTuple):
     """New sites of any sign, see `pymc_gpep.kernels.methods.label_noise.nested_label_noise_update`."""
 
 
-class IndependentQuadrature(NamedTuple):
-    """Tilted moments under independent cavities by quadrature."""
-
-    update: Kernel
-    """New sites of independent latent values, see `pymc_gpep.kernels.methods.class_independent.qiep_update`."""
-
-
 class PointFactor(NamedTuple):
     """The density of a point as one factor of EP, under independent latent values."""
 
@@ -115,14 +107,6 @@ class TabulatedFactor(NamedTuple):
     `pymc_gpep.kernels.sparse_step.point_terms.tabulated_derivatives`."""
 
 
-class RoughNormaliser(NamedTuple):
-    """The log normalisers of `PointFactor` alone, to a few digits in little time: for choosing among many points."""
-
-    log_normalisers: Kernel
-    """`(mean, variance, y, parameters, log_z)`, see
-    `pymc_gpep.kernels.methods.factors.rough_log_normalisers`."""
-
-
 class PointAverage(NamedTuple):
     """The log density of a point averaged under independent latent values, or a lower bound of that."""
 
@@ -131,42 +115,11 @@ class PointAverage(NamedTuple):
     `pymc_gpep.kernels.methods.factors.noisy_probit_average`."""
 
 
-class RoughDensity(NamedTuple):
-    """The log density to some nine digits in a small part of the time: for averages over many latent values."""
-
-    log_density: Kernel
-    """As that of `BlockCurvature`."""
-
-
-class SiteInformation(NamedTuple):
-    """Information of the site of a point that has no site yet, to a few digits: for choosing among many points."""
-
-    terms: Kernel
-    """`(mean, cov, y, log_z, information)`: log normalisers and divergences of the posterior with the site from that
-    without, written (n,), under correlated latent values; see `pymc_gpep.kernels.moments.site_information`."""
-
-
-class RoughSites(NamedTuple):
-    """Sites of independent latent values of points that have none yet, to a few digits: for choosing among many."""
-
-    terms: Kernel
-    """`(mean, variance, y, log_z, sites)`: log normalisers (n,), and π and ν (n, 2, c), from moments (n, c)."""
-
-
 class PairFactors(NamedTuple):
     """A bound of the density by a factor for each other class, which depends on two latent values."""
 
     derivatives: Kernel
     """Log normalisers, see `pymc_gpep.kernels.methods.factors.pair_derivatives`."""
-
-
-class DifferenceQuadrature(NamedTuple):
-    """Tilted moments of the g_j of `DifferenceFactors` by quadrature."""
-
-    diagonal_update: Kernel
-    """New scalar sites, see `pymc_gpep.kernels.methods.qep.qep_update`."""
-    full_update: Kernel
-    """New full sites, see `pymc_gpep.kernels.methods.qep.full_qep_update`."""
 
 
 class ScalarDensity(NamedTuple):

@@ -28,23 +28,18 @@ from pymc_gpep.kernels.likelihoods.multinomial_probit import (
     curvature,
     curvature_slope,
     log_likelihood,
-    rough_log_likelihood,
 )
-from pymc_gpep.kernels.methods.class_independent import iep_update, qiep_update
 from pymc_gpep.kernels.methods.factors import (
     pair_derivatives,
     point_derivatives,
-    rough_log_normalisers,
     utility_average,
 )
-from pymc_gpep.kernels.methods.qep import full_qep_update, qep_update
 from pymc_gpep.kernels.moments.inner_ep import (
     inner_ep_update,
     noisy_inner_ep_update,
     noisy_site_parameters,
     tilted_log_normaliser,
 )
-from pymc_gpep.kernels.moments.site_information import probit_information
 from pymc_gpep.kernels.sampling import draw_in_cone
 from pymc_gpep.kernels.scalar import probit
 from pymc_gpep.kernels.schemes.energy_descent import site_energies
@@ -62,16 +57,11 @@ from pymc_gpep.likelihoods.likelihood import Reading, gaussian_moments, independ
 from pymc_gpep.likelihoods.local_computations import (
     BlockCurvature,
     DifferenceFactors,
-    DifferenceQuadrature,
-    IndependentQuadrature,
     LargestUtility,
     NoisyDifferenceFactors,
     PairFactors,
     PointAverage,
     PointFactor,
-    RoughDensity,
-    RoughNormaliser,
-    SiteInformation,
     TabulatedFactor,
     Utilities,
     UtilityBound,
@@ -408,18 +398,13 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
     ways: ClassVar[tuple[str, ...]] = ("orthant", "inner_ep")
     largest_precision: ClassVar[float] = 1.0
     local: ClassVar[tuple[object, ...]] = (
-        DifferenceFactors(inner_ep_update, iep_update, site_energies, probit.average),
-        SiteInformation(probit_information),
+        DifferenceFactors(inner_ep_update, site_energies, probit.average),
         NoisyDifferenceFactors(noisy_inner_ep_update, noisy_site_parameters),
-        DifferenceQuadrature(qep_update, full_qep_update),
-        IndependentQuadrature(qiep_update),
         PointFactor(point_derivatives),
         TabulatedFactor(tabulated_derivatives),
-        RoughNormaliser(rough_log_normalisers),
         PairFactors(pair_derivatives),
         PointAverage(utility_average),
         BlockCurvature(log_likelihood, curvature, curvature_slope),
-        RoughDensity(rough_log_likelihood),
         UtilityBound(bound_terms),
         Utilities(draw_in_cone),
         LargestUtility(1.0),

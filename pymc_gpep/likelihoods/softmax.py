@@ -18,19 +18,11 @@ from scipy.stats import qmc
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.likelihoods.softmax import along_line, curvature_slope, softmax
-from pymc_gpep.kernels.methods.class_independent import rough_softmax_sites, softmax_qiep_update
 from pymc_gpep.kernels.methods.softmax_qep import softmax_qep_update
-from pymc_gpep.kernels.moments.site_information import softmax_information
 from pymc_gpep.kernels.special.softmax_average import BLOCK, SEQUENCES, softmax_average
 from pymc_gpep.likelihoods.likelihood import Reading, gaussian_moments
 from pymc_gpep.likelihoods.links import has_cutpoints, softmax_argument
-from pymc_gpep.likelihoods.local_computations import (
-    CoupledCurvature,
-    CoupledQuadrature,
-    IndependentQuadrature,
-    RoughSites,
-    SiteInformation,
-)
+from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature
 from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
 from pymc_gpep.likelihoods.over_factors import DEAR, FEWEST, UtilityNoise, over_factors
 
@@ -86,21 +78,6 @@ def class_nodes(d: int, most: int) -> Nodes:
     return Nodes(points, log_weights)
 
 
-@lru_cache(maxsize=8)
-def edge_nodes(d: int) -> Nodes:
-    """Return the d (d − 1) / 2 middles of a simplex's edges, d corners, and their opposites: right for cubic functions.
-
-    The nodes are for a few digits in many dimensions. Means and covariances are those of nodes, so that functions which
-    are nearly normal are averaged without noise.
-    """
-    corners = np.eye(d) - 1.0 / d
-    first, second = np.triu_indices(d, 1)
-    middles = corners[first] + corners[second]
-    middles *= math.sqrt(d - 1) / np.linalg.norm(middles, axis=1, keepdims=True)
-    points = np.concatenate([middles, -middles])
-    return Nodes(points, np.full(len(points), -math.log(len(points))))
-
-
 def _sobol(d: int, most: int) -> Nodes:
     level = max(int(math.log2(max(most / (2 * d), 1.0))), 0)
     uniform = qmc.Sobol(d, rng=np.random.default_rng(_SEED)).random_base2(level)
@@ -112,40 +89,6 @@ def _sobol(d: int, most: int) -> Nodes:
     roots = 1.0 / np.sqrt(values[1:])  # the first is that along 1, zero
     points = points @ (vectors[:, 1:] * roots) @ vectors[:, 1:].T
     return Nodes(np.ascontiguousarray(points), np.full(len(points), -math.log(len(points))))
-
-
-_OF_THREE, _MOST = 600, 2000  # nodes of three classes, and of more: errors of 1e-5 under standard deviations of 5
-_ROUGH, _MOST_ROUGH = 9, 100  # nodes of three classes for scores, three times as many for each more
-_CLASSES_OF_LATTICE = 6  # classes up to which these are a lattice
-
-
-def independent_update(
-    mean: Array, variance: Array, pi: Array, nu: Array, y: NDArray[np.int64], sites: Array, target: Array, scale: Array
-) -> tuple[bool, float, float]:
-    """Update independent sites of all points by an `IndependentQuadrature`."""
-    c = len(mean)
-    nodes = class_nodes(c - 1, _OF_THREE if c <= 3 else _MOST)
-    ok, terms, residual = softmax_qiep_update(*nodes, mean, variance, pi, nu, y, sites, target, scale)
-    return ok, terms, residual
-
-
-def _rough_nodes(c: int) -> Nodes:
-    """Return as few nodes as scores of candidates of c classes need."""
-    return (
-        class_nodes(c - 1, min(_ROUGH * 3 ** max(c - 3, 0), _MOST_ROUGH))
-        if c <= _CLASSES_OF_LATTICE
-        else edge_nodes(c - 1)
-    )
-
-
-def rough_sites(mean: Array, variance: Array, y: NDArray[np.int64], log_z: Array, sites: Array) -> None:
-    """Compute sites of candidates by few nodes, as `RoughSites`."""
-    rough_softmax_sites(*_rough_nodes(mean.shape[1]), mean, variance, y, log_z, sites)
-
-
-def rough_information(mean: Array, cov: Array, y: NDArray[np.int64], log_z: Array, information: Array) -> None:
-    """Compute the information of coupled sites by few nodes, as `SiteInformation`."""
-    softmax_information(*_rough_nodes(len(mean)), mean, cov, y, log_z, information)
 
 
 _SEED_OF_SAMPLE = 19_980_112  # the same input has the same answer
@@ -303,9 +246,6 @@ class SoftmaxLikelihood(OneFunctionPerClass):
     local: ClassVar[tuple[object, ...]] = (
         CoupledCurvature(softmax, along_line, curvature_slope),
         CoupledQuadrature(softmax_qep_update),
-        SiteInformation(rough_information),
-        IndependentQuadrature(independent_update),
-        RoughSites(rough_sites),
     )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:

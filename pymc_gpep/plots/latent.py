@@ -22,7 +22,7 @@ from pymc_gpep.comparison.fits_and_draws import (
     reference_among,
 )
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.hyper.latent_functions import without_common
+from pymc_gpep.log_posteriors.latent_functions import without_common
 from pymc_gpep.plots.canvas import (
     LINE_STYLES,
     MARKERS,

@@ -18,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.alike_graphs import differences
-from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.graphs.interpreted import ModelFunctions, graph_function
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import RowsBeside
 from pymc_gpep.processes.process_functions import ProcessFunctions
@@ -27,10 +27,9 @@ from pymc_gpep.reading.classifier import GPClassifier
 
 
 def moment_graphs(
-    model: pm.Model,
+    of: ModelFunctions,
     latent: LatentGP,
     functions: ProcessFunctions,
-    data: Mapping[Variable, Variable],
     z: TensorVariable,
     x: TensorVariable,
     beside: RowsBeside | None = None,
@@ -48,9 +47,7 @@ def moment_graphs(
     else:
         inputs, others = x[:, : z.type.shape[1]], beside.moments(x)
     outputs = [functions.covariance(z, z), functions.covariance(z, inputs), functions.variance(inputs), *others]
-    # In this order: a random variable may depend on data itself, and would no longer be the model's.
-    outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
-    return [out.astype("float64") for out in outputs]
+    return [out.astype("float64") for out in of.known(outputs)]
 
 
 class MomentFunctions:
@@ -237,10 +234,11 @@ def moment_functions(
         For `pytensor.function`.
     """
     model = classifier.model
-    values = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+    of = ModelFunctions(model, classifier.hyperparameters, data)
+    values = of.values
     z = pt.tensor("inducing_inputs", dtype="float64", shape=(None, columns))
     x = pt.tensor("rows", dtype="float64", shape=(None, len(beside.columns) if beside else columns))
-    graphs = [moment_graphs(model, latent, functions, data, z, x, beside) for latent, functions in matched]
+    graphs = [moment_graphs(of, latent, functions, z, x, beside) for latent, functions in matched]
     own = differences(graphs, {z, x}) if len(graphs) > 1 else {}
     if own is None:
         functions = [MomentFunctions(model, values, each, [], z, x, compile_kwargs) for each in graphs]

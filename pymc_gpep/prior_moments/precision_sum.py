@@ -16,13 +16,12 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import BoundPrior, DensePrior
 from pymc_gpep.gaussians.row_prior import PrecisionPrior
-from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.graphs.interpreted import AtPoint, ModelFunctions
 from pymc_gpep.latent.latent_prior import Elsewhere, Joint, PosteriorFunctions, RowsOfNormals
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.reading.classifier import GPClassifier
@@ -219,7 +218,7 @@ class PrecisionElsewhere(SumElsewhere):
     def __init__(self, prior: RowSum, blocks: Blocks, independent: Any, data: Mapping[Variable, Variable]) -> None:
         super().__init__(prior, None, data, blocks)
         self._independent = independent
-        self._functions: dict[tuple[str, ...], Callable[..., Array]] = {}
+        self._functions: dict[tuple[str, ...], AtPoint] = {}
 
     def _slopes(self, value: TensorVariable, z: TensorVariable) -> TensorVariable:
         """Slopes along a few directions, which tell rows apart."""
@@ -263,19 +262,18 @@ class PrecisionElsewhere(SumElsewhere):
         self, point: PointType, names: tuple[str, ...], values: Sequence[Any], m: int
     ) -> tuple[Array, Entries]:
         """Return means (1, m) and coefficients at data by name."""
-        prior, model = self._prior, self._prior.model
-        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        prior = self._prior
         if names not in self._functions:
             z = pt.vector("numbers", shape=(prior.n_normals,), dtype="float64")
             known = {name: self._known[name] for name in names}
             there = {v: pt.tensor(name, dtype=v.dtype, shape=(None,) * v.ndim) for name, v in known.items()}
-            outputs = model.replace_rvs_by_values(prior.by_normals([self._argument], z, seen=True))
-            outputs = graph_replace(outputs, {**self._data, **there}, strict=False)
-            self._functions[names] = graph_function(model, [*value_vars, z, *there.values()], outputs[0])
-        function, theta = self._functions[names], [point[v.name] for v in value_vars]
+            functions = ModelFunctions(prior.model, prior.hyperparameters, self._data)
+            outputs = prior.by_normals([self._argument], z, seen=True)
+            self._functions[names] = functions(outputs, [z, *there.values()], there)
+        function = self._functions[names]
 
         def argument(numbers: Array) -> Array:
-            return self._by_function(np.asarray(function(*theta, numbers, *values)), m)
+            return self._by_function(np.asarray(function(point, numbers, *values)[0]), m)
 
         still = argument(np.zeros(prior.n_normals))
         return still, rows_of(lambda numbers: argument(numbers)[0] - still[0], self._blocks)

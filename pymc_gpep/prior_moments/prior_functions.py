@@ -11,13 +11,11 @@ import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.graphs.alike_graphs import arrays_as_shared
-from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.graphs.interpreted import ModelFunctions
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.observed import rows_text
 from pymc_gpep.reading.classifier import GPClassifier
@@ -96,16 +94,13 @@ def prior_moments(
     The function takes the data given, as `frozen_data` returns them, or else the data that the model has when it is
     called.
     """
-    model = classifier.model
     labels, parameters, likelihood = classifier.at_points
-    moments = [classifier.prior.covariances() if array is None else array, classifier.prior.mean(), parameters]
-    outputs = [*model.replace_rvs_by_values(moments), labels]
-    value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
-    known = arrays_as_shared(graph_replace(outputs, data or {}, strict=False))
-    function = graph_function(model, value_vars, known)
+    array = classifier.prior.covariances() if array is None else array
+    functions = ModelFunctions(classifier.model, classifier.hyperparameters, data)
+    function = functions([array, classifier.prior.mean(), parameters, labels], shared=True)
 
     def at(point: PointType) -> Moments:
-        k, mean, parameters, labels = function(*(point[v.name] for v in value_vars))
+        k, mean, parameters, labels = function(point)
         return Moments(k, mean, labels, likelihood.given(parameters))
 
     return at
@@ -115,13 +110,11 @@ def observed(
     classifier: GPClassifier, data: Mapping[Variable, Variable]
 ) -> Callable[[PointType], tuple[Observed, Likelihood]]:
     """Observations, and the likelihood with its parameters, as a function of a point of the model."""
-    model = classifier.model
-    outputs = [*model.replace_rvs_by_values([classifier.parameters]), classifier.labels]
-    value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
-    function = graph_function(model, value_vars, graph_replace(outputs, dict(data), strict=False))
+    functions = ModelFunctions(classifier.model, classifier.hyperparameters, data)
+    function = functions([classifier.parameters, classifier.labels])
 
     def at(point: PointType) -> tuple[Observed, Likelihood]:
-        parameters, labels = function(*(point[v.name] for v in value_vars))
+        parameters, labels = function(point)
         return labels, classifier.likelihood_model.given(parameters)
 
     return at
@@ -134,13 +127,11 @@ def prior_roots(
 
     None for Cholesky factors, and where a prior of the type is made of such factors.
     """
-    model, roots = classifier.model, None if prior_type.by_normals else classifier.prior.roots()
+    roots = None if prior_type.by_normals else classifier.prior.roots()
     if roots is None:
         return None
-    value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
-    outputs = graph_replace(model.replace_rvs_by_values([roots]), data, strict=False)
-    function = graph_function(model, value_vars, outputs)
-    return lambda point: np.asarray(function(*(point[v.name] for v in value_vars))[0])
+    function = ModelFunctions(classifier.model, classifier.hyperparameters, data)([roots])
+    return lambda point: np.asarray(function(point)[0])
 
 
 def check_moments(moments: Moments, prior_type: Any = DensePrior) -> None:

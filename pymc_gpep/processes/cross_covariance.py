@@ -16,8 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import is_elementwise
-from pymc_gpep.graphs.alike_graphs import arrays_as_shared
-from pymc_gpep.graphs.interpreted import evaluate, graph_function, initial_point
+from pymc_gpep.graphs.interpreted import ModelFunctions, evaluate, initial_point
 from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import Elsewhere, LatentPrior
@@ -137,8 +136,8 @@ def _check_apart(model: pm.Model, functions: ProcessFunctions) -> None:
     for moment, axis in zip(moments, axes, strict=True):
 
         def by_rows(given: Sequence[TensorVariable], moment: TensorVariable = moment) -> Callable[..., Any]:
-            (made,), point = model.replace_rvs_by_values([moment]), initial_point(model)
-            return at_point(model, point, [v for v in model.value_vars if v.name in point], made)(given)
+            functions = ModelFunctions(model, model.free_RVs)
+            return at_point(functions, initial_point(model), *functions.known([moment]))(given)
 
         check_rows_apart("Prior moments", moment, axis, rows, by_rows, stop=model.basic_RVs)
 
@@ -187,11 +186,7 @@ class CrossCovariance(Elsewhere):
             pt.stack([variance for _, variance, _ in distinct]),
             pt.stack([mean for _, _, mean in ordered]),
         ]
-        # In this order: a random variable may depend on data itself, and would no longer be the model's.
-        outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
-        self._names = [model.rvs_to_values[rv].name for rv in prior.hyperparameters]
-        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-        self._function = graph_function(model, [*value_vars, x], arrays_as_shared(outputs))
+        self._function = ModelFunctions(model, prior.hyperparameters, data)(outputs, [x], shared=True)
 
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
         return inputs_by_name(x, new, self._named, self.columns)
@@ -202,4 +197,4 @@ class CrossCovariance(Elsewhere):
 
     def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
         """Evaluate at the inputs `x` (m, d)."""
-        return tuple(np.asarray(out) for out in self._function(*(point[name] for name in self._names), x))  # type: ignore[return-value]  # three of them
+        return tuple(np.asarray(out) for out in self._function(point, x))  # type: ignore[return-value]  # three of them

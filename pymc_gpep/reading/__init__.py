@@ -8,7 +8,7 @@ classifier: a model that was read: prior, likelihood, observations
 sum_reading: latent functions that are sums of Gaussian variables
 model_reading: reading of a whole model
 likelihood_elsewhere: parameters of the likelihood at new rows
-hierarchy: hyperparameters with their parents, and their natural scale
+natural_scale: hyperparameters on their natural scale
 """
 
 from pymc_gpep.graphs.errors import StructureError

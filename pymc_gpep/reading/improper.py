@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.errors import describe
-from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.graphs.interpreted import ModelFunctions
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.likelihoods.observed import rows_text
@@ -137,10 +137,8 @@ def columns_by_row(variable: Variable, rows: int | None, finite: bool = True) ->
 
 def _values(prior: LatentPrior, outputs: Sequence[Variable], point: PointType) -> list[NDArray[np.float64]]:
     """Return parameters of a variable at a point."""
-    model = prior.model
-    value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-    function = graph_function(model, value_vars, model.replace_rvs_by_values(list(outputs)))
-    return [np.asarray(each, dtype=np.float64) for each in function(*(point[v.name] for v in value_vars))]
+    function = ModelFunctions(prior.model, prior.hyperparameters)(outputs)
+    return [np.asarray(each, dtype=np.float64) for each in function(point)]
 
 
 def _of_areas(prior: LatentPrior, variable: TensorVariable, point: PointType) -> str:

@@ -1,23 +1,21 @@
 """The likelihood of a model at new points, with their own parameters such as exposures and cutpoints."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.graphs.interpreted import evaluate, graph_function
+from pymc_gpep.graphs.interpreted import AtPoint, ModelFunctions, evaluate
 from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.reading.classifier import GPClassifier
@@ -110,33 +108,30 @@ class LikelihoodElsewhere:
                 f"{self._name!r} have levels 0 to {count - 1}, and no value for another level. Predict rows of these "
                 "levels."
             )
-        value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
-        self._names = [variable.name for variable in value_vars]
+        functions = ModelFunctions(model, classifier.hyperparameters, {**data, **there})
         # Rows that depend on each other are found at the first hyperparameters.
         self._unchecked: list[Callable[[PointType], None]] = []
 
-        def function(outputs: list[Variable]) -> Callable[..., Any]:
-            replaced = graph_replace(outputs, {**data, **there}, strict=False)
-            self._unchecked += [partial(self._check_apart, model, value_vars, each, fitted_rows) for each in replaced]
-            return graph_function(model, [*value_vars, *there.values()], replaced)
+        def function(output: Variable) -> AtPoint:
+            (known,) = functions.known([output])
+            self._unchecked.append(partial(self._check_apart, functions, known, fitted_rows))
+            return functions([output], list(there.values()))
 
         self._shared = {
             v: v_given for v, v_given in zip(there.values(), self._values, strict=True) if v not in fitted_rows
         }
-        self._function = function(expressions)
-        bounded = classifier.unbounded is not None
-        self._unbounded = function(model.replace_rvs_by_values([classifier.unbounded])) if bounded else None
+        self._function = function(classifier.given)
+        self._unbounded = None if classifier.unbounded is None else function(classifier.unbounded)
 
     def _check_apart(
         self,
-        model: pm.Model,
-        value_vars: Sequence[TensorVariable],
+        functions: ModelFunctions,
         output: TensorVariable,
         rows: Mapping[TensorVariable, NDArray[Any]],
         point: PointType,
     ) -> None:
         """Refuse parameters of rows that depend on other rows."""
-        by_rows = at_point(model, point, value_vars, output, self._shared)
+        by_rows = at_point(functions, point, output, self._shared)
         check_rows_apart(f"Parameters of the likelihood of {self._name!r}", output, 1, rows, by_rows)
 
     def __call__(self, point: PointType, observed: Observed | None = None) -> Likelihood:
@@ -172,7 +167,7 @@ class LikelihoodElsewhere:
     def _parameters(self, function: Callable[..., Any], point: PointType) -> Array:
         """Parameters at the new points (p, m), or as many as one row more, or (p, 1)."""
         try:
-            (parameters,) = function(*(point[name] for name in self._names), *self._values)
+            (parameters,) = function(point, *self._values)
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal) from error
         if self._positions is not None:

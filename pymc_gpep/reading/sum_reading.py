@@ -14,7 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.double_precision import in_double_precision
 from pymc_gpep.graphs.errors import StructureError, listing, quoted
-from pymc_gpep.graphs.interpreted import evaluate, graph_function, initial_point
+from pymc_gpep.graphs.interpreted import ROUNDING_OF_GRAPHS, SEED, ModelFunctions, evaluate, initial_point
 from pymc_gpep.processes.processes import with_functions
 from pymc_gpep.reading.improper import why_improper
 from pymc_gpep.reading.integrated import Gaussians
@@ -23,9 +23,6 @@ from pymc_gpep.sums.affine_variables import slopes_along
 from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.sums.row_parts import ProcessTerm, probes
 
-_SAME = 1e-8  # relative, of two ways to compute an argument
-_BESIDE = 0.3  # of the initial point, unconstrained
-_SEED = 1
 _SHOWN = 5  # rows that a message names
 _NUMBERS = 4_000_000  # coefficients that are held at a time, 32 MB
 
@@ -104,28 +101,24 @@ class _Numbers:
 
     def __init__(self, part: LatentSum, name: str) -> None:
         self.part, self._name = part, name
-        model, by_class = part.model, part.by_class
+        by_class = part.by_class
         if not by_class:  # fields need no roots of matrices, and are as many numbers
             part = replace(part, recipes={v: each.by_field() for v, each in part.recipes.items()})
         z = pt.vector("normals", shape=(part.n_plain,), dtype="float64")
         values = [pt.tensor(f"values_{i}", dtype="float64", shape=shape) for i, shape in enumerate(part.sizes)]
         (general,) = part.by_parts([part.argument], z, values, seen=True)
-        value_vars = [model.rvs_to_values[rv] for rv in part.hyperparameters]
-        units = pt.dmatrix("units")
+        functions, units = ModelFunctions(part.model, part.hyperparameters), pt.dmatrix("units")
+        self._function = functions([general], [z, *values])
         # Coefficients of one function have nothing to tell.
-        wanted = [general, *([slopes_along(general, z, units)] if by_class else [])]
-        outputs = model.replace_rvs_by_values(wanted)
-        self._function = graph_function(model, [*value_vars, z, *values], outputs[:1])
-        self._along = graph_function(model, [*value_vars, units, *values], outputs[1:]) if by_class else None
-        point = initial_point(model)
+        self._along = functions([slopes_along(general, z, units)], [units, *values]) if by_class else None
+        start = initial_point(part.model)
         self._nothing = [np.zeros(shape) for shape in part.sizes]
-        at = [point[v.name] for v in value_vars]
-        rng = np.random.default_rng(_SEED)
+        rng = np.random.default_rng(SEED)
         self._noise = rng.standard_normal(part.n_plain)
-        begun = [self._function(*at, normals, *self._nothing) for normals in (np.zeros(part.n_plain), self._noise)]
+        begun = [self._function(start, normals, *self._nothing) for normals in (np.zeros(part.n_plain), self._noise)]
         # A coefficient that begins at 0 is not there yet.
-        self._theta = [each + _BESIDE * rng.standard_normal(np.shape(each)) for each in at]
-        (self._centre,) = self._function(*self._theta, np.zeros(part.n_plain), *self._nothing)
+        self._point = functions.nearby(rng)
+        (self._centre,) = self._function(self._point, np.zeros(part.n_plain), *self._nothing)
         columns = np.shape(self._centre)[-1] if np.ndim(self._centre) else 1
         self._shape = (part.n_points, columns)[: 1 + by_class]
         self.c = columns if by_class else 1
@@ -138,7 +131,7 @@ class _Numbers:
             units = np.zeros((min(step, q - start), q))
             units[range(len(units)), range(start, start + len(units))] = 1.0
             assert self._along is not None
-            (found,) = self._along(*self._theta, units, *self._nothing)
+            (found,) = self._along(self._point, units, *self._nothing)
             yield np.array([self._by_function(each) for each in found])
 
     def _by_function(self, found: Array) -> Array:
@@ -173,7 +166,7 @@ class _Numbers:
     def _change(self, i: int, values: Array) -> Array:
         """Return the change of the latent functions by values of a process, (c, n)."""
         given = [*self._nothing[:i], values, *self._nothing[i + 1 :]]
-        moved = self._function(*self._theta, np.zeros(self.part.n_plain), *given)[0]
+        moved = self._function(self._point, np.zeros(self.part.n_plain), *given)[0]
         return self._by_function(moved) - self._by_function(self._centre)
 
     @cached_property
@@ -211,7 +204,7 @@ class _Numbers:
             apart = ours - theirs
             unequal = max(unequal, float(np.abs(apart - apart[:, :1]).max()))
             largest = max(largest, float(np.abs(ours).max()))
-        return unequal <= _SAME * (1.0 + largest)
+        return unequal <= ROUNDING_OF_GRAPHS * (1.0 + largest)
 
     def completed(self) -> LatentSum:
         """Return the sum with its functions, and the terms that processes are."""
@@ -224,10 +217,10 @@ class _Numbers:
 
     def _check(self) -> None:
         """Check that twice the normals change the argument twice as much."""
-        arguments = [self._function(*self._theta, t * self._noise, *self._nothing)[0] for t in (1.0, 2.0)]
+        arguments = [self._function(self._point, t * self._noise, *self._nothing)[0] for t in (1.0, 2.0)]
         once, twice = (self._by_function(each) - self._by_function(self._centre) for each in arguments)
         size = 1.0 + np.abs(self._by_function(self._centre)).max() + np.abs(twice).max()
-        if not np.allclose(2.0 * once, twice, rtol=0.0, atol=_SAME * size):
+        if not np.allclose(2.0 * once, twice, rtol=0.0, atol=ROUNDING_OF_GRAPHS * size):
             raise StructureError(
                 f"The argument of {self._name} was read as affine in Gaussian variables, and is not. Please report "
                 "this model."

@@ -2,8 +2,12 @@
 
 A module of this room is imported when its table is first read.
 
+kernels: compiled loops of these methods
+computations: computations at one point that likelihoods offer to these methods
+responses: couplings of latent functions that the sites of a method ignore
 qep: EP of a multinomial probit by quadrature
 class_independent_ep: EP whose posterior leaves the classes independent
+factorial_posterior: posterior in which all latent values are independent
 factorial_variational: factorial variational method for two classes
 label_regression: labels of two classes as observations with normal noise
 naive_tap: naive TAP, a mean field method for two classes
@@ -15,6 +19,7 @@ active_log_posterior: log posterior of the hyperparameters given active rows
 active_rows: the informative vector machine in `pm.fit`
 learning_curve: predictions against the number of active rows
 plot_active: pictures of active rows
+hierarchy: hyperparameters and their parents
 mean_field: variational distribution of the hyperparameters
 pseudo_marginal: pseudo-marginal Metropolis-Hastings sampler
 scaled_metropolis: scaled Metropolis-Hastings sampler
@@ -37,6 +42,19 @@ register(
 )
 register("sparse_approximation", "pymc_gpep.rivals.gfitc:GFITC")
 register("method", "pymc_gpep.rivals.ivm:IVM")
+register(
+    "computation",
+    "pymc_gpep.rivals.computations:PROBIT_FACTORS",
+    "pymc_gpep.rivals.computations:PROBIT_QUADRATURE",
+    "pymc_gpep.rivals.computations:PROBIT_DIFFERENCES",
+    "pymc_gpep.rivals.computations:PROBIT_INFORMATION",
+    "pymc_gpep.rivals.computations:PROBIT_NORMALISER",
+    "pymc_gpep.rivals.computations:PROBIT_DENSITY",
+    "pymc_gpep.rivals.computations:SOFTMAX_QUADRATURE",
+    "pymc_gpep.rivals.computations:SOFTMAX_INFORMATION",
+    "pymc_gpep.rivals.computations:SOFTMAX_SITES",
+)
+register("posterior", "pymc_gpep.rivals.factorial_posterior:FACTORIAL")
 register("plan", "pymc_gpep.rivals.active_rows:ActiveRows")
 register("file", "pymc_gpep.rivals.active_log_posterior:ActiveLogPosterior")
 register("hyper", "pymc_gpep.rivals.mean_field:MeanField")

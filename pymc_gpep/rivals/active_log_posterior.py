@@ -16,20 +16,18 @@ import xarray as xr
 
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.inducing_posterior import ActivePosterior
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.hyper.block_log_posterior import FEW, BlockLogPosterior
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import Gps, StoredFit
 from pymc_gpep.hyper.optimum import Optimum, maximise, refuse
-from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.log_posterior import Gps, StoredFit
+from pymc_gpep.log_posteriors.sparse_log_posterior import FEW, BlockLogPosterior
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
-from pymc_gpep.rivals.ivm import IVM, ActiveSolution, RowSample, active_prior, sites_of
+from pymc_gpep.rivals.ivm import IVM, ActivePosterior, ActiveSolution, RowSample, active_prior, sites_of
 from pymc_gpep.rivals.model_rows import ModelRows, RowInputs
 from pymc_gpep.rivals.selection.bound import ActiveBound
 from pymc_gpep.rivals.selection.row_site_rules import Selection

@@ -8,11 +8,10 @@ from pymc_gpep.approximations.methods import check_fits, with_options
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.hyper.ends import looked_at
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.log_posterior import LogPosterior
-from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.optimum import Optimum, looked_at
 from pymc_gpep.hyper.several_starts import Follow
+from pymc_gpep.log_posteriors.evaluation import Evaluation
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.processes.cross_covariance import functions_of
 from pymc_gpep.reading import GPClassifier

@@ -21,8 +21,7 @@ import numpy as np
 from pymc_gpep.approximations.approximator import AcceleratedEP
 from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.approximations.limits import at_least
-from pymc_gpep.approximations.linear_response import projected_response, tilted_response
-from pymc_gpep.approximations.nested_ep import NoisyNestedEP, nested_factors
+from pymc_gpep.approximations.nested_ep import NoisyNestedEP
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import DensePosterior
@@ -36,10 +35,11 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import (
     CoupledQuadrature,
     DifferenceFactors,
-    IndependentQuadrature,
     MixedDifferenceFactors,
     PointFactor,
 )
+from pymc_gpep.rivals.computations import IndependentFactors, IndependentQuadrature
+from pymc_gpep.rivals.responses import nested_factors, projected_response, tilted_response
 from pymc_gpep.solvers.accelerated_ep import ep_ladder, signed_ladder
 from pymc_gpep.solvers.dense_form import SignedBlocks, factorise
 from pymc_gpep.solvers.prior_form import Algebra
@@ -112,7 +112,7 @@ def independent_ep(
 
     `start`, which is overwritten, is (2, n, d) when it has its shape: of each point first π and ν (c,), then what else
     the `update` iterates. `update(mean, variance, pi, nu, y, sites, target, scale)` takes the moments, as
-    `pymc_gpep.kernels.methods.class_independent.independent_update` does; options are those of `ep_ladder`.
+    `pymc_gpep.rivals.kernels.class_independent.independent_update` does; options are those of `ep_ladder`.
     """
     sites = start.reshape(2, problem.labels.size, -1)
     c, n = problem.mean.shape
@@ -155,12 +155,12 @@ class IEP(AcceleratedEP):
 
     name: ClassVar[str] = "iep"
     site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
-    needs: ClassVar[tuple[type, ...]] = (DifferenceFactors,)
+    needs: ClassVar[tuple[type, ...]] = (IndependentFactors, DifferenceFactors)  # the latter for the response
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         settings = self.settings
-        factors = likelihood.computation(DifferenceFactors)
-        settings["update"] = partial(factors.independent_update, settings.pop("max_inner"), self.tolerance)
+        update = likelihood.computation(IndependentFactors).update
+        settings["update"] = partial(update, settings.pop("max_inner"), self.tolerance)
         settings["largest_precision"] = likelihood.largest_precision
         return independent_ep(problem, start, history, **settings)
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.approximator import NewtonApproximation
-from pymc_gpep.approximations.linear_response import factorial_response
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import DensePosterior
@@ -27,6 +26,7 @@ from pymc_gpep.kernels.linalg.lapack import cholesky, inverse_from_cholesky
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, SINGULAR
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
+from pymc_gpep.rivals.responses import factorial_response
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.newton import CavityAscent, ascend
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, parameter_slopes

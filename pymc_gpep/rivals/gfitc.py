@@ -1,12 +1,132 @@
-"""GFITC: EP over latent values with the FITC prior, as a comparison for EP with inducing inputs."""
+"""GFITC: EP over latent values with the FITC prior, as a comparison for EP with inducing inputs.
+
+A point has d scalar sites exp(ν g_k − ½ π g_k²) of g_k = x_k + e_k, the latent value less its prior mean (Naish-Guzman
+and Holden 2008; Kim and Ghahramani 2006). Its projection is x_k = wᵀv_k, and e_k ~ N(0, s) is the residual of the
+features. Several sites may act on one latent value. With its e integrated out, they are together one site of its
+projection, of precision t = π / (1 + πs) and location ν / (1 + πs). All else is as in
+`pymc_gpep.solvers.sparse_sweeps`.
+
+Derivatives are those of the normaliser with the sites held. Sites on latent values do not depend on hyperparameters, so
+that at a fixed point these are the derivatives of the evidence.
+"""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import one_of
-from pymc_gpep.approximations.site_rules import LatentPairs
+from pymc_gpep.approximations.site_rules import Pairs, SiteRule
 from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.local_computations import PairFactors
+from pymc_gpep.solvers.common_shift import SiteSums
+from pymc_gpep.solvers.inducing import Features, RowFeatures
+from pymc_gpep.solvers.sparse_ep import LikelihoodFactors, site_of, site_terms
+from pymc_gpep.solvers.sparse_sweeps import Marginals, MatchedSites, Slopes, SparseSweeps
+from pymc_gpep.solvers.team import ALONE, Team
+
+
+class LatentSites(NamedTuple):
+    """The likelihood as factors, with sites on latent values."""
+
+    factors: LikelihoodFactors
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, d)."""
+        return self.factors.shape
+
+    def widening(self) -> None:
+        """Return None, since the factors are log-concave."""
+
+    def sweeps(self, features: RowFeatures, team: Team) -> "SparseLatentSweeps":
+        """Return the parts of an iteration over their sites."""
+        return SparseLatentSweeps(features, self.factors, team)
+
+
+class _Values(NamedTuple):
+    """Posterior of the latent values less their prior means, at B points, and their sites, (c, B)."""
+
+    mean: Array
+    variance: Array
+    precision: Array
+    """Precision of all sites on each latent value, Σ π."""
+    location: Array
+    """Σ ν."""
+
+
+class SparseLatentSweeps(SparseSweeps):
+    """The parts of an iteration, for one prior.
+
+    Parameters
+    ----------
+    features : RowFeatures
+    factors : Factors
+    team : Team
+        The threads that work on it. Results do not depend on how many there are.
+    """
+
+    def __init__(self, features: RowFeatures, factors: LikelihoodFactors, team: Team = ALONE) -> None:
+        super().__init__(features, factors.functions, factors.shifts, team)
+        self._factors = factors
+
+    def _projected(self, sums: SiteSums) -> SiteSums:
+        stretch = 1.0 + sums.precision * self._rest(sums.features)
+        return SiteSums(sums.features, sums.precision / stretch, sums.location / stretch)
+
+    def _matched(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> MatchedSites:
+        values = self._values(rows, features, projected, t, nu)
+        mean, variance = self._by_site(rows, values.mean), self._by_site(rows, values.variance)
+        keep = 1.0 - t * variance
+        if not (keep > 0.0).all():
+            return MatchedSites(t, nu, variance, np.nan)
+        cavity_mean, cavity_variance = mean + variance * (t * mean - nu) / keep, variance / keep
+        log_z, rho, gamma = self._factors.tilted(
+            rows, self._by_site(rows, features.mean) + cavity_mean, cavity_variance
+        )
+        # With e integrated out, the sites on a latent value are one on its projection, and a number.
+        rest = self._rest(features)
+        stretch = 1.0 + values.precision * rest
+        numbers = 0.5 * float((values.location**2 * rest / stretch - np.log(stretch)).sum())
+        terms = float(log_z.sum()) - site_terms(cavity_mean, cavity_variance, nu, t) + numbers
+        return MatchedSites(*site_of(rho, gamma, cavity_mean, cavity_variance), variance, terms)
+
+    def _slopes(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> Slopes:
+        mean, variance = projected
+        stretch = 1.0 + self._by_function(rows, t) * self._rest(features)
+        precision, location = self._by_function(rows, t) / stretch, self._by_function(rows, nu) / stretch
+        force = location - precision * mean
+        return Slopes(force, -precision, 0.5 * (force * force - precision + precision * precision * variance))
+
+    def _values(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> _Values:
+        """Posterior of the latent values: of the projection without the point's sites, with e, and with the sites."""
+        mean, variance = projected
+        precision, location = self._by_function(rows, t), self._by_function(rows, nu)
+        rest = self._rest(features)
+        stretch = 1.0 + precision * rest
+        # x given everything is N(m, v); e given x and its sites has the precision 1/s + π.
+        share = 1.0 / stretch
+        return _Values(share * (mean + rest * location), rest * share + share * share * variance, precision, location)
+
+
+class LatentPairs(SiteRule):
+    """∏_k Φ((f_y − f_k) / √2), or Θ(f_y − f_k) of the step likelihood, with a site for each latent value of a factor.
+
+    The generalised FITC approximation (Naish-Guzman and Holden 2008) with the factors of Kim and Ghahramani (2006), as
+    Villacampa-Calvo and Hernández-Lobato (2017, section 3) have it. Factors depend on latent values, whose noise is not
+    integrated out first, so that those of a step multiply to the step.
+    """
+
+    name: ClassVar[str] = "latent_pairs"
+    needs: ClassVar[tuple[type, ...]] = (PairFactors,)
+    follows_parameters: ClassVar[bool] = True  # by leaving them out
+    exact: ClassVar[bool] = False
+
+    def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> LatentSites:
+        return LatentSites(Pairs().factors(likelihood, labels, c))
 
 
 @dataclass(frozen=True)
@@ -28,3 +148,22 @@ class GFITC(SparseEP):
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
         return LatentPairs.fits(likelihood)
+
+    def named(self, likelihood: Likelihood, c: int, size: int) -> Self:
+        self.rule(likelihood, c, size)
+        return self
+
+    def rule(self, likelihood: Likelihood, c: int, size: int) -> SiteRule:
+        """Return the rule with sites on latent values.
+
+        Raises
+        ------
+        ValueError
+            If the likelihood is not a product over pairs of classes.
+        """
+        if not LatentPairs.fits(likelihood):
+            raise ValueError(
+                f"GFITC compares pairs of classes, which a {likelihood.name} likelihood does not. Take "
+                f"{likelihood.method!r}."
+            )
+        return LatentPairs()

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import cholesky
 
 from pymc_gpep.approximations.limits import at_least, check_limits, fraction, one_of
 from pymc_gpep.approximations.methods import (
@@ -17,6 +18,7 @@ from pymc_gpep.approximations.methods import (
 )
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.prior import DensePrior
@@ -42,13 +44,49 @@ from pymc_gpep.rivals.selection.row_site_rules import (
     selection_rule,
 )
 from pymc_gpep.rivals.selection.separate import iterate_separately
-from pymc_gpep.solvers.inducing import Block, row_blocks
+from pymc_gpep.solvers.inducing import Block, InducingWhitening, row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.solvers.whitened_posterior import CoupledWhitened
 
 _ROOM = 64_000_000  # numbers in the stubs of candidates: 512 MB
 _POOL = 1000  # candidates whose sites take several functions together, or an integral, so that scores take longer
 _ROWS = 5000  # that the bound is over, if not told otherwise
 _FORMS: dict[SiteForm, type[Sites]] = {SiteForm.COUPLED: CoupledSites, SiteForm.INDEPENDENT: IndependentSites}
+
+
+@dataclass(frozen=True, eq=False)
+class ActivePosterior:
+    """A dense posterior that is asked for blocks, as one of inducing values is."""
+
+    dense: DensePosterior
+    """The posterior of the latent values of these rows."""
+
+    @property
+    def size(self) -> int:
+        """How many rows there are."""
+        return self.dense.prior.shape[1]
+
+    def predict(self, block: Block) -> tuple[Array, Array]:
+        """Means (c, m) and covariances (m, c, c) of the latent functions at m points, from their prior moments."""
+        return self.dense.predict(np.ascontiguousarray(block.cross.swapaxes(1, 2)), block.variance, block.mean)
+
+    @property
+    def as_inducing(self) -> InducingPosterior:
+        """The posterior whose inducing values are the latent values of the rows, for draws and for points together.
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If the prior covariance of the rows has no Cholesky factor.
+        """
+        prior = self.dense.prior
+        cov = self.dense.joint_covariance(prior.roots, np.eye(self.size)[None])
+        flat = cov.reshape(self.dense.mean.size, -1)
+        root = cholesky(flat[::-1, ::-1], lower=True)[::-1, ::-1].T  # lower triangular, of Σ = Rᵀ R
+        mean = prior.whitened_slope(self.dense.weights)
+        return InducingPosterior(
+            InducingWhitening(prior.roots, 0.0), CoupledWhitened(mean, np.ascontiguousarray(root), np.nan)
+        )
 
 
 class RowSample(NamedTuple):

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.prediction import held_out, predict_given
-from pymc_gpep.gaussians.inducing_posterior import ActivePosterior
 from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
+from pymc_gpep.rivals.ivm import ActivePosterior
 from pymc_gpep.solvers.inducing import row_blocks
 
 

@@ -55,15 +55,16 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import IndependentSites
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.hyper_method import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
-from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.weights import Estimate, Weighing, importance_estimate, smooth, worth_keeping
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.prior_moments.prior_functions import Moments
 from pymc_gpep.progress import progress_bar
-from pymc_gpep.reading.hierarchy import Hierarchy, unconstrain
+from pymc_gpep.reading.natural_scale import unconstrain
+from pymc_gpep.rivals.hierarchy import Hierarchy
 
 
 class LatentValues(NamedTuple):

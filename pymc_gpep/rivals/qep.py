@@ -12,13 +12,14 @@ import numpy as np
 from pymc_gpep.approximations.approximator import AcceleratedEP
 from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.approximations.limits import at_least, one_of
-from pymc_gpep.approximations.nested_ep import nested_factors
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.kernels.moments.full_sites import difference_sites, packed_size
+from pymc_gpep.kernels.moments.full_sites import packed_size
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
+from pymc_gpep.rivals.computations import DifferenceQuadrature
+from pymc_gpep.rivals.kernels.quadrature_ep import difference_sites
+from pymc_gpep.rivals.responses import nested_factors
 from pymc_gpep.solvers.accelerated_ep import ep_ladder
 from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace, derivatives, refused, site_posterior, site_posterior_space
 from pymc_gpep.solvers.prior_form import Algebra
@@ -39,7 +40,7 @@ def qep(
 
     `start`, which is overwritten, is diag Λ and ξ (2, n, c − 1). `rule` (2, order) has nodes and log weights,
     Gauss–Hermite's if `hermite`; `update` is the kernel `diagonal_update` of
-    `pymc_gpep.likelihoods.local_computations.DifferenceQuadrature`; the other options are those of `ep_ladder`.
+    `pymc_gpep.rivals.computations.DifferenceQuadrature`; the other options are those of `ep_ladder`.
     """
     c, n = problem.mean.shape
     sites = start.reshape(2, n, c - 1)

@@ -37,10 +37,10 @@ from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.gaussians.whitening import PriorWhitening, Sampled, Whitening
 from pymc_gpep.graphs.interpreted import initial_point
 from pymc_gpep.hyper.curvature import second_derivatives
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import maximise
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.evaluation import Evaluation
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.processes.processes import processes_or
 from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
 from pymc_gpep.reading.classifier import ReadModel

@@ -133,7 +133,7 @@ class BlockEP:
         Algebra of blocks (n, c, c).
     read : callable
         Kernel that turns sites into precisions and locations, such as
-        `pymc_gpep.kernels.moments.full_sites.difference_sites`.
+        `pymc_gpep.kernels.methods.label_noise.sites_of_differences`.
     update : Update
     """
 

@@ -54,6 +54,7 @@ _CLOSE = 0.1  # latent values that move less do not overshoot
 _MAX_INVERSIONS = 100
 _LOST = 1e-8  # slope of μ + D h′(μ) that has few digits left
 _ROUNDING = 8.0 * np.finfo(np.float64).eps
+_MOST_KEPT = 0.2  # part of a wide cavity's variance that a factor leaves, below which a narrower one serves as well
 _SHORT = 1e-4  # relative change of h″ and h‴ up to which the series of h, of fourth order, is as good as h
 _SLIGHT = 0.3  # change of a step that its third-order term may be
 _MAX_APPROACHES = 30  # inexact steps of Newton's method before the first factorisation
@@ -262,6 +263,11 @@ def sites_at_mode(problem: Problem, average: Callable[..., None], tolerance: flo
     prior = problem.prior
     width = prior.variances[0].copy() if wide else np.zeros(problem.labels.size)
     ascent = CavityAscent(problem, average, width, lambda *_: 0.0)
+    if wide:
+        # Means of cavities that are far wider than what their factor leaves take long to find, and are no better.
+        ascent.settle()
+        ascent.width[:] = np.where(ascent.kept < _MOST_KEPT, width * np.maximum(ascent.kept / _MOST_KEPT, 0.0), width)
+        ascent.h[:] = np.nan
     nothing, image = np.zeros((2, 1, width.size))
     x = prior.coordinates(nothing)
     if prior.by_weights:

@@ -17,14 +17,12 @@ from pymc_gpep.approximations.sparse import SparseApproximation
 from pymc_gpep.approximations.sparse_vi import point_averages
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
-from pymc_gpep.hyper.block_log_posterior import FEW, OVER_FITTED, BlockLogPosterior
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import Gps, LogPosterior, StoredFit
-from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
-from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.log_posterior import Gps, LogPosterior, StoredFit
+from pymc_gpep.log_posteriors.sparse_log_posterior import FEW, OVER_FITTED, BlockLogPosterior, SparseLogPosterior
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import GPClassifier
@@ -141,7 +139,7 @@ def average_loss(losses: Array) -> float:
 
 @dataclass(frozen=True, eq=False)
 class StepTrace:
-    """The trace of steps over batches; see `pymc_gpep.hyper.trace.Trace`.
+    """The trace of steps over batches; see `pymc_gpep.log_posteriors.evaluation.Trace`.
 
     Attributes
     ----------

@@ -35,9 +35,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.alike_graphs import stacked
-from pymc_gpep.graphs.interpreted import graph_function
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.graphs.interpreted import ModelFunctions, graph_function
 from pymc_gpep.latent.latent_prior import RowsBeside
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.prior_moments.moment_functions import moment_graphs
 from pymc_gpep.processes.cross_covariance import functions_of
@@ -131,10 +131,8 @@ def prior_blocks(
     matched = functions_of(classifier.prior, gps)
     sets, size, columns = inducing.type.shape
     z = pt.tensor("inducing_inputs_of_one", dtype="float64", shape=(size, columns))
-    made = [
-        scales_outside(moment_graphs(classifier.model, latent, functions, data, z, x, beside))
-        for latent, functions in matched
-    ]
+    of = ModelFunctions(classifier.model, classifier.hyperparameters, data)
+    made = [scales_outside(moment_graphs(of, latent, functions, z, x, beside)) for latent, functions in matched]
     places = {
         k: (graphs, output)
         for graphs, (latent, _) in zip(made, matched, strict=True)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.rows.chunks import column_deviations, sample_inputs
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.step_blocks import ScaleFunctions

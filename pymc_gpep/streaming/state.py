@@ -18,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.linalg import LinAlgError
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.solvers.common_shift import SiteSums, own_features_shift, shared_features_shift
 from pymc_gpep.solvers.inducing import Features, row_blocks
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior

@@ -32,8 +32,8 @@ from scipy.linalg import LinAlgError
 from pymc_gpep.approximations.site_rules import ScalarSites
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.interpreted import INTERPRETED, refuse_draws, without_c_compiler
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.latent.latent_prior import RowsBeside
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.solvers.batch_sites import ArrayMarginals, ArrayMemory, PointKernel, at_sites, summed_by_function
 from pymc_gpep.solvers.common_shift import CommonSites, OwnFeatures, SameFeatures
 from pymc_gpep.solvers.step_algebra import StepPosterior, StepWhitening, adam_step, average_sites, log_normalisers

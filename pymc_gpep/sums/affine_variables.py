@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import Affinity, NotAffineError
-from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.graphs.interpreted import ModelFunctions, graph_function
 from pymc_gpep.latent.latent_prior import IntegratedVariables, Joint, PosteriorFunctions
 
 
@@ -144,19 +144,15 @@ class AffineVariables:
         variables: Mapping[str, TensorVariable],
         data: Mapping[Variable, Variable],
     ) -> None:
-        model = prior.model
         self._names = list(variables)
         z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
         made = prior.by_normals(list(variables.values()), z)
         outputs = [out for each in made for out in (at_zero(each, z), slopes_of(each, z, prior.n_normals))]
-        outputs = graph_replace(model.replace_rvs_by_values(outputs), dict(data), strict=False)
-        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-        self._given = [v.name for v in value_vars]
-        self._function = graph_function(model, value_vars, outputs)
+        self._function = ModelFunctions(prior.model, prior.hyperparameters, data)(outputs)
 
     def __call__(self, point: PointType) -> dict[str, tuple[Array, Array]]:
         """Return t (...) and T (q, ...) by name, given values of the value variables."""
-        found = self._function(*(point[name] for name in self._given))
+        found = self._function(point)
         return {name: (found[2 * i], found[2 * i + 1]) for i, name in enumerate(self._names)}
 
 
@@ -275,9 +271,8 @@ class SumVariables(IntegratedVariables):
         prior, model = self._prior, self._prior.model
         held = {f: f.type(f.name) for f in prior.held}
         outputs = graph_replace([prior.latent_values()], held, strict=False)
-        outputs = graph_replace(model.replace_rvs_by_values(outputs), dict(self._data), strict=False)
-        given = [*(model.rvs_to_values[rv] for rv in model.free_RVs), *held.values()]
-        given = [v for v in given if v.name in values]
-        function = graph_function(model, given, outputs[0])
+        functions = ModelFunctions(model, model.free_RVs, self._data)
+        given = [v for v in (*functions.values, *held.values()) if v.name in values]
+        function = graph_function(model, given, functions.known(outputs)[0])
         count = len(next(iter(values.values())))
         return np.array([function(*(values[v.name][i] for v in given)) for i in range(count)])

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 from scipy.linalg import solve_triangular
@@ -18,7 +17,7 @@ from scipy.linalg import solve_triangular
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.errors import listing
-from pymc_gpep.graphs.interpreted import evaluate, graph_function
+from pymc_gpep.graphs.interpreted import AtPoint, ModelFunctions, evaluate
 from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart
 from pymc_gpep.graphs.rows_of_graphs import CannotSplitError
 from pymc_gpep.latent.gp_latent import LatentGP
@@ -52,7 +51,6 @@ class EffectsInMeans(Elsewhere):
         matched: Sequence[tuple[LatentGP, ProcessFunctions]],
         data: Mapping[Variable, Variable],
     ) -> None:
-        model = prior.model
         self._processes, self.takes = processes, processes.takes
         x, z = pt.dmatrix("Xnew"), pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
         rows: dict[int, TensorVariable] = {}
@@ -61,10 +59,7 @@ class EffectsInMeans(Elsewhere):
             rows |= {k: mean[output] for output, k in enumerate(latent.classes)}
         (means,) = prior.by_normals([pt.stack([rows[k] for k in range(prior.n_functions)])], z, seen=True)
         outputs = [at_zero(means, z), slopes_of(means, z, prior.n_normals)]
-        outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
-        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-        self._names = [v.name for v in value_vars]
-        self._function = graph_function(model, [*value_vars, x], outputs)
+        self._function = ModelFunctions(prior.model, prior.hyperparameters, data)(outputs, [x])
 
     @property
     def inputs(self) -> Array:
@@ -75,9 +70,8 @@ class EffectsInMeans(Elsewhere):
 
     def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
         cross, variance, _ = self._processes(point, x)
-        given = [point[name] for name in self._names]
-        mean, ahead = self._function(*given, x)
-        _, behind = self._function(*given, self.inputs)
+        mean, ahead = self._function(point, x)
+        _, behind = self._function(point, self.inputs)
         return cross + np.einsum("qcm,qcn->cmn", ahead, behind), variance + (ahead**2).sum(axis=0), np.asarray(mean)
 
 
@@ -222,9 +216,9 @@ class EffectsElsewhere:
         return {self._prior.n_points, *(len(each) for each in arrays if each.ndim), *of_coords, *of_variables}
 
     @cached_property
-    def _functions(self) -> tuple[list[Any], Any, Any, Any, Any]:
-        """Value variables; functions for values, for slopes, and for covariances and inputs of processes."""
-        prior, model = self._prior, self._prior.model
+    def _functions(self) -> tuple[AtPoint, AtPoint, AtPoint, AtPoint]:
+        """Functions for values, for slopes, and for covariances and inputs of processes."""
+        prior = self._prior
         z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
         values = [
             pt.tensor(f"{latent.f.name}_there", dtype="float64", shape=(*latent.f.type.shape[:-1], None))
@@ -235,22 +229,16 @@ class EffectsElsewhere:
             prior.by_normals(self._variables, z, at) if self._place is None else self._from_inputs(self._place, z, at)
         )
         there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in self._shared}
-        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        function = ModelFunctions(prior.model, prior.hyperparameters, self._data)
         data = [*there.values(), *([] if self._place is None else [self._place])]
-
-        def function(outputs: list[TensorVariable], inputs: list[Any], replaced: Mapping[Any, Any]) -> Any:
-            outputs = graph_replace(model.replace_rvs_by_values(outputs), {**self._data, **replaced}, strict=False)
-            return graph_function(model, [*value_vars, *inputs], outputs)
-
         centres = function([at_zero(each, z) for each in made], [*data, *values], there)
         slopes = function([slopes_of(each, z, prior.n_normals) for each in made], [*data, *values], there)
         inputs = [self._place if self._place is not None else each.inputs for each in self._processes]
-        moved = function([latent.cov for latent in self._moved], [], {}), function(inputs, data, there)
-        return value_vars, centres, slopes, *moved
+        return centres, slopes, function([latent.cov for latent in self._moved]), function(inputs, data, there)
 
     def _check_apart(self, name: str, point: PointType) -> None:
         """Refuse a variable of which an entry depends on data of other new rows."""
-        prior, model = self._prior, self._prior.model
+        prior = self._prior
         noise = np.random.default_rng(_SEED).standard_normal
         z = pt.constant(noise(prior.n_normals))
         by_point = {
@@ -261,8 +249,8 @@ class EffectsElsewhere:
             prior.by_normals(self._variables, z, at) if self._place is None else self._from_inputs(self._place, z, at)
         )
         there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in self._shared}
-        replaced = {**self._data, **there}
-        (output,) = graph_replace(model.replace_rvs_by_values([made[self._names.index(name)]]), replaced, strict=False)
+        functions = ModelFunctions(prior.model, prior.hyperparameters, self._data)
+        (output,) = functions.known([made[self._names.index(name)]], there)
         fitted = evaluate([self._data.get(v, v) for v in self._shared]) if self._shared else []
         rows = {there[v]: values for v, values in zip(self._shared, fitted, strict=True) if values.ndim}
         single = {there[v]: values for v, values in zip(self._shared, fitted, strict=True) if not values.ndim}
@@ -272,8 +260,7 @@ class EffectsElsewhere:
         rows = {v: values[np.arange(n) % len(values)] for v, values in rows.items()}
         for latent in self._moved:
             rows[by_point[latent.f]] = noise((n, *[len(latent.classes)] * (latent.f.ndim - 1)))
-        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-        by_rows = at_point(model, point, value_vars, output, single)
+        by_rows = at_point(functions, point, output, single)
         names = [str(latent.f.name) for latent in self._moved]
         check_rows_apart(f"Values of {name!r}", output, self.axes[name], rows, by_rows, processes=names)
 
@@ -305,13 +292,12 @@ class EffectsElsewhere:
         ValueError
             If they depend on further data, on none of those given, or on several points of a process at once.
         """
-        value_vars, centres, slopes, covs, inputs = self._functions
-        theta = [point[v.name] for v in value_vars]
+        centres, slopes, covs, inputs = self._functions
         shapes = [(*latent.f.type.shape[:-1], self._length) for latent in self._moved]
         nothing = [np.zeros(shape) for shape in shapes]
         try:
-            still = centres(*theta, *self._values, *nothing)
-            own = slopes(*theta, *self._values, *nothing)
+            still = centres(point, *self._values, *nothing)
+            own = slopes(point, *self._values, *nothing)
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(
                 f"{self._called} cannot be computed at {self._count} rows of the data given: a part has an entry for "
@@ -322,7 +308,7 @@ class EffectsElsewhere:
             dict(zip(self._names, own, strict=True)),
             {name: np.zeros(np.shape(each)) for name, each in zip(self._names, still, strict=True)},
         )
-        between = list(zip(self._moved, self._processes, covs(*theta), inputs(*theta, *self._values), strict=True))
+        between = list(zip(self._moved, self._processes, covs(point), inputs(point, *self._values), strict=True))
         for i, (latent, process, cov, x) in enumerate(between):
             cross, variance, _ = process.moments(point, np.asarray(x, dtype=np.float64))
             ahead = solve_triangular(np.linalg.cholesky(cov), cross[0].T, lower=True).T
@@ -330,7 +316,7 @@ class EffectsElsewhere:
             normals = np.arange(self._prior.n_normals)[self._prior.places[latent.f]].reshape(-1, cov.shape[0])
 
             def changes(values: Array, i: int = i) -> list[Array]:
-                moved = centres(*theta, *self._values, *nothing[:i], values, *nothing[i + 1 :])
+                moved = centres(point, *self._values, *nothing[:i], values, *nothing[i + 1 :])
                 return [np.asarray(a - b) for a, b in zip(moved, still, strict=True)]
 
             for output, of_output in enumerate(normals):

@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.errors import StructureError
-from pymc_gpep.graphs.interpreted import evaluate, graph_function, initial_point
+from pymc_gpep.graphs.interpreted import ROUNDING_OF_GRAPHS, SEED, ModelFunctions, evaluate
 from pymc_gpep.graphs.rows_apart import check_rows_apart
 from pymc_gpep.processes.cross_covariance import new_inputs
 from pymc_gpep.rows.rows import RowError
@@ -27,10 +27,7 @@ from pymc_gpep.sums.affine_variables import at_zero, slopes_of
 from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.sums.levels import as_data, common_length, levels_of, outside_levels, refuse_labels
 
-_SAME = 1e-8  # relative, of an argument at some rows alone and among all
-_BESIDE = 0.3  # of the initial point, unconstrained
 _CHECKED = 50  # rows
-_SEED = 1
 _AXES = (1, 2)  # that data of rows may have
 
 _NEW_LEVELS = " To predict new ones give the model a level without rows, as one more of its coords, and fit it again."
@@ -216,8 +213,8 @@ class EffectsOfRows:
             among, alone = self._function(outputs, x)(self.table()[_some(self._whole.n_points)])
             n = self._whole.n_points
             among = np.broadcast_to(among, (n,))[_some(n)]
-            size = 1.0 + np.abs(among).max()
-            same = bool(np.allclose(among, alone, rtol=0.0, atol=_SAME * size)) and self._apart(x, outputs[1])
+            rounding = ROUNDING_OF_GRAPHS * (1.0 + np.abs(among).max())
+            same = bool(np.allclose(among, alone, rtol=0.0, atol=rounding)) and self._apart(x, outputs[1])
         except (ValueError, IndexError, TypeError, AssertionError, NotImplementedError):
             same = False
         if not same:
@@ -242,14 +239,11 @@ class EffectsOfRows:
 
     def _function(self, outputs: Sequence[TensorVariable], x: TensorVariable) -> Callable[[Array], list[Array]]:
         """Return a function of rows `x` of the table, at a random point."""
-        model, rng = self._whole.model, np.random.default_rng(_SEED)
-        value_vars = [model.rvs_to_values[rv] for rv in self._whole.hyperparameters]
-        point = initial_point(model)
-        theta = [point[v.name] + _BESIDE * rng.standard_normal(np.shape(point[v.name])) for v in value_vars]
-        known = graph_replace(model.replace_rvs_by_values(list(outputs)), dict(self._data), strict=False)
-        function = graph_function(model, [*value_vars, self._z, x], known)
+        rng = np.random.default_rng(SEED)
+        functions = ModelFunctions(self._whole.model, self._whole.hyperparameters, self._data)
+        function, point = functions(outputs, [self._z, x]), functions.nearby(rng)
         noise = rng.standard_normal(self.n_effects)
-        return lambda rows: [np.asarray(each) for each in function(*theta, noise, rows)]
+        return lambda rows: [np.asarray(each) for each in function(point, noise, rows)]
 
 
 def _bare(mean: TensorVariable) -> TensorVariable:
@@ -287,4 +281,4 @@ def _like(columns: TensorVariable, leaf: TensorVariable) -> TensorVariable:
 
 def _some(n: int) -> NDArray[np.int64]:
     """Positions of some rows, fewer than all."""
-    return np.random.default_rng(_SEED).permutation(n)[: min(_CHECKED, n - 1)]
+    return np.random.default_rng(SEED).permutation(n)[: min(_CHECKED, n - 1)]

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.graphs.interpreted import ModelFunctions
 from pymc_gpep.sums.levels import (
     NewData,
     levels_of,
@@ -97,7 +96,7 @@ class NewLevels:
     def owners(self, point: PointType, name: str) -> NDArray[np.int64]:
         """Return the level of data that each standard normal belongs to alone, (q,); raise where levels differ."""
         if name not in self._owners:
-            prior, model = self._prior, self._prior.model
+            prior = self._prior
             number = of_each_level(self._known[name], [self._argument])
             if number is None:
                 raise ValueError(
@@ -108,12 +107,10 @@ class NewLevels:
                 self._owners[name] = normals_of_one_level(prior.places, number, prior.n_normals)
                 return self._owners[name]
             z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
-            value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-            made = model.replace_rvs_by_values(prior.by_normals([number], z, seen=True))
-            function = graph_function(model, [*value_vars, z], graph_replace(made, self._data, strict=False)[0])
-            theta = [point[v.name] for v in value_vars]
-            mean = np.asarray(function(*theta, np.zeros(prior.n_normals)))
-            rows = rows_of(lambda normals: np.asarray(function(*theta, normals)) - mean, self._blocks)
+            functions = ModelFunctions(prior.model, prior.hyperparameters, self._data)
+            function = functions(prior.by_normals([number], z, seen=True), [z])
+            mean = np.asarray(function(point, np.zeros(prior.n_normals))[0])
+            rows = rows_of(lambda normals: np.asarray(function(point, normals)[0]) - mean, self._blocks)
             self._owners[name] = owners_of(name, mean, rows)
         return self._owners[name]
 

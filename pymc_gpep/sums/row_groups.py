@@ -37,7 +37,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Observed
 from pymc_gpep.graphs.errors import StructureError
-from pymc_gpep.graphs.interpreted import evaluate, graph_function, initial_point
+from pymc_gpep.graphs.interpreted import ModelFunctions, evaluate, initial_point
 from pymc_gpep.graphs.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Leaves, Role, Walk
 from pymc_gpep.latent.gp_latent import LatentGP, without_jitter
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -292,7 +292,7 @@ class RowsOfGraph(Walk):
 
 _POINTS = 5  # random hyperparameters and effects at which coefficients are compared
 _FEWEST = 3  # of these at which they must be finite
-_BESIDE = 1.0  # of the initial point, unconstrained
+_DISTANCE = 1.0  # of these from the initial point, unconstrained
 _SEED = 3
 _WASTE = 20  # times as many numbers of factors as there are, which tables of them may have
 _SMALL = 1_000_000  # numbers, below which a table may have any number
@@ -366,10 +366,8 @@ def row_groups(
     of, first = _in_order(combined(graph.alike(), _parts_of(likelihood, prior.n_points)))
     if len(first) == prior.n_points:
         return None
-    point = initial_point(prior.model)
-    value_vars = [prior.model.rvs_to_values[rv] for rv in prior.hyperparameters]
-    outputs = graph_replace([*prior.model.replace_rvs_by_values([parameters]), labels], dict(data), strict=False)
-    given, y = graph_function(prior.model, value_vars, outputs)(*(point[v.name] for v in value_vars))
+    function = ModelFunctions(prior.model, prior.hyperparameters, data)([parameters, labels])
+    given, y = function(initial_point(prior.model))
     try:
         alike = graph.walk().alike(parameters, 1) if len(given) else np.zeros(prior.n_points, np.int64)
     except CannotSplitError:
@@ -433,19 +431,16 @@ class _Rows:
     def _by_values(self) -> NDArray[np.int64]:
         """Compare coefficients at random hyperparameters and effects, where a graph mixes rows."""
         prior = self._prior
-        n, model = prior.n_points, prior.model
-        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        n, rng = prior.n_points, np.random.default_rng(_SEED)
         z = pt.vector("normals", shape=(prior.n_plain,), dtype="float64")
         values = [pt.tensor(f"values_{i}", dtype="float64", shape=shape) for i, shape in enumerate(prior.sizes)]
-        outputs = model.replace_rvs_by_values(prior.by_parts([prior.argument], z, values, seen=True))
-        known = graph_replace(outputs, dict(self._data), strict=False)
-        function = graph_function(model, [*value_vars, z, *values], known)
-        point, rng = initial_point(model), np.random.default_rng(_SEED)
+        functions = ModelFunctions(prior.model, prior.hyperparameters, self._data)
+        function = functions(prior.by_parts([prior.argument], z, values, seen=True), [z, *values])
         found = []
         for _ in range(_POINTS):
-            theta = [point[v.name] + _BESIDE * rng.standard_normal(np.shape(point[v.name])) for v in value_vars]
+            point = functions.nearby(rng, _DISTANCE)
             noise = [rng.standard_normal(prior.n_plain), *(rng.standard_normal(shape) for shape in prior.sizes)]
-            (argument,) = function(*theta, *noise)
+            (argument,) = function(point, *noise)
             found.append(np.broadcast_to(argument, (n,)))
         finite = [each for each in found if np.isfinite(each).all()]
         return equal_rows(np.stack(finite, axis=1)) if len(finite) >= _FEWEST else np.arange(n)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.basic import Add, Mul, Neg, Sub
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -24,7 +24,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import Affinity
-from pymc_gpep.graphs.interpreted import graph_function, initial_point
+from pymc_gpep.graphs.interpreted import ROUNDING_OF_GRAPHS, SEED, ModelFunctions
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import Elsewhere
 from pymc_gpep.solvers.coefficients import Coefficients, Composed, rows_from_entries
@@ -162,11 +162,6 @@ def _follows_data(linear: Linear, shape: tuple[int, ...]) -> bool:
     return values not in behind
 
 
-_SAME_ARGUMENT = 1e-8  # relative, of two ways to compute an argument
-_BESIDE = 0.3  # of the initial point, unconstrained
-_SEED_OF_PARTS = 1
-
-
 class RowParts(NamedTuple):
     """The coefficients of rows, and of parts."""
 
@@ -266,21 +261,20 @@ def row_parts(prior: WholeSum, data: Mapping[Variable, Variable], most: int) -> 
     apart = _Apart.of(prior, prior.argument)
     if apart is None:
         return None
-    point = initial_point(prior.model)
-    rng = np.random.default_rng(_SEED_OF_PARTS)
-    theta = [point[name] + _BESIDE * rng.standard_normal(np.shape(point[name])) for name in apart.given]
+    functions, rng = ModelFunctions(prior.model, prior.hyperparameters, data), np.random.default_rng(SEED)
+    point = functions.nearby(rng)
     linear, argument = (prior.shaped(each, prior.n_points) for each in (apart.linear, apart.argument))
-    by_normals = apart.function([apart.z], [apart.root, argument, *apart.shapes], data)
-    small, centre, *shapes = by_normals(*theta, np.zeros(prior.n_normals))
+    by_normals = functions([apart.root, argument, *apart.shapes], [apart.z])
+    small, centre, *shapes = by_normals(point, np.zeros(prior.n_normals))
     if sum(int(np.prod(shape)) for shape in shapes) > most:
         return None
-    by_parts = apart.function(apart.places, [linear], data)
-    rows = _rows(lambda *values: by_parts(*theta, *values)[0], shapes)
+    by_parts = functions([linear], apart.places)
+    rows = _rows(lambda *values: by_parts(point, *values)[0], shapes)
     noise = rng.standard_normal(prior.n_normals)
-    there = by_normals(*theta, noise)[1]
+    there = by_normals(point, noise)[1]
     found = centre + rows.products(small @ noise).reshape(centre.shape)
     size = 1.0 + max(np.abs(there).max(), np.abs(centre).max())
-    return RowParts(rows, apart.root) if np.allclose(found, there, rtol=0.0, atol=_SAME_ARGUMENT * size) else None
+    return RowParts(rows, apart.root) if np.allclose(found, there, rtol=0.0, atol=ROUNDING_OF_GRAPHS * size) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,24 +308,6 @@ class _Apart:
         root = slopes_of(flat, z, prior.n_normals).T
         return cls(prior, linear, [part.place for part in split.parts], z, root, whole, [v.shape for v in values])
 
-    @property
-    def _value_vars(self) -> list[TensorVariable]:
-        model = self.prior.model
-        return [model.rvs_to_values[rv] for rv in self.prior.hyperparameters]
-
-    @property
-    def given(self) -> list[str]:
-        """Names of the value variables that functions are given first."""
-        return [str(v.name) for v in self._value_vars]
-
-    def function(
-        self, inputs: Sequence[Variable], wanted: Sequence[Variable], data: Mapping[Variable, Variable]
-    ) -> Callable[..., Sequence[Array]]:
-        """Return a function of value variables and inputs, with data of the model as given."""
-        model = self.prior.model
-        known = graph_replace(model.replace_rvs_by_values(list(wanted)), dict(data), strict=False)
-        return graph_function(model, [*self._value_vars, *inputs], known)
-
 
 class PartsElsewhere:
     """Coefficients of rows apart from those of parts, with data of the model other than those of a fit.
@@ -344,8 +320,9 @@ class PartsElsewhere:
     """
 
     def __init__(self, apart: _Apart, data: Mapping[Variable, Variable]) -> None:
-        self._apart, self._data = apart, data
-        self._small = apart.function([apart.z], [apart.root, *apart.shapes], data)
+        self._apart = apart
+        self._functions = ModelFunctions(apart.prior.model, apart.prior.hyperparameters, data)
+        self._small = self._functions([apart.root, *apart.shapes], [apart.z])
         self._made: dict[tuple[Variable, ...], Callable[..., Sequence[Array]]] = {}
 
     @classmethod
@@ -368,13 +345,12 @@ class PartsElsewhere:
         if names not in self._made:
             there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in given}
             inputs = [apart.z, *there.values(), *apart.places]
-            self._made[names] = apart.function(inputs, [apart.linear, apart.argument], {**self._data, **there})
+            self._made[names] = self._functions([apart.linear, apart.argument], inputs, there)
         function, nothing = self._made[names], np.zeros(apart.prior.n_normals)
-        theta = [point[name] for name in apart.given]
-        root, *shapes = self._small(*theta, nothing)
+        root, *shapes = self._small(point, nothing)
         still = [np.zeros(shape) for shape in shapes]
-        _, mean = function(*theta, nothing, *given.values(), *still)
-        rows = _rows(lambda *values: shaped(function(*theta, nothing, *given.values(), *values)[0]), shapes)
+        _, mean = function(point, nothing, *given.values(), *still)
+        rows = _rows(lambda *values: shaped(function(point, nothing, *given.values(), *values)[0]), shapes)
         return shaped(mean), Composed(rows, root)
 
 

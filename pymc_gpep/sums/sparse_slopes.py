@@ -14,11 +14,10 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import graph_function, initial_point
+from pymc_gpep.graphs.interpreted import SEED, ModelFunctions
 from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.sums.affine_variables import InNormals, at_zero, slopes_along
 from pymc_gpep.sums.row_parts import cells_by_probes, probes
@@ -29,8 +28,6 @@ _ROUNDS = 30  # of parts; a value of four numbers, or of some of them, is left o
 _TOO_MANY = 0.7  # of values that one round leaves over: of two numbers 0.12, of four 0.59, of five 0.79
 _FEW = 8  # coefficients of a value that are told apart by directions
 _SIDE_BY_SIDE = 8  # entries of a last axis, of which a value may take several
-_BESIDE = 0.3  # of the initial point, unconstrained
-_SEED = 1
 
 type _Entries = tuple[NDArray[np.int64], NDArray[np.int64], Array]
 """Rows, places and coefficients."""
@@ -120,7 +117,7 @@ def _several(linear: Callable[[Array], Array], places: NDArray[np.int64], q: int
 
     Numbers are put into a few parts by chance, over and over. A value is known once none of its numbers share a part.
     """
-    rng = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(SEED)
     found: list[_Entries] = []
     left: NDArray[np.bool_] | None = None
     for _ in range(_ROUNDS):
@@ -204,25 +201,17 @@ class SparseSlopes:
     def __init__(
         self, prior: InNormals, values: Sequence[TensorVariable], blocks: Blocks, data: Mapping[Variable, Variable]
     ) -> None:
-        self._prior, self._data = prior, data
+        self._prior = prior
         self._z = pt.vector("numbers", shape=(prior.n_normals,), dtype="float64")
         made = prior.by_normals(list(values), self._z, seen=True)
         shapes = [each.shape for each in made]
         self._flat: TensorVariable = pt.concatenate([each.astype("float64").ravel() for each in made])
-        model = prior.model
-        self._value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-        point = initial_point(model)
-        rng = np.random.default_rng(_SEED)
-        theta = [point[v.name] + _BESIDE * rng.standard_normal(np.shape(point[v.name])) for v in self._value_vars]
-        function = self._function([*self._value_vars, self._z], [self._flat, *shapes])
-        still, *lengths = function(*theta, np.zeros(prior.n_normals))
+        self._functions = ModelFunctions(prior.model, prior.hyperparameters, data)
+        point = self._functions.nearby(np.random.default_rng(SEED))
+        function = self._functions([self._flat, *shapes], [self._z])
+        still, *lengths = function(point, np.zeros(prior.n_normals))
         self.shapes = [tuple(map(int, each)) for each in lengths]
-        self.entries = entries_of(lambda x: np.asarray(function(*theta, x)[0]) - still, blocks)
-
-    def _function(self, inputs: Sequence[Variable], wanted: Sequence[Variable]) -> Callable[..., Sequence[Array]]:
-        model = self._prior.model
-        known = graph_replace(model.replace_rvs_by_values(list(wanted)), dict(self._data), strict=False)
-        return graph_function(model, inputs, known)
+        self.entries = entries_of(lambda x: np.asarray(function(point, x)[0]) - still, blocks)
 
     def centre(self) -> TensorVariable:
         """Return t, (m,), in terms of the random variables of the model."""
@@ -237,7 +226,7 @@ class SparseSlopes:
         k = cells.shape[1]
         if k <= _FEW and colours.max() >= k + 2:
             # A value of k coefficients has them from its slopes along a few directions.
-            directions = np.random.default_rng(_SEED).standard_normal((k + 2, q))
+            directions = np.random.default_rng(SEED).standard_normal((k + 2, q))
             apart = np.linalg.pinv(np.where(there, directions[:, cells], 0.0).swapaxes(0, 1))
             found = (apart * slopes_along(self._flat, self._z, pt.constant(directions)).T[:, None]).sum(axis=2)
             return cast(TensorVariable, found)
@@ -248,10 +237,10 @@ class SparseSlopes:
 
     @cached_property
     def _numbers(self) -> Callable[..., Sequence[Array]]:
-        return self._function(self._value_vars, [self.centre(), self.graph()])
+        return self._functions([self.centre(), self.graph()])
 
     def __call__(self, point: PointType) -> tuple[Array, Entries]:
         """Return t and T, given values of the value variables."""
         assert self.entries is not None
-        centre, values = self._numbers(*(point[v.name] for v in self._value_vars))
+        centre, values = self._numbers(point)
         return centre, Entries(self.entries.cells, np.ascontiguousarray(values), self._prior.n_normals)

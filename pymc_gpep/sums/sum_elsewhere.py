@@ -12,12 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import evaluate, graph_function
+from pymc_gpep.graphs.interpreted import ModelFunctions, evaluate
 from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart, dependent_rows
 from pymc_gpep.graphs.rows_of_graphs import CannotSplitError, MixedRowsError
 from pymc_gpep.latent.gp_latent import LatentGP
@@ -66,12 +65,11 @@ class FittedRows:
 
     def __call__(self, point: PointType, moved: Sequence[LatentGP]) -> _AtFit:
         """Return coefficients given values of the value variables, those of `moved` processes apart."""
-        model, key = self._prior.model, tuple(latent.f for latent in moved)
-        value_vars = [model.rvs_to_values[rv] for rv in self._prior.hyperparameters]
+        key = tuple(latent.f for latent in moved)
         if key not in self._made:
-            outputs = graph_replace(model.replace_rvs_by_values(self._graphs(moved)), self._data, strict=False)
-            self._made[key] = graph_function(model, value_vars, outputs)
-        roots, *changes = self._made[key](*(point[v.name] for v in value_vars))
+            functions = ModelFunctions(self._prior.model, self._prior.hyperparameters, self._data)
+            self._made[key] = functions(self._graphs(moved))
+        roots, *changes = self._made[key](point)
         pairs = iter(zip(changes[::2], changes[1::2], strict=True))
         taken = [[_taken(*next(pairs), self._shape(each)[-1]) for _ in each.classes] for each in moved]
         return _AtFit(np.ascontiguousarray(roots), taken)
@@ -359,7 +357,7 @@ class SumElsewhere(Elsewhere):
 
         If `checked` is a point and data that rows share, rows that depend on each other there are refused.
         """
-        prior, model = self._prior, self._prior.model
+        prior = self._prior
         known = {name: self._known[name] for name in names if name in self._known}
         there: dict[str, TensorVariable] = {
             name: pt.tensor(name, dtype=v.dtype, shape=(None,) * v.ndim) for name, v in known.items()
@@ -399,30 +397,28 @@ class SumElsewhere(Elsewhere):
         outputs += [at_zero(with_one(place), z) - centre for place in places]
         outputs += inputs
         replaced = {v: there[name] for name, v in known.items()}
-        outputs = graph_replace(model.replace_rvs_by_values(outputs), {**self._data, **replaced}, strict=False)
-        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        functions = ModelFunctions(prior.model, prior.hyperparameters, {**self._data, **replaced})
         if checked is not None:
             point, shared = checked
             noise = np.random.default_rng(_SEED).standard_normal
             of = {each.f: pt.tensor(each.f.name, dtype="float64", shape=(None,) * each.f.ndim) for each in moved}
             rows = {v: self._fitted[name] for name, v in there.items() if name not in shared}
             rows |= {of[each.f]: noise((self._rows, *[len(each.classes)] * (each.f.ndim - 1))) for each in moved}
-            made = model.replace_rvs_by_values([argument({f: value.T for f, value in of.items()})])
-            known_there = {**self._data, **replaced, z: pt.constant(noise(prior.n_normals))}
-            (whole,) = graph_replace(made, known_there, strict=False)
+            made = argument({f: value.T for f, value in of.items()})
+            (whole,) = functions.known([made], {z: pt.constant(noise(prior.n_normals))})
             axis = whole.ndim - 1 - prior.by_class
             others = {there[name]: value for name, value in shared.items()}
             for what, output, along in (
                 ("Latent functions", whole, axis if axis >= 0 else None),
-                *(("Inputs of processes", each, 0) for each in outputs[len(outputs) - len(inputs) :]),
+                *(("Inputs of processes", each, 0) for each in functions.known(inputs)),
             ):
-                by_rows = at_point(model, point, value_vars, output, others)
+                by_rows = at_point(functions, point, output, others)
                 check_rows_apart(what, output, along, rows, by_rows, processes=[str(v.name) for v in of.values()])
-        function = graph_function(model, [*value_vars, *(there[name] for name in names)], outputs)
+        function = functions(outputs, [there[name] for name in names])
         counts = [len(latent.classes) for latent in moved]
 
         def at(point: PointType, values: Sequence[Any], n: int) -> _AtRows:
-            centre, roots, *rest = function(*(point[v.name] for v in value_vars), *values)
+            centre, roots, *rest = function(point, *values)
             factors = [self._by_function(each, n) for each in rest[: len(places)]]
             ends = np.cumsum([0, *counts])
             return _AtRows(

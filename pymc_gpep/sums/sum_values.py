@@ -8,7 +8,6 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace
 from pytensor.tensor.linalg.decomposition.cholesky import cholesky
 from pytensor.tensor.variable import TensorVariable
 from scipy.linalg import lstsq, solve_triangular
@@ -16,7 +15,7 @@ from scipy.linalg import lstsq, solve_triangular
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.row_prior import NormalsPrior
 from pymc_gpep.gaussians.whitening import Sampled
-from pymc_gpep.graphs.interpreted import graph_function, initial_point
+from pymc_gpep.graphs.interpreted import SEED, AtPoint, ModelFunctions
 from pymc_gpep.latent.latent_prior import SampledValues
 from pymc_gpep.recipes import Recipe
 from pymc_gpep.solvers.coefficients import Composed, coefficients
@@ -25,8 +24,6 @@ from pymc_gpep.sums.row_parts import RowParts, RowSum
 
 _SAME = 1e-9  # relative, of what a diagonal matrix and its diagonal make of noise
 _SINGULAR = 1e-10  # relative, of singular values that are rounding
-_BESIDE = 0.3  # of the initial point, unconstrained, where correlations may be 0
-_SEED = 1
 
 _Undo = Callable[[Array, Array, np.random.Generator], Array]
 """Returns z, given r and T (size, d) of r = Tᵀz."""
@@ -144,25 +141,23 @@ class SumValues(SampledValues):
     # The variables of the model.
 
     def to_point(self, point: PointType, x: Array, prior: Sampled) -> PointType:
-        given, made, function = self._made
-        return dict(zip(made, function(*(point[name] for name in given), *self.parts_of(x, prior)), strict=True))
+        made, function = self._made
+        return dict(zip(made, function(point, *self.parts_of(x, prior)), strict=True))
 
     @cached_property
-    def _made(self) -> tuple[list[str], list[str], Callable[..., Sequence[Array]]]:
-        """Names of hyperparameters, names of what is made of them and of parts, and what makes it."""
+    def _made(self) -> tuple[list[str], AtPoint]:
+        """Names of value variables, and the function that computes them from hyperparameters and parts."""
         prior, model, parts = self._sum, self._sum.model, self.parts()
         transforms = {rv: model.rvs_to_transforms[rv] for rv in prior.integrated}
         outputs = [rv if (t := transforms[rv]) is None else t.forward(rv, *rv.owner.inputs) for rv in transforms]
         # The processes' own normals stand for free variables that are rotated.
         found = [out.astype(model.rvs_to_values[rv].dtype) for rv, out in zip(transforms, outputs, strict=True)]
-        found = model.replace_rvs_by_values(self.in_parts(found, parts))
-        given = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-        function = graph_function(model, [*given, *parts], graph_replace(found, dict(self.data), strict=False))
-        return [str(v.name) for v in given], [str(model.rvs_to_values[rv].name) for rv in transforms], function
+        function = ModelFunctions(model, prior.hyperparameters, self.data)(self.in_parts(found, parts), parts)
+        return [str(model.rvs_to_values[rv].name) for rv in transforms], function
 
     def from_point(self, point: PointType, prior: Sampled, rng: np.random.Generator) -> Array:
-        given, undo, function = self._undone
-        found = function(*(point[name] for name in given))
+        undo, function = self._undone
+        found = function(point)
         z = np.empty(self.shape[1])
         for i, (variable, each) in enumerate(zip(self._sum.recipes, undo, strict=True)):
             z[self._sum.places[variable]] = each(found[2 * i], found[2 * i + 1], rng)
@@ -174,21 +169,14 @@ class SumValues(SampledValues):
         return z[None]
 
     @cached_property
-    def _undone(self) -> tuple[list[str], list[_Undo], Callable[..., Sequence[Array]]]:
-        """Names of variables, what undoes recipes, and what computes residuals and coefficients of normals.
+    def _undone(self) -> tuple[list[_Undo], AtPoint]:
+        """Inverses of recipes, and the function that computes residuals and coefficients of normals.
 
         Each variable is one of its own normals, given the variables that its mean depends on.
         """
-        prior, model = self._sum, self._sum.model
-        rng = np.random.default_rng(_SEED)
-        given = [model.rvs_to_values[rv] for rv in (*prior.hyperparameters, *prior.integrated)]
-        start = initial_point(model)
-        theta = [start[v.name] + _BESIDE * rng.standard_normal(np.shape(start[v.name])) for v in given]
-
-        def function(outputs: list[TensorVariable]) -> Callable[..., Sequence[Array]]:
-            values = graph_replace(model.replace_rvs_by_values(outputs), dict(self.data), strict=False)
-            return graph_function(model, given, values)
-
+        prior, rng = self._sum, np.random.default_rng(SEED)
+        functions = ModelFunctions(prior.model, [*prior.hyperparameters, *prior.integrated], self.data)
+        nearby = functions.nearby(rng)
         outputs: list[TensorVariable] = []
         undo: list[_Undo] = []
         for variable, recipe in prior.recipes.items():
@@ -198,7 +186,7 @@ class SumValues(SampledValues):
             residual = (variable.astype("float64") - centre).ravel()
             signs = rng.uniform(0.5, 1.5, recipe.size)
             probes = [_made_of(recipe, noise) - centre for noise in (np.ones(recipe.size), signs)]
-            whole, scaled = function(probes)(*theta)
+            whole, scaled = functions(probes)(nearby)
             if np.size(whole) == recipe.size and np.allclose(np.ravel(scaled), signs * np.ravel(whole), _SAME, 0.0):
                 outputs += [residual, (_made_of(recipe, np.ones(recipe.size)) - centre).ravel()]
                 undo.append(_by_diagonal)
@@ -208,7 +196,7 @@ class SumValues(SampledValues):
             undo.append(_by_least_squares)
         for latent in prior.processes:
             outputs.append(latent.free if latent.rotated else latent.f - latent.mean)
-        return [str(v.name) for v in given], undo, function([out.astype("float64") for out in outputs])
+        return undo, functions([out.astype("float64") for out in outputs])
 
 
 def _roots(prior: Sampled) -> tuple[Array, ...]:

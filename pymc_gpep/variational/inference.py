@@ -22,11 +22,10 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graphs.interpreted import compile_options
 from pymc_gpep.hyper import HyperPosterior, Maximum, hyper_method
 from pymc_gpep.hyper.adaptive import Adaptive
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.reading.rewritten_models import with_bambi_intercept

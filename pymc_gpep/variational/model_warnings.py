@@ -17,7 +17,6 @@ from pymc.gp.util import JITTER_DEFAULT
 from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
-from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Add, Sub
 from pytensor.tensor.basic import Join, MakeVector
@@ -27,9 +26,9 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graphs.errors import describe, listing
-from pymc_gpep.graphs.interpreted import evaluate, graph_function
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.graphs.interpreted import AtPoint, evaluate
 from pymc_gpep.latent.gp_latent import as_it_is, jitter_of
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.reading.improper import LOST, large_offset
@@ -353,16 +352,14 @@ class _Effect:
         step = 0.5 * _STEP_OF_SLOPES * np.random.default_rng(0).uniform(0.5, 1.0, size=len(own)) * own
         found = []
         for theta in (self._theta + step, self._theta - step):
-            point = space.point(theta)
-            found.append([np.asarray(each) for each in self._function(*(point[v.name] for v in space.value_vars))])
+            found.append([np.asarray(each) for each in self._function(space.point(theta))])
         return found
 
     @cached_property
-    def _function(self) -> Callable[..., list[Any]]:
-        space, classifier = self._space, self._space.classifier
+    def _function(self) -> AtPoint:
+        classifier = self._space.classifier
         graphs = [
             classifier.prior.mean(),
             *(graph for part in classifier.each for graph in (part.labels, part.parameters)),
         ]
-        found = graph_replace(classifier.model.replace_rvs_by_values(graphs), space.data, strict=False)
-        return graph_function(classifier.model, space.value_vars, found)
+        return self._space.functions(graphs)

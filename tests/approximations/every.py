@@ -9,7 +9,7 @@ import pytest
 from pymc_gpep.approximations import APPROXIMATIONS, Approximator, Solution
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
+from pymc_gpep.rivals.computations import DifferenceQuadrature
 from pymc_gpep.rivals.factorial_variational import FactorialVariational
 from pymc_gpep.rivals.qep import QEP
 

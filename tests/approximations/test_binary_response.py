@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.hyper.dense_functions import leave_one_out_moments
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
+from pymc_gpep.log_posteriors.latent_functions import leave_one_out_moments
 from tests.approximations.binary import KINDS, METHODS, random_binary
 
 ERROR = {"ep": 0.2, "kl": 0.2, "vb": 0.1, "lr": 0.2}

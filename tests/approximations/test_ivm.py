@@ -5,8 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import approximator
-from pymc_gpep.gaussians.inducing_posterior import ActivePosterior
-from pymc_gpep.rivals.ivm import IVM
+from pymc_gpep.rivals.ivm import IVM, ActivePosterior
 from pymc_gpep.rivals.selection.row_site_rules import DenseRows
 from pymc_gpep.solvers.inducing import Block
 from tests.approximations.selection.cases import CASES, SEPARATE

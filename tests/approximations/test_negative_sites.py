@@ -14,7 +14,7 @@ from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.graphs.interpreted import evaluate
-from pymc_gpep.hyper.dense_functions import DenseFunctions
+from pymc_gpep.log_posteriors.latent_functions import DenseFunctions
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.row_form import RowForm

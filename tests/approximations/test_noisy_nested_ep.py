@@ -6,8 +6,8 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from pymc_gpep.approximations import InducedArrays, NestedEP, NoisyNestedEP, SparseEP
-from pymc_gpep.hyper.dense_functions import leave_one_out_moments
 from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood
+from pymc_gpep.log_posteriors.latent_functions import leave_one_out_moments
 from pymc_gpep.rivals.class_independent_ep import NoisyQIEP
 from tests.reference.data import squared_exponential
 

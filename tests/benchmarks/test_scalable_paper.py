@@ -28,7 +28,7 @@ from benchmarks.scalable_paper.printed import TABLE2, TIMES
 from benchmarks.scalable_paper.scoring import scores, with_label_noise
 from benchmarks.scalable_paper.signed_steps import signed_steps
 from benchmarks.scalable_paper.table2 import EXPERIMENT, FOLDS, PERCENTS, TITLES
-from pymc_gpep.hyper.inner_updates import SignedSteps
+from pymc_gpep.hyper.inducing_inputs import SignedSteps
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.processes.cross_covariance import functions_of
 from pymc_gpep.reading import read_classifier

@@ -13,12 +13,12 @@ import pymc_gpep as gpep
 from pymc_gpep.approximations import Laplace, LaplaceProbit, NestedEP, QEPSoftmax, VariationalBayes
 from pymc_gpep.gaussians.coupled import CoupledPosterior
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.hyper.dense_functions import leave_one_out_moments
 from pymc_gpep.likelihoods import likelihood as log_predictive
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import log_predictive as log_predictive_density
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.softmax import SoftmaxLikelihood
+from pymc_gpep.log_posteriors.latent_functions import leave_one_out_moments
 from pymc_gpep.rivals.class_independent_ep import IEP, QIEP, QIEPSoftmax
 from pymc_gpep.rivals.qep import QEP
 from tests import models

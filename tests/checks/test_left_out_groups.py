@@ -10,8 +10,8 @@ from pymc_gpep.approximations import EP, NestedEP
 from pymc_gpep.approximations.laplace import ScalarLaplace
 from pymc_gpep.checks.left_out import left_out_group
 from pymc_gpep.gaussians.row_prior import RowPrior
-from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.log_posteriors.latent_functions import DenseFunctions
 from tests.reference.data import random_problem
 from tests.reference.exact import log_likelihood
 from tests.sums import MODELS

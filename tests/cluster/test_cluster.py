@@ -20,9 +20,9 @@ from pymc_gpep.approximations import SparseEP
 from pymc_gpep.cluster.cluster_log_posterior import ClusterLogPosterior, part_ends
 from pymc_gpep.cluster.rounds import Rounds, WorkerPart
 from pymc_gpep.cluster.sites import SitesOnCluster
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
-from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.processes.cross_covariance import as_gps

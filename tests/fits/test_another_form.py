@@ -8,14 +8,15 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import EP, KL, ScalarLaplace
-from pymc_gpep.gaussians import posteriors
+from pymc_gpep.gaussians.posteriors import PosteriorOf
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.processes.processes import GPModel
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.rivals.naive_tap import NaiveTAP
 from tests import models
 from tests.reference.rank_one import RankOnePosterior, RankOnePrior
+from tests.registered import restore_tables
 
 RNG = np.random.default_rng(8)
 N, JITTER, NEW = 24, 1e-6, np.array([[-1.5], [0.2], [3.0]])
@@ -44,7 +45,8 @@ def array(prior):
 @pytest.fixture
 def known(monkeypatch):
     """Let processes be given in this form."""
-    monkeypatch.setitem(posteriors.POSTERIORS, (RankOnePrior, SiteForm.INDEPENDENT), RankOnePosterior)
+    restore_tables(monkeypatch)
+    gpep.register("posterior", PosteriorOf(RankOnePrior, SiteForm.INDEPENDENT, RankOnePosterior))
     monkeypatch.setattr(GPModel, "arrays", property(lambda own: {RankOnePrior: lambda: array(own)}))
 
 

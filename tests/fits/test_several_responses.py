@@ -9,7 +9,7 @@ from scipy import stats
 import pymc_gpep as gpep
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.evidence.latent_model import LatentModel
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import StructureError, read_classifier
 from tests.models import interpreted_sampler
 

@@ -14,7 +14,7 @@ from pytensor.graph.replace import graph_replace
 import pymc_gpep as gpep
 from pymc_gpep.approximations import EP
 from pymc_gpep.approximations.methods import approximator
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import StructureError, read_classifier
 from tests.sums import BINARY, COUNTS, GROUP, HOURS, MODELS, PLACES, SUMS, XY, J, N, X, made
 

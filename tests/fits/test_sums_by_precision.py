@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 import pymc_gpep as gpep
 from pymc_gpep.approximations import EP
 from pymc_gpep.gaussians.row_prior import PrecisionPrior
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.prior_moments import precision_sum
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.rivals.naive_tap import NaiveTAP
@@ -121,7 +121,7 @@ def test_digits_are_kept_under_small_steps(monkeypatch):
         pm.Poisson("y", mu=pt.exp(walk + series + u), observed=np.arange(T) % 4)
     classifier, method = read_classifier(model), EP(tolerance=1e-9)
     sparse = DenseLogPosterior(classifier, method)
-    monkeypatch.setattr("pymc_gpep.hyper.dense_log_posterior.suited", lambda own, _: own)
+    monkeypatch.setattr("pymc_gpep.log_posteriors.dense_log_posterior.suited", lambda own, _: own)
     dense = DenseLogPosterior(classifier, method)
     assert sparse.algebra
     assert not dense.algebra

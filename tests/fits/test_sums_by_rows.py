@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 import pymc_gpep as gpep
 from pymc_gpep.approximations import EP, NestedEP
 from pymc_gpep.gaussians.row_posterior import RowPosterior
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.sums import latent_sum
 

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import read_classifier
 from tests import models
 from tests.likelihoods.with_parameters import CASES, model_of

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.rivals.active_log_posterior import ActiveLogPosterior, climb_in_rounds

@@ -6,59 +6,19 @@ import numpy as np
 import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
-from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from pymc_gpep.hyper import hyper_method
 from pymc_gpep.hyper.adaptive import quadrature_weights
 from pymc_gpep.hyper.coordinates import Coordinates
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.surrogate import Points, Surrogate
-from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.log_posteriors.evaluation import Evaluation
+from tests.hyper.given_density import Given
 
 LEVELS = np.array([0.025, 0.25, 0.5, 0.75, 0.975])
 SCHOOLS = np.array([2.8, 0.8, -0.3, 0.7, -0.1, 0.1, 1.8, 1.2])
 ERRORS = np.array([1.5, 1.0, 1.6, 1.1, 0.9, 1.1, 1.0, 1.8])
 ROWS, SQUARES = 40, 58.0
-
-
-class Given:
-    """A log posterior by a function of hyperparameters (d,); the approximation fails where that is NaN."""
-
-    entries, joint = 1, False
-
-    def __init__(self, function, names):
-        self._function, self.count = function, 0
-        self.space = SimpleNamespace(
-            size=len(names),
-            parameters=names,
-            owners=names,
-            classifier=SimpleNamespace(model=SimpleNamespace(rvs_to_transforms={}), hyperparameters=[]),
-        )
-
-    def loosely(self, gradients=True):
-        return self
-
-    weighing = loosely
-
-    def each(self, function, items):
-        return [function(item) for item in items]
-
-    def __call__(self, theta, start=None):
-        self.count += 1
-        steps = 1e-5 * np.eye(len(theta))
-        value = float(self._function(theta))
-        slope = np.array([(self._function(theta + e) - self._function(theta - e)) / 2e-5 for e in steps])
-        status = OUT_OF_ITERATIONS if np.isnan(value) else CONVERGED
-        return Evaluation(np.array(theta), value, slope, value, 1, status, np.zeros(1))
-
-    def integrated(self, at=None, **options):
-        first = np.zeros(self.space.size) if at is None else np.asarray(at, float)
-        best = minimize(lambda x: -self._function(x), first, method="BFGS").x
-        optimum = Optimum(self(best if at is None else first), True, "", ())
-        self.count = 0
-        return hyper_method("adaptive", options).integrate(self, optimum, random_seed=1)
 
 
 def schools(x):

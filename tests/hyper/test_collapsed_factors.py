@@ -5,8 +5,8 @@ import pymc as pm
 import pytest
 
 from pymc_gpep.approximations import EP
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.hyper.ends import collapsed
+from pymc_gpep.hyper.optimum import collapsed
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import read_classifier
 
 J, M = 20, 4

@@ -9,8 +9,8 @@ import pytest
 import xarray as xr
 
 import pymc_gpep as gpep
-from pymc_gpep.hyper.ends import ran_away
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.optimum import ran_away
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.reading import read_classifier
 from tests import models
 from tests.graphs import rewritten

@@ -8,9 +8,9 @@ from numpy.testing import assert_allclose
 from scipy.integrate import quad
 
 from pymc_gpep.hyper import hyper_method
-from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
+from pymc_gpep.log_posteriors.evaluation import Evaluation
 
 
 class Given:

@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 from pymc_gpep.approximations import EP, KL, ScalarLaplace
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import read_classifier
 
 RNG = np.random.default_rng(3)

@@ -16,9 +16,8 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.fits.prediction import predict_at
 from pymc_gpep.hyper import HYPER, HyperPosterior, hyper_method
-from pymc_gpep.hyper.central_composite import sphere_design
 from pymc_gpep.hyper.curvature import gaussian_at, hessian
-from pymc_gpep.hyper.gaussian_nodes import standard_normal_nodes
+from pymc_gpep.hyper.nodes import sphere_design, standard_normal_nodes
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.likelihoods.likelihood import log_predictive
 from tests import models

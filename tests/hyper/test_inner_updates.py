@@ -5,9 +5,9 @@ import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.inner_updates import OptimiserSteps, SignedSteps, climb
+from pymc_gpep.hyper.inducing_inputs import OptimiserSteps, SignedSteps, climb
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS
+from pymc_gpep.log_posteriors.evaluation import Evaluation
 from tests import models
 from tests.hyper.test_sparse_log_posterior import log_posterior
 

@@ -10,10 +10,10 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import NestedEP, ScalarLaplace
-from pymc_gpep.hyper import dense_log_posterior
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import maximise
+from pymc_gpep.log_posteriors import dense_log_posterior
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.reading import read_classifier
 from tests import models
 from tests.reference.data import squared_exponential

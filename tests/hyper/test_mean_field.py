@@ -16,10 +16,10 @@ from pymc_gpep.approximations import VariationalBayes
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.hyper import hyper_method
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.optimum import maximise
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.reading.hierarchy import Hierarchy
+from pymc_gpep.rivals.hierarchy import Hierarchy
 from pymc_gpep.rivals.mean_field import mean_field_steps, most_probable_parents
 from tests import models
 from tests.reference.data import random_problem

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from pymc_gpep.hyper.ascent import is_close
-from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.optimum import maximise
-from pymc_gpep.hyper.quasi_newton import Curvature, line_search
 from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.log_posteriors.evaluation import Evaluation
+from pymc_gpep.log_posteriors.quasi_newton import Curvature, line_search
 
 
 class Parabola:

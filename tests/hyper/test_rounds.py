@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.rivals.active_log_posterior import climb_in_rounds
 
 AT_MOST = 6

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.inner_updates import SignedSteps, climb
+from pymc_gpep.hyper.ascent import higher_beside
+from pymc_gpep.hyper.inducing_inputs import SignedSteps, climb
 from pymc_gpep.hyper.optimum import maximise
-from pymc_gpep.hyper.saddle import higher_beside
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
+from pymc_gpep.log_posteriors.evaluation import Evaluation
 
 LEFT = "having left a point that is stationary and no maximum"
 

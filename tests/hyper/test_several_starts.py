@@ -12,10 +12,9 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.several_starts import maximise_from
-from pymc_gpep.hyper.starts import starting_points
+from pymc_gpep.hyper.several_starts import maximise_from, starting_points
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.solvers.problem import History
 from pymc_gpep.solvers.team import gather_for_solves, one_blas_thread

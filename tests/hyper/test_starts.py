@@ -8,8 +8,8 @@ from scipy.spatial.distance import cdist
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.hyper.starts import pairs_by_kind, starting_points, view
+from pymc_gpep.hyper.several_starts import pairs_by_kind, starting_points, view
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import read_classifier
 from tests import models
 

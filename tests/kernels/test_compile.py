@@ -133,6 +133,14 @@ def test_key_follows_an_import_in_any_form(package, imported, monkeypatch):
     assert key() != first
 
 
+def test_key_follows_imports_from_another_room():
+    """The kernels of `rivals` call the kernels of the core."""
+    own = KERNELS.parent / "rivals" / "kernels" / "class_independent.py"
+    callee = KERNELS / "methods" / "factors.py"
+    assert callee in compile._read(own)[1]
+    assert KERNELS / "special" / "normal.py" in compile._read(callee)[1]
+
+
 _GRAPH = """
 import numpy as np
 import pytensor

@@ -6,14 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from pymc_gpep.kernels.moments.full_sites import (
-    cavity,
-    difference_sites,
-    packed_size,
-    read_precision,
-    shrink_to_semidefinite,
-    write_precision,
-)
+from pymc_gpep.kernels.moments.full_sites import packed_size, read_precision, write_precision
+from pymc_gpep.rivals.kernels.quadrature_ep import cavity, difference_sites, shrink_to_semidefinite
 from tests.reference.tilted import cavity_of_g, directions
 
 

@@ -5,7 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
-from pymc_gpep.likelihoods.softmax import class_nodes, edge_nodes, rough_information
+from pymc_gpep.likelihoods.softmax import class_nodes
+from pymc_gpep.rivals.computations import edge_nodes, rough_information
 from tests.reference.softmax_ep import cavity, softmax_tilted
 
 

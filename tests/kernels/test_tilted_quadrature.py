@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from pymc_gpep.kernels.methods.class_independent import class_sites, quadrature_tilted
-from pymc_gpep.kernels.moments.probit_quadrature import product_moments, truncated_moments
+from pymc_gpep.kernels.methods.factors import quadrature_tilted
+from pymc_gpep.rivals.kernels.class_independent import class_sites
+from pymc_gpep.rivals.kernels.quadrature_ep import product_moments, truncated_moments
 from pymc_gpep.rivals.qep import quadrature_rule
 from tests.reference.dense_nested_ep import site
 from tests.reference.exact import log_likelihood

@@ -202,3 +202,17 @@ def test_what_does_not_converge_is_nan():
         gaussian_average(ScalarDensity(jump)).terms, 5, np.zeros(1), np.ones(1), np.zeros(1, int), np.empty((0, 1))
     )
     assert np.isnan(out).all()
+
+
+def test_average_evaluates_a_density_few_times():
+    """Rules have the nodes of those before, and features are looked for in wide rules alone."""
+    evaluated = 0
+
+    def derivatives(f, y, parameters, out):
+        nonlocal evaluated
+        evaluated += len(f)
+        logit.derivatives(f, y, parameters, out)
+
+    mean, variance = np.array([-1.0, 0.0, 2.0]), np.array([0.1, 1.0, 4.0])
+    written(gaussian_average(ScalarDensity(derivatives)).terms, 5, mean, variance, np.ones(3, np.int64), NO_PARAMETERS)
+    assert evaluated < 130 * len(mean)

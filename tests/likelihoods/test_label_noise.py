@@ -14,10 +14,10 @@ from scipy.special import ndtr
 import pymc_gpep as gpep
 from pymc_gpep.approximations import NoisyNestedEP
 from pymc_gpep.approximations.methods import approximator
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood
 from pymc_gpep.likelihoods.likelihood import log_predictive
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import read_classifier
 
 EPSILON, C, N = 0.1, 3, 5

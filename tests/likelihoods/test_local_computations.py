@@ -15,9 +15,7 @@ from pymc_gpep.likelihoods.local_computations import (
     CoupledCurvature,
     CoupledQuadrature,
     DifferenceFactors,
-    DifferenceQuadrature,
     GaussianAverage,
-    IndependentQuadrature,
     LargestUtility,
     LogisticResponse,
     NoisyDifferenceFactors,
@@ -27,17 +25,22 @@ from pymc_gpep.likelihoods.local_computations import (
     PointFactor,
     PowersAverage,
     QuadraticBound,
-    RoughDensity,
-    RoughNormaliser,
-    RoughSites,
     ScalarDensity,
-    SiteInformation,
     TabulatedFactor,
     Utilities,
     UtilityBound,
 )
 from pymc_gpep.likelihoods.softmax import class_nodes
 from pymc_gpep.likelihoods.standard_density import StandardProduct
+from pymc_gpep.rivals.computations import (
+    DifferenceQuadrature,
+    IndependentFactors,
+    IndependentQuadrature,
+    RoughDensity,
+    RoughNormaliser,
+    RoughSites,
+    SiteInformation,
+)
 from pymc_gpep.rivals.qep import quadrature_rule
 from tests.likelihoods.integrals import integral_and_derivatives
 
@@ -196,7 +199,11 @@ def difference_factors(likelihood, kernels):
         return terms, alpha[0, 0], beta[0, 0]
 
     check_difference_site(likelihood, coupled)
-    check_independent_sites(likelihood, partial(independent, partial(kernels.independent_update, 1, 1e-10), 1), 2)
+
+
+def independent_factors(likelihood, kernels):
+    """With two classes there is one factor, and inner EP is exact."""
+    check_independent_sites(likelihood, partial(independent, partial(kernels.update, 1, 1e-10), 1), 2)
 
 
 def noisy_difference_factors(likelihood, kernels):
@@ -541,6 +548,7 @@ CHECKS = {
     DifferenceFactors: difference_factors,
     CoupledQuadrature: coupled_quadrature,
     DifferenceQuadrature: difference_quadrature,
+    IndependentFactors: independent_factors,
     IndependentQuadrature: independent_quadrature,
     LargestUtility: largest_utility,
     LogisticResponse: logistic_response,
@@ -567,7 +575,7 @@ CHECKS = {
         (likelihood, computation)
         for likelihood in LIKELIHOODS
         if not likelihood.has_parameters and likelihood.observed_axes == 1  # votes: `test_votes`
-        for computation in likelihood.local
+        for computation in likelihood.computations
     ],
     ids=lambda value: getattr(value, "name", type(value).__name__),
 )

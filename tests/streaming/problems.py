@@ -6,7 +6,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.processes.cross_covariance import as_gps

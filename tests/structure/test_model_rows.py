@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.prior_moments.prior_functions import prior_moments
 from pymc_gpep.reading import StructureError, read_classifier

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.reading.hierarchy import unconstrain
+from pymc_gpep.reading.natural_scale import unconstrain
 from tests import models
 
 

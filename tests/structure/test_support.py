@@ -7,7 +7,7 @@ from scipy.optimize import minimize_scalar
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import EP
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import read_classifier
 
 J = 6

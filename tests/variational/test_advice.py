@@ -93,6 +93,22 @@ def scales(way):
     pm.Poisson("y", mu=pm.math.exp(pm.Normal("a", 0, 2) + u[GROUP]), observed=COUNTS)
 
 
+def shapes(prior):
+    """Effects whose scales have a gamma density about 1, which narrows as its shape grows."""
+    k = prior("k", 1)
+    u = pm.Normal("u", 0, pm.Gamma("lam", k, k, shape=8), shape=8)
+    pm.Poisson("y", mu=pm.math.exp(pm.Normal("a", 0, 2) + u[GROUP]), observed=COUNTS)
+
+
+def summed(held):
+    """The same by a term of the log density, of which nobody reads what is a scale."""
+    tau = pm.InverseGamma("tau", 2, 1) if held else pm.HalfNormal("tau", 1)
+    lam = pm.HalfFlat("lam", shape=8)
+    pm.Potential("prior", pm.logp(pm.LogNormal.dist(0, tau), lam).sum())
+    u = pm.Normal("u", 0, lam, shape=8)
+    pm.Poisson("y", mu=pm.math.exp(pm.Normal("a", 0, 2) + u[GROUP]), observed=COUNTS)
+
+
 def with_graphs_of_users(fit):
     """The same fit with rewritten graphs, in which a scale of 0 has the log density −∞ and raises nothing."""
 
@@ -170,14 +186,24 @@ FITS = {
         fitted(several, **SPARSE), 'Methods on all rows together fit several: "ep"', fitted(several, "ep")
     ),
     "a spread that vanishes": Advice(
-        with_graphs_of_users(fitted(lambda: scales("open"), hyper="map", n=60)),
+        with_graphs_of_users(fitted(lambda: scales("open"), hyper="map")),
         r"'tau' ran to .*, such as pm\.InverseGamma",
         fitted(lambda: scales("held"), hyper="map"),
     ),
     "a spread that vanishes, by normals": Advice(
-        with_graphs_of_users(fitted(lambda: scales("open"), hyper="map", n=60)),
+        with_graphs_of_users(fitted(lambda: scales("open"), hyper="map")),
         r"pm\.math\.exp\(mu \+ tau \* z\) with z = pm\.Normal\('z', shape=\.\.\.\)",
         fitted(lambda: scales("normals"), hyper="map"),
+    ),
+    "a shape that grows": Advice(
+        fitted(lambda: shapes(pm.HalfCauchy), hyper="map"),
+        r"'k' ran to .* at large values, such as pm\.Exponential",
+        fitted(lambda: shapes(pm.Exponential), hyper="map"),
+    ),
+    "a density without a bound": Advice(
+        with_graphs_of_users(fitted(lambda: summed(held=False), hyper="map")),
+        r"has no bound.* narrows in .*'tau'.*away from 0, such as pm\.InverseGamma",
+        fitted(lambda: summed(held=True), hyper="map"),
     ),
     "a magnitude that noise drowns": Advice(
         fitted(lambda: drowned(0.05), "ep"),

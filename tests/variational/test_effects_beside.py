@@ -12,9 +12,9 @@ from numpy.testing import assert_allclose
 import pymc_gpep as gpep
 from pymc_gpep.approximations import EP, SparseEP, SparseVI
 from pymc_gpep.approximations.sparse import InducedArrays
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.likelihoods.bernoulli import LogitLikelihood
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import StructureError, read_classifier

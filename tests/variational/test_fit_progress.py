@@ -7,7 +7,7 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep.hyper import ends
+from pymc_gpep.hyper import optimum as ends
 from pymc_gpep.variational.fit_run import FitProgress, compilation
 from tests import models
 

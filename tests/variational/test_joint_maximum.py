@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from pymc.distributions.transforms import ordered
 from scipy import stats
 
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.variational.model_warnings import poor_maxima
 

@@ -9,7 +9,7 @@ import pytest
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.hyper import dense_log_posterior
+from pymc_gpep.log_posteriors import dense_log_posterior
 from pymc_gpep.prior_moments import prior_functions
 from pymc_gpep.variational.inference import GPInference
 from tests import models

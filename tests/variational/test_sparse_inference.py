@@ -12,8 +12,8 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import read_classifier

@@ -2,8 +2,6 @@
 
 inner_ep: inner EP of a point under a multinomial probit
 full_sites: sites of a point with a full precision matrix
-probit_quadrature: moments under a multinomial probit by quadrature
 softmax_quadrature: moments under a softmax by quadrature
 coupled_projection: nearest site of the form that couples classes
-site_information: information that a site would add, for the choice of active rows
 """

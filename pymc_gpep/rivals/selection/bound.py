@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.likelihoods.likelihood import Likelihood, LogDensity, log_density_with_slope
-from pymc_gpep.likelihoods.local_computations import AverageLogDensity, BlockCurvature, CoupledCurvature, RoughDensity
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity, BlockCurvature, CoupledCurvature
+from pymc_gpep.rivals.computations import RoughDensity
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.problem import own_matrix
 

@@ -13,7 +13,7 @@ from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import FLOOR, CoupledSites, IndependentSites
-from pymc_gpep.kernels.gaussians.coupled import append_coupled
+from pymc_gpep.rivals.kernels.active_rows import append_coupled
 from pymc_gpep.rivals.selection.row_site_rules import Places
 
 

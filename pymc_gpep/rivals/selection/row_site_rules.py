@@ -8,7 +8,6 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pymc_gpep.approximations.linear_response import projected_sites
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import DensePrior
@@ -20,13 +19,11 @@ from pymc_gpep.likelihoods.local_computations import (
     CoupledQuadrature,
     DifferenceFactors,
     GaussianAverage,
-    IndependentQuadrature,
     PointFactor,
-    RoughNormaliser,
-    RoughSites,
-    SiteInformation,
     UtilityBound,
 )
+from pymc_gpep.rivals.computations import IndependentQuadrature, RoughNormaliser, RoughSites, SiteInformation
+from pymc_gpep.rivals.responses import projected_sites
 from pymc_gpep.rivals.selection.bound import has_averages
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.sparse_ep import site_of

@@ -18,8 +18,8 @@ from pymc_gpep.gaussians.posteriors import make_posterior
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.kernels.gaussians.independent import factorise_function, function_variance, function_weights
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.local_computations import IndependentQuadrature
 from pymc_gpep.rivals.class_independent_ep import QIEP
+from pymc_gpep.rivals.computations import IndependentQuadrature
 from pymc_gpep.solvers.accelerated_ep import ep_ladder
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix, run

@@ -9,7 +9,7 @@ from pymc_gpep.checks.doubts import nothing_learned, other_mode
 from pymc_gpep.evidence.memory import check_memory
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graphs.interpreted import evaluate
-from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.prior_moments.precision_sum import suited
 from pymc_gpep.prior_moments.prior_functions import by_groups, prior_type_of
 from pymc_gpep.reading import GPClassifier, StructureError

@@ -15,13 +15,12 @@ from pymc_gpep.argument_types import check_name, check_number, check_switches, c
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graphs.interpreted import INTERPRETED, runs_in_jax
-from pymc_gpep.hyper.ends import ran_away
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
-from pymc_gpep.hyper.log_posterior import LogPosterior
-from pymc_gpep.hyper.optimum import why_stopped
-from pymc_gpep.hyper.row_labels import checked_chunks
-from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
-from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.hyper.optimum import ran_away, why_stopped
+from pymc_gpep.log_posteriors.evaluation import Trace
+from pymc_gpep.log_posteriors.hyperparameters import checked_chunks
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
+from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.processes.cross_covariance import functions_of

@@ -11,11 +11,10 @@ from pymc_gpep.approximations.sparse import Number
 from pymc_gpep.argument_types import check_name, check_switches
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.ascent import FLAT
-from pymc_gpep.hyper.inducing_inputs import initial_inducing
-from pymc_gpep.hyper.inner_updates import Direction, OptimiserSteps, SignedSteps, climb
+from pymc_gpep.hyper.inducing_inputs import Direction, OptimiserSteps, SignedSteps, climb, initial_inducing
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.several_starts import Follow
-from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
+from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.processes.cross_covariance import functions_of

@@ -8,14 +8,11 @@ from typing import Any, ClassVar
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper.ascent import FLAT
-from pymc_gpep.hyper.ends import looked_at
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
-from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.hyper.several_starts import Follow, maximise_from, one_after_another
-from pymc_gpep.hyper.starts import starting_points
-from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.hyper.optimum import Optimum, looked_at
+from pymc_gpep.hyper.several_starts import Follow, maximise_from, one_after_another, starting_points
+from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.log_posterior import Gps, LogPosterior
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.streaming.state import LeftOff

@@ -1,4 +1,4 @@
-"""The contract of a log posterior of hyperparameters: what searches, integrals and fits ask of one."""
+"""The contract of a log posterior of the hyperparameters."""
 
 import json
 from abc import ABC, abstractmethod
@@ -15,11 +15,10 @@ from pymc.blocking import PointType
 
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.latent_functions import LatentFunctions
-from pymc_gpep.hyper.quasi_newton import Curvature
-from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
+from pymc_gpep.log_posteriors.quasi_newton import Curvature
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.rows.fingerprint import FormerRows

@@ -1,4 +1,4 @@
-"""The log posterior of the hyperparameters with all latent values integrated out together.
+"""Log posterior of the hyperparameters from the covariance of all latent values.
 
 Everything is computed in the unconstrained space of the model's value variables. The terms are the evidence, the
 model's own priors and any other terms it has, and the Jacobians of its transforms.
@@ -24,17 +24,15 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.evidence.evidence import Evidence
 from pymc_gpep.graphs.alike_graphs import arrays_as_shared
 from pymc_gpep.graphs.interpreted import GraphFunction, graph_function
-from pymc_gpep.hyper.dense_functions import DenseFunctions
-from pymc_gpep.hyper.evaluation import Evaluation
-from pymc_gpep.hyper.grouped_functions import GroupedFunctions
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import Gps, LogPosterior, StoredFit
-from pymc_gpep.hyper.quasi_newton import Curvature
-from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.latent.latent_prior import Elsewhere
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import ParameterSlopes, ScalarDensity
+from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.latent_functions import DenseFunctions, GroupedFunctions
+from pymc_gpep.log_posteriors.log_posterior import Gps, LogPosterior, StoredFit
+from pymc_gpep.log_posteriors.quasi_newton import Curvature
 from pymc_gpep.prior_moments.precision_sum import suited
 from pymc_gpep.prior_moments.prior_functions import (
     Moments,

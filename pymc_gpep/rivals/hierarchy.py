@@ -1,13 +1,11 @@
-"""Hyperparameters of a model with their parents, on their natural scale."""
+"""Hyperparameters and their parents; the prior of the latent values depends on the former directly."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pymc.blocking import PointType
 from pymc.logprob.basic import transformed_conditional_logp
 from pymc.pytensorf import compile as compile_random
 from pytensor.graph.basic import Variable
@@ -17,7 +15,6 @@ from pytensor.graph.traversal import ancestors
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.errors import StructureError, listing
 from pymc_gpep.graphs.interpreted import INTERPRETED, graph_function
-from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.reading.classifier import GPClassifier
 
 
@@ -142,39 +139,3 @@ class ChildSampler:
                 f"One of the priors of {', '.join(self._children)} cannot be drawn from. Give them proper priors, or "
                 "take another hyper."
             ) from None
-
-
-def unconstrain(prior: LatentPrior) -> Callable[[Mapping[str, Any]], PointType]:
-    """Make the function from values of the hyperparameters, by name, to values of the value variables, by name.
-
-    The values have the shapes of the hyperparameters. Names of other variables may be among them.
-    """
-    model = prior.model
-    rvs = list(prior.hyperparameters)
-    given = {rv: rv.type(rv.name) for rv in rvs}
-    transforms = [model.rvs_to_transforms[rv] for rv in rvs]
-    values = [
-        rv if transform is None else transform.forward(rv, *rv.owner.inputs)
-        for rv, transform in zip(rvs, transforms, strict=True)
-    ]
-    function = graph_function(model, list(given.values()), graph_replace(values, given, strict=False) if values else [])
-    names = [model.rvs_to_values[rv].name for rv in rvs]
-
-    def point(of: Mapping[str, Any]) -> PointType:
-        arguments = (np.asarray(of[rv.name], dtype=rv.dtype) for rv in rvs)
-        return dict(zip(names, function(*arguments), strict=True))
-
-    return point
-
-
-def draw_hyperparameters(prior: LatentPrior, random_seed: int) -> PointType:
-    """One draw from the priors of the hyperparameters, as values of the value variables by name.
-
-    Raises
-    ------
-    NotImplementedError
-        If a prior is improper.
-    """
-    rvs = list(prior.hyperparameters)
-    drawn = pm.draw(rvs, random_seed=random_seed, mode=INTERPRETED)
-    return unconstrain(prior)(dict(zip((rv.name for rv in rvs), drawn, strict=True)))

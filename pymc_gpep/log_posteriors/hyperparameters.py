@@ -1,6 +1,6 @@
-"""The hyperparameters of a model as flat vectors: the unconstrained space of its value variables, and their priors."""
+"""The hyperparameters of a model as a flat vector, their log prior, and labels checked before any work."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
@@ -19,11 +19,73 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import graph_function, initial_point
+from pymc_gpep.graphs.interpreted import AtPoint, ModelFunctions, initial_point
 from pymc_gpep.latent.latent_prior import IntegratedVariables
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.hierarchy import draw_hyperparameters
+from pymc_gpep.reading.natural_scale import draw_hyperparameters
+from pymc_gpep.rows.chunks import chunks
+from pymc_gpep.rows.rows import RowError, Rows
+
+
+def checked_labels(rows: Rows, likelihood: Likelihood, functions: int) -> NDArray[np.int64]:
+    """Labels (n,) of all rows.
+
+    Raises
+    ------
+    RowError
+        For the first label that the likelihood, of so many functions, does not have.
+    """
+    found = np.empty(rows.n_rows, np.int64)
+    for chunk, labels in checked_chunks(rows, likelihood, functions):
+        found[chunk] = labels
+    return found
+
+
+def checked_chunks(rows: Rows, likelihood: Likelihood, functions: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+    """Chunk by chunk the labels of all rows; raises what `checked_labels` does."""
+    first = int(getattr(rows, "first", 0))
+    for chunk in chunks(rows):
+        here = rows.labels(chunk)
+        if _why(here, likelihood, functions):
+            row = _first_bad(here, likelihood, functions)
+            of_all = _why(_different(rows), likelihood, functions) or _why(here, likelihood, functions)
+            raise RowError(f"has the label {here[row]}: {of_all}", first + chunk.start + row, _name(rows))
+        yield chunk, here
+
+
+def _different(rows: Rows) -> NDArray[np.int64]:
+    """The labels that there are, of which the advice in a message is; none where some cannot be read."""
+    found = np.empty(0, np.int64)
+    try:
+        for chunk in chunks(rows):
+            found = np.union1d(found, rows.labels(chunk))
+    except (TypeError, ValueError):
+        return np.empty(0, np.int64)
+    return found
+
+
+def _first_bad(labels: NDArray[np.int64], likelihood: Likelihood, functions: int) -> int:
+    start, stop = 0, len(labels)
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        start, stop = (start, middle) if _why(labels[start:middle], likelihood, functions) else (middle, stop)
+    return start
+
+
+def _why(labels: NDArray[np.int64], likelihood: Likelihood, functions: int) -> str:
+    """What is wrong with some labels; empty if nothing is."""
+    try:
+        if labels.size:
+            likelihood.check(labels, functions, len(labels))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _name(rows: Rows) -> str:
+    return str(getattr(rows, "label_name", ""))
 
 
 def log_prior(classifier: GPClassifier) -> TensorVariable:
@@ -75,7 +137,8 @@ class Hyperparameters:
         self.classifier = classifier
         model = classifier.model
         self.data = frozen_data(model)
-        self.value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+        self.functions = ModelFunctions(model, classifier.hyperparameters, self.data)
+        self.value_vars = self.functions.values
         self._layout: RaveledVars | None = None
 
     @cached_property
@@ -190,37 +253,29 @@ class Hyperparameters:
 
     def log_prior(self, theta: Array) -> float:
         """Log priors, log Jacobians and the model's other terms at one point: the log posterior less the evidence."""
-        point = self.point(theta)
-        return float(self._log_prior(*(point[v.name] for v in self.value_vars)))
+        return float(self._log_prior(self.point(theta))[0])
 
     @cached_property
-    def _log_prior(self) -> Callable[..., Any]:
-        return graph_function(self.classifier.model, self.value_vars, self.prior)
+    def _log_prior(self) -> AtPoint:
+        return self.functions([self.prior])
 
     def log_prior_and_slope(self, theta: Array) -> tuple[float, Array]:
         """The same with its derivatives, flat."""
-        point = self.point(theta)
-        value, slope = self._log_prior_and_slope(*(point[v.name] for v in self.value_vars))
+        value, slope = self._log_prior_and_slope(self.point(theta))
         return float(value), np.asarray(slope)
 
     @cached_property
-    def _log_prior_and_slope(self) -> Callable[..., list[Any]]:
+    def _log_prior_and_slope(self) -> AtPoint:
         inputs = self.value_vars
         # A flat prior does not depend on what it is of.
         slopes = pytensor.grad(self.prior, inputs, disconnected_inputs="ignore") if inputs else [pt.zeros(0)]
-        outputs = [self.prior, pt.concatenate([slope.ravel() for slope in slopes])]
-        return graph_function(self.classifier.model, inputs, outputs)
+        return self.functions([self.prior, pt.concatenate([slope.ravel() for slope in slopes])])
 
     def natural(self, thetas: Array) -> dict[str, Array]:
         """Hyperparameters on their natural scale, (s, ...) by name, for flat vectors (s, d)."""
-        model = self.classifier.model
-        rvs = list(self.classifier.hyperparameters)
-        expressions = graph_replace(model.replace_rvs_by_values(rvs), self.data, strict=False) if rvs else []
-        function = graph_function(model, self.value_vars, expressions)
-        values = []
-        for theta in thetas:
-            point = self.point(theta)
-            values.append(function(*(point[v.name] for v in self.value_vars)))
+        rvs = self.classifier.hyperparameters
+        function = self.functions(rvs)
+        values = [function(self.point(theta)) for theta in thetas]
         return {rv.name: np.array(column) for rv, column in zip(rvs, zip(*values, strict=True), strict=True)}
 
     def draw_prior(self, count: int, random_seed: int = 0) -> Array:

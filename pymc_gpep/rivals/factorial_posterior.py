@@ -15,6 +15,7 @@ from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import NO_COVARIANCE, DensePosterior, scaled_symmetric
+from pymc_gpep.gaussians.posteriors import PosteriorOf
 from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.kernels.linalg.lapack import inverse_from_cholesky
@@ -211,3 +212,6 @@ def _inverse_times(prior: DensePrior, v: Array, f: Array) -> Array:
     found = np.zeros((len(columns[0].T), c, n))
     found[:, :, has] = np.stack(solved).transpose(2, 0, 1)
     return found.reshape(f.shape)
+
+
+FACTORIAL = PosteriorOf(DensePrior, SiteForm.FACTORIAL, FactorialPosterior)

@@ -1,0 +1,255 @@
+"""A log density of few hyperparameters, interpolated in cells that are smaller where its mass is.
+
+Coordinates x are stretched: z = 2 sinh(x / 2) is standardised. A box of moderate size in x contains long tails. The box
+is divided into cells of one size, and the log density is evaluated at the centre of each cell. No part of the box is
+left out. A second branch of the density is found if it is about as wide as a cell.
+
+A split divides a cell into three along one axis. It evaluates the log density at two new centres and keeps the old
+centre (Jones, Perttunen and Stuckman 1993, the DIRECT algorithm). The cells with the largest products of mass and error
+are split next.
+
+The model of a cell is quadratic. Its gradient is exact, and its second derivatives are differences of gradients at the
+splits. It is a model of the compressed log density −c log(1 + (t − l) / c), t being a constant above the maximum.
+Compression makes a fall such as −exp(2x) nearly linear.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import qmc
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.surrogate import along_curve, resampled
+
+_WIDTH = 2.0  # Largest width of a cell of the first cut.
+_BATCH = 12  # Number of cells that are split together.
+_WORST = 0.02  # A cell of a batch has at least this share of the score of the worst cell.
+_POINTS = 6  # The density of a cell is averaged at 2 to the power of this many points.
+_UNKNOWN = 2.0  # Error of the log density along an axis without a split.
+_THIRD, _MIXED = 40.0, 20.0  # Remainders at new centres over errors in the smaller cells: of values, of slopes.
+_TOP = 8.0  # Log density, relative to the maximum of the search, at which compression begins.
+_COMPRESSED = 12.0  # Unit of the compression, and one more for each axis.
+_DEEPEST = 500.0  # Largest exponent of the inverse of the compression.
+_CONVEX = 4.0  # Largest contribution of second derivatives to the compressed log density in a cell.
+_ABOVE = 0.5  # Largest log density of a model above the largest known one.
+_NARROW, _DEEP = 0.05, 30.0  # A narrower cell with a smaller log density at its centre has no mass.
+_PROPOSALS = 131_072  # Number of points from which draws are resampled.
+_HEAVIEST = 16.0  # Largest weight of such a point, in units of the mean weight in its cell.
+_MARGIN = 0.03  # Width of the border of the box, as a share of the box.
+_FALL = 9.0  # Fall of the log prior at the border of the box.
+_STEP, _GROWTH, _STEPS = 0.25, 0.1, 60  # First step of the search for it, growth with the distance, number of steps.
+
+type Evaluate = Callable[[Array, NDArray[np.int64]], tuple[Array, Array]]
+"""Function of standardised points (m, d) and the number of an earlier point near each (m,), −1 without one.
+
+It returns log densities (m,), minus infinity where the approximation fails, and slopes (m, d).
+"""
+
+
+def stretched(z: Array) -> Array:
+    """Coordinates x for standardised ones."""
+    return np.asarray(2.0 * np.arcsinh(0.5 * z))
+
+
+def unstretched(x: Array) -> Array:
+    """Standardised coordinates for x."""
+    return np.asarray(2.0 * np.sinh(0.5 * x))
+
+
+class Cells:
+    """Cells of a box, with a quadratic model of the log density in each.
+
+    Parameters
+    ----------
+    low, high : array (d,)
+        The box, in standardised coordinates.
+    evaluate : Evaluate
+
+    Attributes
+    ----------
+    count : int
+        Number of evaluations.
+    lost : list of float
+        Log masses that cells would have whose centres were left out, since the approximation failed there.
+    """
+
+    def __init__(self, low: Array, high: Array, evaluate: Evaluate) -> None:
+        self._evaluate, self.d = evaluate, len(low)
+        self._fall = _COMPRESSED + self.d
+        low, high = stretched(low), stretched(high)
+        self._low, self._high = low, high
+        counts = np.maximum(np.ceil((high - low) / _WIDTH), 1).astype(int)
+        grid = np.meshgrid(*(np.arange(count) + 0.5 for count in counts), indexing="ij")
+        centres = low + np.stack(grid, axis=-1).reshape(-1, self.d) * (high - low) / counts
+        m = len(centres)
+        self._unit = qmc.Sobol(self.d, rng=np.random.default_rng(0)).random_base2(_POINTS) * 2.0 - 1.0
+        self.centre, self.half = centres, np.tile(0.5 * (high - low) / counts, (m, 1))
+        self.value, self.slope = self._at(centres, np.full(m, -1))
+        self.second = np.zeros((m, self.d, self.d))
+        self.error = np.full((m, self.d), _UNKNOWN)
+        self.split = np.zeros((m, self.d), dtype=bool)
+        self.count, self.lost = m, list[float]()
+
+    def _at(self, x: Array, near: NDArray[np.int64]) -> tuple[Array, Array]:
+        """Compressed log density (m,) of coordinates x (m, d), volumes included, and its derivatives (m, d)."""
+        value, slope = self._evaluate(unstretched(x), near)
+        found = np.isfinite(value) & np.isfinite(slope).all(axis=1)
+        value = np.where(found, value + np.log(np.cosh(0.5 * x)).sum(axis=1), -np.inf)
+        slope = np.where(found[:, None], slope * np.cosh(0.5 * x) + 0.5 * np.tanh(0.5 * x), 0.0)
+        ratio = 1.0 + np.maximum(_TOP - value, 0.0) / self._fall
+        slope = slope / ratio[:, None]
+        return -self._fall * np.log(ratio), slope
+
+    @property
+    def _highest(self) -> float:
+        """Largest known log density of x."""
+        return _TOP - self._fall * np.expm1(-self.value.max() / self._fall)
+
+    def _model(self, u: Array, which: NDArray[np.int64]) -> Array:
+        """Log density (m, k) at places u (m, k, d) relative to the centres of cells (m,)."""
+        linear = np.einsum("mkd,md->mk", u, self.slope[which])
+        split = self.split[which]
+        second = np.where(split[:, :, None] & split[:, None], self.second[which], 0.0)
+        square = np.minimum(np.einsum("mkd,mde,mke->mk", u, second, u), _CONVEX)
+        compressed = self.value[which][:, None] + linear + 0.5 * square
+        value = _TOP - self._fall * np.expm1(np.clip(-compressed / self._fall, 0.0, _DEEPEST))
+        return np.minimum(value, self._highest + _ABOVE)
+
+    def _masses(self, which: NDArray[np.int64]) -> Array:
+        """Log masses (m,) of cells (m,)."""
+        inside = self._model(self._unit * self.half[which][:, None], which)
+        top = inside.max(axis=1)
+        with np.errstate(invalid="ignore"):
+            average = np.log(np.exp(inside - top[:, None]).mean(axis=1))
+        narrow = (self.half[which] < _NARROW).any(axis=1) & (self.value[which] < -_DEEP)
+        mass = np.where(np.isfinite(top) & ~narrow, top + average, -np.inf)
+        return mass + np.log(2.0 * self.half[which]).sum(axis=1)
+
+    @property
+    def z(self) -> Array:
+        """Centres (m, d) in standardised coordinates."""
+        return unstretched(self.centre)
+
+    def at_border(self, draws: Array) -> float:
+        """Share of standardised draws (m, d) that are close to the border of the box."""
+        x, margin = stretched(draws), _MARGIN * (self._high - self._low)
+        return float(((x < self._low + margin) | (x > self._high - margin)).any(axis=1).mean())
+
+    @property
+    def share_lost(self) -> float:
+        """Estimated share of the mass where the approximation fails."""
+        return float(
+            np.exp(np.array(self.lost) - self.log_mass.max()).sum() / np.exp(self.log_mass - self.log_mass.max()).sum()
+        )
+
+    def refine(self, tolerance: float, limit: int) -> float:
+        """Split cells until their mean error is below the tolerance, or evaluations reach a limit.
+
+        Returns the mean error of the log density, in which a cell counts by its mass. The error of a cell is at most 1.
+        """
+        self.log_mass = self._masses(np.arange(len(self.value)))
+        while True:
+            mass = np.exp(self.log_mass - self.log_mass.max())
+            score = mass / mass.sum() * np.minimum(self.error.sum(axis=1), 1.0)
+            total = float(score.sum())
+            if total < tolerance or self.count + 2 * _BATCH > limit:
+                return total
+            worst = np.argsort(-score, kind="stable")[:_BATCH]
+            self._split(np.sort(worst[score[worst] > _WORST * score[worst[0]]]))
+
+    def _axis(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Axis (m,) along which cells (m,) are split next."""
+        change = np.abs(self.slope[own]) * self.half[own]
+        return np.where(self.split[own], self.error[own], _UNKNOWN + change).argmax(axis=1)
+
+    def _split(self, own: NDArray[np.int64]) -> None:
+        rows, axis = np.arange(len(own)), self._axis(own)
+        away = 2.0 * self.half[own, axis] / 3.0
+        step = np.zeros((len(own), self.d))
+        step[rows, axis] = away
+        ends = np.concatenate([self.centre[own] + step, self.centre[own] - step])
+        value, slope = self._at(ends, np.tile(own, 2))
+        self.count += len(ends)
+        self.lost += list(np.tile(self.log_mass[own] - np.log(3.0), 2)[~np.isfinite(value)])
+        (ahead, behind), (to, back) = value.reshape(2, -1), slope.reshape(2, len(own), self.d)
+        here = self.slope[own]
+        change = (to - back) / (2.0 * away[:, None])
+        known = np.isfinite(ahead) & np.isfinite(behind) & np.isfinite(self.value[own])
+        second = self.second[own]
+        second[rows, axis], second[rows, :, axis] = change, change
+        # Third derivatives that the model leaves out, from values and from slopes.
+        bend = 0.5 * second[rows, axis, axis] * away**2
+        along = here[rows, axis] * away
+        with np.errstate(invalid="ignore"):
+            wrong = np.maximum(
+                np.abs(ahead - self.value[own] - along - bend), np.abs(behind - self.value[own] + along - bend)
+            )
+        half = self.half[own].copy()
+        half[rows, axis] /= 3.0
+        others = np.abs(0.5 * (to + back) - here) * half
+        others[rows, axis] = 0.0
+        error = self.error[own]
+        error[rows, axis] = np.where(known, wrong / _THIRD + others.sum(axis=1) / _MIXED, _UNKNOWN / 2.0)
+        sides = []
+        for sign, end in ((1.0, to), (-1.0, back)):
+            side = second.copy()
+            side[rows, axis] = side[rows, :, axis] = sign * (end - here) / away[:, None]
+            sides.append(np.where(known[:, None, None], side, 0.0))
+        self.second[own] = np.where(known[:, None, None], second, 0.0)
+        self.half[own], self.error[own] = half, error
+        self.split[own, axis] = known
+        self.split = np.concatenate([self.split, self.split[own], self.split[own]])
+        self.centre = np.concatenate([self.centre, ends])
+        self.half = np.concatenate([self.half, half, half])
+        self.value, self.slope = np.concatenate([self.value, value]), np.concatenate([self.slope, slope])
+        self.second, self.error = np.concatenate([self.second, *sides]), np.concatenate([self.error, error, error])
+        new = np.concatenate([own, np.arange(len(self.value) - len(ends), len(self.value))])
+        self.log_mass = np.append(self.log_mass, np.zeros(len(ends)))
+        self.log_mass[new] = self._masses(new)
+
+    def draws(self, count: int, seed: int) -> tuple[Array, float, Array]:
+        """Draws (count, d) of equal weight, standardised, the log of the integral, and the cell of each draw."""
+        mass = np.exp(self.log_mass - self.log_mass.max())
+        order = along_curve(self.centre)
+        places = (np.arange(_PROPOSALS) + 0.5) / _PROPOSALS
+        cell = order[np.searchsorted(np.cumsum(mass[order]) / mass.sum(), places).clip(max=len(order) - 1)]
+        unit = qmc.Sobol(self.d, rng=np.random.default_rng(seed)).random(_PROPOSALS) * 2.0 - 1.0
+        u = unit * self.half[cell]
+        size = np.log(2.0 * self.half[cell]).sum(axis=1)
+        logs = np.minimum(self._model(u[:, None], cell)[:, 0] + size - self.log_mass[cell], np.log(_HEAVIEST))
+        x = self.centre[cell] + u
+        chosen = resampled(logs, x, seed, count)
+        total = float(self.log_mass.max() + np.log(mass.sum()))
+        return unstretched(_with_marginals(x[chosen], x, np.exp(logs))), total, cell[chosen]
+
+
+def _with_marginals(draws: Array, x: Array, weights: Array) -> Array:
+    """Draws (m, d), each coordinate moved to the quantile of its rank among points (n, d) with weights (n,)."""
+    levels = (np.arange(len(draws)) + 0.5) / len(draws)
+    moved = np.empty_like(draws)
+    for axis, values in enumerate(x.T):
+        order = np.argsort(values, kind="stable")
+        share = np.cumsum(weights[order]) - 0.5 * weights[order]
+        moved[np.argsort(draws[:, axis], kind="stable"), axis] = np.interp(levels, share / weights.sum(), values[order])
+    return moved
+
+
+def extent(log_prior: Callable[[Array], float], theta: Array, axes: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Return the region of the prior: lowest and highest values (k,) of some elements of θ, one varied at a time.
+
+    The region ends where the log prior has fallen from its largest value.
+    """
+    ends = np.tile(theta[axes], (2, 1))
+    top = log_prior(theta)
+    for number, axis in enumerate(axes):
+        for end, sign in ((0, -1.0), (1, 1.0)):
+            there, best = theta.copy(), top
+            for _ in range(_STEPS):
+                there[axis] += sign * max(_STEP, _GROWTH * abs(there[axis] - theta[axis]))
+                found = log_prior(there)
+                best = max(best, found)
+                if not found > best - _FALL:
+                    break
+            ends[end, number] = there[axis]
+    return ends[0], ends[1]

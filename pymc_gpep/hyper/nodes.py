@@ -1,0 +1,312 @@
+"""Nodes about the maximum: Laplace's method, the central composite design, and a grid."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import map_coordinates
+from scipy.special import ndtri
+from scipy.stats import qmc
+
+from pymc_gpep.approximations.limits import at_least, positive
+from pymc_gpep.approximations.solution import Neighbours
+from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.curvature import GaussianAtMaximum, drawn_between, gaussian_at
+from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_nodes, failures
+from pymc_gpep.hyper.hyper_posterior import HyperPosterior
+from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.surrogate import DRAWS, resampled
+from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.log_posteriors.evaluation import Evaluation
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
+
+
+@dataclass(frozen=True)
+class LaplaceNodes(HyperMethod):
+    """Equally weighted points that have mean and covariance of the Gaussian at the maximum.
+
+    It is that of the unconstrained space, with mode and second derivatives of the log posterior.
+
+    Parameters
+    ----------
+    nodes : int
+        How many; at least two more than there are hyperparameters.
+    """
+
+    nodes: int = field(default=64, metadata=at_least(1))
+
+    name: ClassVar[str] = "laplace"
+
+    def integrate(
+        self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
+    ) -> HyperPosterior:
+        """Quasi-random nodes, and the log evidence of Laplace's method."""
+        d = optimum.best.theta.size
+        if self.nodes < d + 2:
+            raise ValueError(f"nodes must be at least {d + 2} for {d} hyperparameters, but is {self.nodes}.")
+        gaussian = gaussian_at(log_posterior, optimum)
+        thetas = gaussian.at(standard_normal_nodes(self.nodes, d, random_seed))
+        nodes = evaluate_nodes(log_posterior, thetas, gaussian.neighbours, progressbar)
+        good = self.usable(nodes)
+        evidence = optimum.best.log_posterior + gaussian.log_volume
+        density = gaussian.at(standard_normal_nodes(DRAWS, d, random_seed))
+        return self.posterior(
+            log_posterior, good, np.ones(len(good)), [failures(nodes)], log_evidence=evidence, density=density
+        )
+
+
+def standard_normal_nodes(nodes: int, d: int, random_seed: int) -> Array:
+    """Quasi-random points (nodes, d) whose mean is 0 and whose covariance is the identity, up to rounding."""
+    z = ndtri(qmc.Halton(d, scramble=True, rng=np.random.default_rng(random_seed)).random(nodes))
+    z -= z.mean(axis=0)
+    root = np.linalg.cholesky(z.T @ z / nodes)
+    return np.asarray(np.linalg.solve(root, z.T).T)
+
+
+_REACH = 2.0  # standard deviations from the mode at which the spread to either side is measured
+_FEW = 8  # hyperparameters; for more, the corners of resolution V are too many
+_NEGLIGIBLE = 1e-6  # weight of a node that is not worth keeping
+_SPREAD = 1 / 3, 3.0  # limits to it, relative to that of the Gaussian
+
+
+@dataclass(frozen=True)
+class CentralComposite(HyperMethod):
+    """Centre and points on a sphere, weighted to integrate the posterior (Rue, Martino and Chopin 2009, section 6.5).
+
+    The sphere is one in standardised coordinates along the principal axes of the Gaussian at the maximum. Each of the
+    two sides of an axis has units of its own, by how fast the density falls on it. A point's weight is the posterior
+    density relative to the standard normal one, times the stretch of the volume (which Rue et al. leave out), times a
+    design weight. The design weight makes mean and covariance of a standard normal distribution come out.
+
+    Parameters
+    ----------
+    f0 : float, optional
+        Radius of the sphere over the square root of the number d of hyperparameters. If not given, it is √(1 + 2 / d),
+        so that the fourth moment of a normal distribution's radius comes out as well. Rue et al. and Vanhatalo,
+        Pietiläinen and Vehtari (2010) have 1.1, which is that for d = 10.
+    resolution : int, optional
+        Resolution of the fraction of a cube's corners that are among the points: no product of fewer different
+        coordinates has a mean over them. If not given, it is 5, and 4 for more than 8 hyperparameters: 14 of them take
+        32 corners, not 256.
+    """
+
+    f0: float | None = field(default=None, metadata=at_least(1))
+    resolution: int | None = field(default=None, metadata=at_least(3))
+
+    name: ClassVar[str] = "ccd"
+
+    def integrate(
+        self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
+    ) -> HyperPosterior:
+        """The nodes of the design where the approximation succeeds, and the integral as log evidence."""
+        best = optimum.best
+        d = best.theta.size
+        f0 = np.sqrt(1 + 2 / d) if self.f0 is None else self.f0
+        gaussian = gaussian_at(log_posterior, optimum)
+        spread, near = _spread(log_posterior, gaussian, best)
+        sphere = f0 * sphere_design(d, self.resolution or (5 if d <= _FEW else 4))
+        u = np.concatenate([np.zeros((1, d)), sphere])
+        normal_weights = np.full(len(u), 1 / (len(sphere) * f0**2))
+        normal_weights[0] = 1 - 1 / f0**2
+        side = np.where(u == 0, spread.mean(axis=0), np.where(u > 0, spread[1], spread[0]))
+        thetas = gaussian.at(side * u)
+        nodes = evaluate_nodes(log_posterior, thetas, near, progressbar)
+        kept = np.array([node is not None for node in nodes]) & (normal_weights > 0)
+        good = [node for node, keep in zip(nodes, kept, strict=True) if node is not None and keep]
+        if not good:
+            raise ValueError(f"hyper='ccd': {failures(nodes)}. Use hyper='map', or other priors.")
+        drop = np.array([node.log_posterior for node in good]) - best.log_posterior
+        logs = drop + 0.5 * (u[kept] ** 2).sum(axis=1) + np.log(side[kept]).sum(axis=1) + np.log(normal_weights[kept])
+        weights = np.exp(logs - logs.max())
+        wanted = weights > _NEGLIGIBLE * weights.sum()
+        heavy = [node for node, want in zip(good, wanted, strict=True) if want]
+        evidence = best.log_posterior + gaussian.log_volume + float(logs.max() + np.log(weights.sum()))
+        z = np.concatenate([np.zeros((1, d)), (side * u)[kept]])
+        density = gaussian.at(drawn_between(z, [best, *good], gaussian, random_seed))
+        return self.posterior(
+            log_posterior, heavy, weights[wanted], [failures(nodes)], log_evidence=evidence, density=density
+        )
+
+
+def _spread(log_posterior: LogPosterior, gaussian: GaussianAtMaximum, best: Evaluation) -> tuple[Array, Neighbours]:
+    """Standard deviation to the left and to the right along each axis, relative to the Gaussian's, (2, d).
+
+    Each is that of a normal density that falls by as much as the posterior does over two of the Gaussian's standard
+    deviations. It is 1 where the posterior cannot be computed, or does not fall. Starts for nodes are returned as well.
+    """
+    log_posterior = log_posterior.loosely(gradients=False)
+    d = gaussian.mean.size
+    near = gaussian.neighbours
+    known = Neighbours((best.theta,), (best.start,), gaussian.root)
+    spread = np.ones((2, d))
+    ends = gaussian.at(_REACH * np.concatenate([-np.eye(d), np.eye(d)]))
+    for place, found in enumerate(log_posterior.each(lambda theta: log_posterior(theta, near), ends)):
+        fall = best.log_posterior - found.log_posterior
+        if fall > 0:
+            spread[divmod(place, d)] = np.clip(_REACH / np.sqrt(2 * fall), *_SPREAD)
+        if found.status == CONVERGED:
+            known = known.joined(found.theta, found.start, 2 * d + 1)
+    return spread, known
+
+
+def sphere_design(d: int, resolution: int = 5) -> Array:
+    """Points (k, d) on the sphere of radius √d: the axes, and for d > 1 corners of the cube.
+
+    The corners are a fraction of some resolution, so that no product of fewer different coordinates has a mean other
+    than 0. Columns are Walsh functions, as of Sanchez and Sanchez (2005) for resolution V. Each column is the first
+    that is not a product of so many of those before it.
+    """
+    axes = np.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
+    if d == 1:
+        return axes
+    columns: list[int] = []
+    products = [{0}, *(set[int]() for _ in range(resolution - 2))]  # of so many columns
+    while len(columns) < d:
+        column = 1 + max(columns, default=0)
+        while any(column in found for found in products):
+            column += 1
+        for many in range(resolution - 2, 0, -1):
+            products[many] |= {column ^ other for other in products[many - 1]}
+        columns.append(column)
+    runs = np.arange(2 ** max(columns).bit_length())
+    corners = 1.0 - 2.0 * (np.bitwise_count(runs[:, None] & np.array(columns)) % 2)
+    return np.concatenate([corners, axes])
+
+
+_MOST = 3  # hyperparameters
+_FURTHEST = 20  # steps from the maximum in each direction
+_FEW_NODES = 4  # nodes along an axis, below which they come closer
+_FINEST = 0.2  # of the step, about as close as they come
+_NODES = 5000  # evaluations at which the grid ends
+_NEIGHBOURS = 64  # that a start is predicted from
+
+_MARGIN, _BELOW = 3, 3.0  # cells around nodes, and how far below the last nodes their log density is taken to be
+_MANY = 150  # nodes that are too many for a surrogate
+_PROPOSALS = 40_000  # points of which draws are some
+
+type _Place = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Grid(HyperMethod):
+    """A grid along the principal axes of the Gaussian at the maximum (Rue, Martino and Chopin 2009, section 3.1).
+
+    The grid grows from the maximum, node by node, until the density is negligible. It follows skewed posteriors and
+    long tails, such as that of a standard deviation of groups which may be 0. All nodes have cells of the same size,
+    which integrates smooth densities far more accurately than the step suggests. The relative error of the integral of
+    a normal density is 2 exp(−2π² / step²).
+
+    Parameters
+    ----------
+    step : float, optional
+        Distance of nodes, in standard deviations of the Gaussian. Where fewer than four fit along an axis, it is halved
+        there.
+    drop : float, optional
+        The grid ends where the log density is so much below its maximum.
+    """
+
+    step: float = field(default=1.5, metadata=positive())
+    drop: float = field(default=7.0, metadata=positive())
+
+    name: ClassVar[str] = "grid"
+
+    def integrate(
+        self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
+    ) -> HyperPosterior:
+        """The nodes of the grid where the approximation succeeds, and the integral as log evidence."""
+        best = optimum.best
+        d = best.theta.size
+        if d > _MOST:
+            raise ValueError(
+                f"hyper='grid' is for at most {_MOST} hyperparameters, but the model has {d}. Take hyper='ccd'."
+            )
+        gaussian = gaussian_at(log_posterior, optimum)
+        near = gaussian.neighbours
+        found: dict[_Place, Evaluation | None] = {}
+        edge, spacing = [(0,) * d], np.full(d, self.step)
+        while edge and len(found) < _NODES:
+            nodes = evaluate_nodes(log_posterior, gaussian.at(spacing * np.array(edge)), near, progressbar)
+            found.update(zip(edge, nodes, strict=True))
+            for node in nodes:
+                if node is not None and node.status == CONVERGED:
+                    near = near.joined(node.theta, node.start, _NEIGHBOURS)
+            kept = self._kept(found, best)
+            edge = _edge(found, kept, spacing / self.step)
+            narrow = np.array([len({place[axis] for place in kept}) < _FEW_NODES for axis in range(d)])
+            narrow &= spacing > _FINEST * self.step
+            if not edge and kept and narrow.any():
+                # The density is narrower than the Gaussian, and takes nodes that are closer.
+                spacing = np.where(narrow, 0.5 * spacing, spacing)
+                found = {_finer(place, narrow): node for place, node in found.items()}
+                kept = self._kept(found, best)
+                edge = _edge(found, kept, spacing / self.step)
+        if not kept:
+            raise ValueError(f"hyper='grid': {failures(found.values())}. Use hyper='map', or other priors.")
+        logs = np.array([node.log_posterior for node in kept.values()])
+        top = float(logs.max())
+        weights = np.exp(logs - top)
+        cell = float(np.log(spacing).sum()) + float(np.linalg.slogdet(gaussian.root)[1])
+        reasons = [failures(found.values()), _open(kept, edge, spacing / self.step), above_maximum(top, best)]
+        evidence = top + cell + float(np.log(weights.sum()))
+        places = np.array(list(kept))
+        if len(kept) > _MANY:
+            draws = spacing * _draws(places, logs, self.drop, random_seed)
+        else:
+            draws = drawn_between(spacing * places, list(kept.values()), gaussian, random_seed)
+        density = gaussian.at(draws)
+        return self.posterior(
+            log_posterior, list(kept.values()), weights, reasons, log_evidence=evidence, density=density
+        )
+
+    def _kept(self, found: dict[_Place, Evaluation | None], best: Evaluation) -> dict[_Place, Evaluation]:
+        """Return the nodes whose density is not negligible beside the highest."""
+        nodes = {place: node for place, node in found.items() if node is not None}
+        top = max([best.log_posterior, *(node.log_posterior for node in nodes.values())])
+        return {place: node for place, node in nodes.items() if node.log_posterior > top - self.drop}
+
+
+def _open(kept: dict[_Place, Evaluation], edge: list[_Place], spacing: Array) -> str:
+    """Return where the grid ends before the density is negligible, in words; empty if nowhere."""
+    if edge:
+        return f"the grid ended at {_NODES} points, before the density is negligible. Take hyper='ccd'"
+    if (spacing * np.abs(list(kept))).max() < _FURTHEST:
+        return ""
+    return (
+        f"the density is not negligible {_FURTHEST} steps from the maximum, where the grid ends. Give hyperparameters "
+        "priors that hold them, or take hyper='nuts'"
+    )
+
+
+def _draws(places: NDArray[np.int64], logs: Array, drop: float, random_seed: int) -> Array:
+    """Draws (m, d) in steps of the grid, of a density whose logarithm is a cubic spline through nodes.
+
+    Points are drawn evenly from the cells of nodes, and weighted by the spline.
+    """
+    rng = np.random.default_rng(random_seed)
+    first = places.min(axis=0) - _MARGIN
+    box = np.full(places.max(axis=0) - first + 1 + _MARGIN, logs.max() - drop - _BELOW)
+    box[tuple((places - first).T)] = logs
+    weights = np.exp(logs - logs.max())
+    chosen = rng.choice(len(places), size=_PROPOSALS, p=weights / weights.sum())
+    points = places[chosen] + rng.uniform(-0.5, 0.5, size=(_PROPOSALS, places.shape[1]))
+    found = map_coordinates(box, (points - first).T, order=3, mode="nearest") - logs[chosen]
+    return points[resampled(found, points, random_seed, DRAWS)]
+
+
+def _beside(place: _Place) -> list[_Place]:
+    """Return the places beside one, along each axis."""
+    steps = np.concatenate([np.eye(len(place), dtype=int), -np.eye(len(place), dtype=int)])
+    return [tuple(map(int, each)) for each in np.array(place) + steps]
+
+
+def _edge(found: dict[_Place, Evaluation | None], kept: dict[_Place, Evaluation], spacing: Array) -> list[_Place]:
+    """Return the places of the grid where it grows: beside kept nodes, and beyond one point that fails."""
+    gaps = [place for place, node in found.items() if node is None and not kept.keys().isdisjoint(_beside(place))]
+    around = {each for place in (*kept, *gaps) for each in _beside(place)} - found.keys()
+    return sorted(place for place in around if (spacing * np.abs(place)).max() <= _FURTHEST)
+
+
+def _finer(place: _Place, narrow: NDArray[np.bool_]) -> _Place:
+    """Return a place where steps along some axes are half as long."""
+    return tuple(map(int, np.where(narrow, 2, 1) * place))

@@ -1,0 +1,122 @@
+"""Values of a log posterior at one point, tables of such values for files, and the contract of a trace."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+import xarray as xr
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.status import CONVERGED
+
+
+class Evaluation(NamedTuple):
+    """The log posterior at one point of the unconstrained space."""
+
+    theta: Array
+    """A flat vector: hyperparameters, and after them what else is learned."""
+    log_posterior: float
+    """Evidence, log priors, log Jacobians and the model's other terms."""
+    gradient: Array
+    evidence: float
+    iterations: int
+    """Iterations that the approximation took."""
+    status: int
+    """One of `pymc_gpep.kernels.status`."""
+    start: Array
+    """Where a solve at this point or near by starts; empty in what was read from a file, but for the best point."""
+
+    @classmethod
+    def failed(cls, theta: Array, status: int) -> "Evaluation":
+        """Return what there is of a point at which the approximation fails."""
+        return cls(np.asarray(theta), np.nan, np.full(np.size(theta), np.nan), np.nan, 0, status, np.empty(0))
+
+    @property
+    def usable(self) -> bool:
+        """Whether the approximation converged and the log posterior is finite."""
+        return self.status == CONVERGED and bool(np.isfinite(self.log_posterior))
+
+
+_COLUMNS = tuple(name for name in Evaluation._fields if name != "start")
+
+
+def evaluation_table(evaluations: Sequence[Evaluation], dim: str) -> xr.Dataset:
+    """Evaluations without their starts, one for each place along `dim`."""
+    columns = {name: np.array([getattr(each, name) for each in evaluations]) for name in _COLUMNS}
+    return xr.Dataset({name: ((dim, "parameter")[: values.ndim], values) for name, values in columns.items()})
+
+
+def evaluations_of(table: xr.Dataset, dim: str) -> tuple[Evaluation, ...]:
+    """The evaluations in a table."""
+    kinds = {name: kind for name, kind in Evaluation.__annotations__.items() if kind in (int, float)}
+    rows = (table.isel({dim: i}) for i in range(table.sizes.get(dim, 0)))
+    of_rows = ([kinds.get(name, np.asarray)(row[name].values) for name in _COLUMNS] for row in rows)
+    return tuple(Evaluation._make([*values, np.empty(0)]) for values in of_rows)
+
+
+class Trace(Protocol):
+    """How hyperparameters were found."""
+
+    @property
+    def best(self) -> Evaluation:
+        """Where the search ended."""
+
+    @property
+    def converged(self) -> bool:
+        """Whether that is what was sought."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search, or the integral over hyperparameters."""
+
+    @property
+    def losses(self) -> Array:
+        """Negative log posterior at each iteration, what PyMC's other methods call the loss."""
+
+    @property
+    def unit(self) -> str:
+        """What is counted: "iteration" or "step"."""
+
+    @property
+    def columns(self) -> Mapping[str, Array]:
+        """What is known of each iteration, by name."""
+
+    @property
+    def slopes(self) -> Array:
+        """Largest slope of the log posterior at each iteration; NaN where none is known."""
+
+    @property
+    def per_epoch(self) -> int:
+        """How many iterations go through all rows once."""
+
+    @property
+    def first(self) -> Evaluation:
+        """Where the search began, as far as that is known."""
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in words that what was sought begins."""
+
+    @property
+    def agreement(self) -> str:
+        """How many of several searches ended alike, in words; empty if there was one."""
+
+    @property
+    def ends(self) -> tuple[Evaluation, ...]:
+        """Where searches from several points ended."""
+
+    @property
+    def units(self) -> Array | None:
+        """Matrix (d, d) of units in which the log posterior curves alike in all directions, where the search knows."""
+
+    def stored(self) -> xr.Dataset:
+        """Return what a file has of each iteration."""
+
+    def described(self) -> dict[str, Any]:
+        """Return what a file says of the search."""
+
+    def broken_off(self, why: str) -> Self:
+        """Return the same, as one whose integral over hyperparameters was interrupted."""
+
+    def ended_as(self, why: str) -> Self:
+        """Return the same, as one that has ended for a reason."""

@@ -1,0 +1,140 @@
+"""Local computations that only methods in this room use, registered for softmax and multinomial probit."""
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.likelihood import Computation
+from pymc_gpep.likelihoods.local_computations import Kernel
+from pymc_gpep.likelihoods.softmax import Nodes, class_nodes
+from pymc_gpep.rivals.kernels.active_rows import (
+    probit_information,
+    rough_log_likelihood,
+    rough_log_normalisers,
+    softmax_information,
+)
+from pymc_gpep.rivals.kernels.class_independent import (
+    iep_update,
+    qiep_update,
+    rough_softmax_sites,
+    softmax_qiep_update,
+)
+from pymc_gpep.rivals.kernels.quadrature_ep import full_qep_update, qep_update
+
+
+class IndependentFactors(NamedTuple):
+    """The factors of `DifferenceFactors` under independent cavities."""
+
+    update: Kernel
+    """New sites of independent latent values, see `pymc_gpep.rivals.kernels.class_independent.iep_update`."""
+
+
+class IndependentQuadrature(NamedTuple):
+    """Tilted moments under independent cavities by quadrature."""
+
+    update: Kernel
+    """New sites of independent latent values, see `pymc_gpep.rivals.kernels.class_independent.qiep_update`."""
+
+
+class RoughNormaliser(NamedTuple):
+    """The log normalisers of `PointFactor` alone, to a few digits in little time: for choosing among many points."""
+
+    log_normalisers: Kernel
+    """`(mean, variance, y, parameters, log_z)`, see
+    `pymc_gpep.rivals.kernels.active_rows.rough_log_normalisers`."""
+
+
+class RoughDensity(NamedTuple):
+    """The log density to some nine digits in a small part of the time: for averages over many latent values."""
+
+    log_density: Kernel
+    """As that of `BlockCurvature`."""
+
+
+class SiteInformation(NamedTuple):
+    """Information of the site of a point that has no site yet, to a few digits: for choosing among many points."""
+
+    terms: Kernel
+    """`(mean, cov, y, log_z, information)`: log normalisers and divergences of the posterior with the site from that
+    without, written (n,), under correlated latent values. See
+    `pymc_gpep.rivals.kernels.active_rows.probit_information`."""
+
+
+class RoughSites(NamedTuple):
+    """Sites of independent latent values of points that have none yet, to a few digits: for choosing among many."""
+
+    terms: Kernel
+    """`(mean, variance, y, log_z, sites)`: log normalisers (n,), and π and ν (n, 2, c), from moments (n, c)."""
+
+
+class DifferenceQuadrature(NamedTuple):
+    """Tilted moments of the g_j of `DifferenceFactors` by quadrature."""
+
+    diagonal_update: Kernel
+    """New scalar sites, see `pymc_gpep.rivals.kernels.quadrature_ep.qep_update`."""
+    full_update: Kernel
+    """New full sites, see `pymc_gpep.rivals.kernels.quadrature_ep.full_qep_update`."""
+
+
+_OF_THREE, _MOST = 600, 2000  # nodes of three classes, and of more: errors of 1e-5 under standard deviations of 5
+_ROUGH, _MOST_ROUGH = 9, 100  # nodes of three classes for scores, three times as many for each more
+_CLASSES_OF_LATTICE = 6  # classes up to which these are a lattice
+
+
+@lru_cache(maxsize=8)
+def edge_nodes(d: int) -> Nodes:
+    """Return the d (d − 1) / 2 middles of a simplex's edges, d corners, and their opposites: right for cubic functions.
+
+    The nodes are for a few digits in many dimensions. Means and covariances are those of nodes, so that functions which
+    are nearly normal are averaged without noise.
+    """
+    corners = np.eye(d) - 1.0 / d
+    first, second = np.triu_indices(d, 1)
+    middles = corners[first] + corners[second]
+    middles *= math.sqrt(d - 1) / np.linalg.norm(middles, axis=1, keepdims=True)
+    points = np.concatenate([middles, -middles])
+    return Nodes(points, np.full(len(points), -math.log(len(points))))
+
+
+def independent_update(
+    mean: Array, variance: Array, pi: Array, nu: Array, y: NDArray[np.int64], sites: Array, target: Array, scale: Array
+) -> tuple[bool, float, float]:
+    """Update independent sites of all points by an `IndependentQuadrature`."""
+    c = len(mean)
+    nodes = class_nodes(c - 1, _OF_THREE if c <= 3 else _MOST)
+    ok, terms, residual = softmax_qiep_update(*nodes, mean, variance, pi, nu, y, sites, target, scale)
+    return ok, terms, residual
+
+
+def _rough_nodes(c: int) -> Nodes:
+    """Return as few nodes as scores of candidates of c classes need."""
+    return (
+        class_nodes(c - 1, min(_ROUGH * 3 ** max(c - 3, 0), _MOST_ROUGH))
+        if c <= _CLASSES_OF_LATTICE
+        else edge_nodes(c - 1)
+    )
+
+
+def rough_sites(mean: Array, variance: Array, y: NDArray[np.int64], log_z: Array, sites: Array) -> None:
+    """Compute sites of candidates by few nodes, as `RoughSites`."""
+    rough_softmax_sites(*_rough_nodes(mean.shape[1]), mean, variance, y, log_z, sites)
+
+
+def rough_information(mean: Array, cov: Array, y: NDArray[np.int64], log_z: Array, information: Array) -> None:
+    """Compute the information of coupled sites by few nodes, as `SiteInformation`."""
+    softmax_information(*_rough_nodes(len(mean)), mean, cov, y, log_z, information)
+
+
+PROBIT_FACTORS = Computation("multinomial_probit", IndependentFactors(iep_update))
+PROBIT_QUADRATURE = Computation("multinomial_probit", IndependentQuadrature(qiep_update))
+PROBIT_DIFFERENCES = Computation("multinomial_probit", DifferenceQuadrature(qep_update, full_qep_update))
+PROBIT_INFORMATION = Computation("multinomial_probit", SiteInformation(probit_information))
+PROBIT_NORMALISER = Computation("multinomial_probit", RoughNormaliser(rough_log_normalisers))
+PROBIT_DENSITY = Computation("multinomial_probit", RoughDensity(rough_log_likelihood))
+SOFTMAX_QUADRATURE = Computation("softmax", IndependentQuadrature(independent_update))
+SOFTMAX_INFORMATION = Computation("softmax", SiteInformation(rough_information))
+SOFTMAX_SITES = Computation("softmax", RoughSites(rough_sites))

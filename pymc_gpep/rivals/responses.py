@@ -1,0 +1,93 @@
+"""Couplings between latent functions that the sites of a method ignore, from tilted distributions at its result.
+
+A response is a posterior whose means follow a force as those of the method do, see
+`pymc_gpep.approximations.linear_response`. `nested_factors` returns the tilted factors of nested EP, for corrections of
+the evidence.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.approximations.cumulants import TiltedFactors
+from pymc_gpep.approximations.nested_ep import NestedEP
+from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.posterior import DensePosterior
+from pymc_gpep.gaussians.posteriors import make_posterior
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.local_computations import CoupledQuadrature, DifferenceFactors
+from pymc_gpep.likelihoods.softmax import class_nodes
+
+_NODES = 2000
+_NOTHING = 1e-14  # precision of a site that says nothing, in units of the variance
+_INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
+
+
+def projected_sites(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> tuple[Array, Array]:
+    """Return π and ν (c, p) that match the tilted moments of p points as nearly as coupled sites can.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        One that offers `CoupledQuadrature`.
+    labels : array (p,)
+    mean, cov : arrays (c, p), (p, c, c)
+        Moments of the latent values without the sites.
+    """
+    c, p = mean.shape
+    update, conditioned = likelihood.computation(CoupledQuadrature)
+    scale = cov.trace(axis1=1, axis2=2) / c
+    none = np.ascontiguousarray(np.broadcast_to(_NOTHING / np.maximum(scale, _NOTHING), (c, p)))
+    sites, target, room = np.zeros((2, p, c)), np.empty((2, p, c)), np.empty((p, c))
+    moments = np.ascontiguousarray(mean), np.ascontiguousarray(cov)
+    update(*class_nodes(c - conditioned, _NODES), *moments, labels, none, sites, target, room)
+    return np.ascontiguousarray(target[0].T), np.ascontiguousarray(target[1].T)
+
+
+def tilted_response(solution: Solution) -> DensePosterior:
+    """For an EP that matches the marginals of the tilted distributions only; the likelihood has `DifferenceFactors`.
+
+    The mean of a tilted distribution follows that of its cavity by the tilted covariance, all of it. The precision
+    that this adds to the cavity's is, by inner EP, that of a site of nested EP.
+    """
+    posterior, labels = solution.posterior, solution.labels
+    c, n = solution.mean.shape
+    cavity_mean, cavity_cov = posterior.cavities(solution.mean, solution.cov)
+    nothing, alpha, beta, scale = np.zeros((4, n, c - 1))
+    solution.likelihood.computation(DifferenceFactors).coupled_update(
+        np.ascontiguousarray(cavity_mean.T), cavity_cov, labels, nothing, nothing, _INNER_SWEEPS, _INNER_TOLERANCE,
+        alpha, beta, scale,
+    )  # fmt: skip
+    pi = np.ones((n, c))
+    pi[np.arange(c) != labels[:, None]] = alpha.ravel()
+    return make_posterior(posterior.prior, SiteForm.COUPLED, pi.T, posterior.weights, solution.mean)
+
+
+def projected_response(solution: Solution) -> DensePosterior:
+    """The same for a likelihood that has `CoupledQuadrature`: a projection, which is whole up to three classes."""
+    posterior = solution.posterior
+    mean, cov = posterior.cavities(solution.mean, solution.cov)
+    pi, _ = projected_sites(solution.likelihood, solution.labels, mean.T, cov)
+    return make_posterior(posterior.prior, SiteForm.COUPLED, pi, posterior.weights, solution.mean)
+
+
+def factorial_response(solution: Solution) -> DensePosterior:
+    """For independent latent values of variances v: sites that leave v of what the prior has given all other values."""
+    posterior = solution.posterior
+    v, k = posterior.precision, posterior.prior.k
+    sites, has = np.zeros_like(v), (v != 0.0).any(axis=0)  # nothing was observed where there is no factor
+    given_others = np.linalg.inv(k[:, has][:, :, has]).diagonal(axis1=1, axis2=2)
+    sites[:, has] = np.maximum(1.0 / v[:, has] - given_others, 0.0)
+    return make_posterior(posterior.prior, SiteForm.INDEPENDENT, sites, posterior.weights, solution.mean)
+
+
+def nested_factors(solution: Solution) -> TiltedFactors:
+    """The tilted factors of nested EP at the same prior and labels, by which other approximations are corrected.
+
+    Where sites match less than all tilted means and covariances, they leave out terms with one loop, which are no small
+    correction. Nested EP is what the sum of these terms comes to.
+    """
+    prior, method = solution.posterior.prior, NestedEP()
+    nested = method.solve(prior.k, prior.mean, solution.labels, likelihood=solution.likelihood)
+    return method.tilted_factors(nested)
