@@ -1,4 +1,4 @@
-"""Tools for PyTensor graphs. None of them knows a model.
+"""Tools for PyTensor graphs of any model.
 
 errors: error for a model that cannot be read, and names of variables in messages
 private_names: the private names of PyMC and PyTensor in use

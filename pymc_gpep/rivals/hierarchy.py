@@ -1,4 +1,4 @@
-"""Hyperparameters and their parents; the prior of the latent values depends on the former directly."""
+"""Children and parents among hyperparameters: the prior of the latent values depends on the children directly."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
