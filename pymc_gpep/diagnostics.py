@@ -1,4 +1,4 @@
-"""Checks of a model and of its fits that are not members of a fit."""
+"""Checks of a model and of its fits, for users."""
 
 from pymc_gpep.checks.annealed_evidence import annealed_evidence
 from pymc_gpep.comparison.evidence_grid import evidence_grid

@@ -1,4 +1,4 @@
-"""Methods of `pm.fit` as functions of arrays: one name a method, whatever the likelihood.
+"""Methods of `pm.fit` as functions of arrays: one function for each method, with all its likelihoods.
 
 Each function is made of the approximations of that name, whose options are its keyword arguments.
 """

@@ -1,4 +1,4 @@
-"""Priors for hyperparameters of which nothing is known, written down as variables of PyMC."""
+"""Default priors of hyperparameters, as variables of PyMC."""
 
 from typing import Any
 

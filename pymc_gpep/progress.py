@@ -1,4 +1,4 @@
-"""The progress of work on many rows: a bar, or lines of text where none can move, once it takes a while."""
+"""Progress of long work on many rows: a bar, or lines of text if the output cannot show a bar."""
 
 import time
 from datetime import timedelta

@@ -1,9 +1,8 @@
 """Changes that importing the package makes to PyMC; nothing else touches its names.
 
-`pm.fit` learns the names of the approximations. `pm.gp.Latent.prior` copies the array of its inputs, and notes it. A
-covariance function takes columns of it before there is a graph, which then has neither the array nor the order of its
-columns.
-PyTensor learns of the JAX support by the same import.
+`pm.fit` learns the names of the approximations, and logs the method that fits a model if it is called without one.
+`pm.gp.Latent.prior` copies the array of its inputs, and notes it. A covariance function selects columns before there is
+a graph. The graph then has neither the array nor the order of its columns. PyTensor learns where to find JAX support.
 """
 
 import functools

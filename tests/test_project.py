@@ -106,6 +106,36 @@ def test_modules_have_docstrings():
     assert [str(path.relative_to(ROOT)) for path in MODULES if not ast.get_docstring(parsed(path))] == []
 
 
+FOLDERS = [path.parent for path in MODULES if path.name == "__init__.py" and path.parent.name != "pymc_gpep"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.relative_to(ROOT / "pymc_gpep").as_posix())
+def test_room_docstring_lists_its_modules(folder):
+    """A line for each module and each room inside, in reading order."""
+    doc = ast.get_docstring(parsed(folder / "__init__.py"))
+    inside = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+    inside += [path.parent.name for path in folder.glob("*/__init__.py")]
+    assert sorted(re.findall(r"^([a-z_0-9]+): \S", doc, flags=re.MULTILINE)) == sorted(inside)
+    assert [line for line in doc.splitlines()[1:] if len(line) > 100 and re.match(r"[a-z_0-9]+: ", line)] == []
+
+
+def architecture() -> str:
+    return (ROOT / "docs" / "architecture.md").read_text()
+
+
+def test_architecture_page_names_paths_that_exist():
+    """Paths are relative to the package, or to the root of the project for tests and pages."""
+    named = re.findall(r"`([\w/.]+(?:/\w+|\.py|\.md))`", architecture())
+    assert {"likelihoods/all_likelihoods.py", "tests/sums.py", "docs/hyperparameters.md"} <= set(named)
+    assert [path for path in named if not (ROOT / "pymc_gpep" / path).exists() and not (ROOT / path).exists()] == []
+
+
+def test_architecture_page_has_a_paragraph_for_each_room_in_order():
+    folders = [name for name in ROOMS if (ROOT / "pymc_gpep" / name).is_dir()]
+    assert re.findall(r"^\*\*`(\w+)`\*\*", architecture(), flags=re.MULTILINE) == folders
+    assert len(architecture().split()) <= 1500
+
+
 def room(module: str) -> str:
     """The room of a module by its dotted name, `__init__` for the package itself."""
     _, *inside = module.split(".")

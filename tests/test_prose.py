@@ -78,9 +78,11 @@ def listed(page: str) -> list[Path]:
 
 
 def sentences(paragraphs: str) -> Iterator[str]:
-    """Sentences without code: formulas, tables and examples are no sentences."""
+    """Sentences without code: formulas, tables, examples and lists of modules are not sentences."""
     for paragraph in re.split(
-        r"\n\s*\n|^.*\n\s*-{3,}\s*$|^\s*>>>.*$|^[\w*, ]+ : .*$|^[A-Z]\w*(?:Error|Warning).*$", paragraphs, flags=re.M
+        r"\n\s*\n|^.*\n\s*-{3,}\s*$|^\s*>>>.*$|^[\w*, ]+ : .*$|^[a-z_0-9]+: .*$|^[A-Z]\w*(?:Error|Warning).*$",
+        paragraphs,
+        flags=re.M,
     ):
         flat = re.sub(r"`[^`]*`|\([^()]*\)", "X", " ".join(paragraph.split()))
         yield from (each for each in re.split(r"(?<=[.!?])\s+(?=[A-Z])", flat) if len(each.split()) > 2)

@@ -1,4 +1,21 @@
-"""The approximations, and the registry by which `pm.fit` and graphs know them."""
+"""Approximations of the posterior at fixed hyperparameters, and the table of their names.
+
+limits: options of an approximation, their limits, and their entries in docstrings
+solution: the result of a solve, and warm starts from results at nearby hyperparameters
+cumulants: third cumulants of tilted distributions, for skewed marginals and corrections of EP
+linear_response: response of the means to a force on latent values, for leave-one-out
+approximator: the contract of an approximation, with base classes for Newton and for EP
+laplace: the Laplace approximation, for one latent function and for several
+kl: the Gaussian nearest in Kullback-Leibler divergence, and variational bounds
+ep: expectation propagation (EP) for one latent function
+nested_ep: nested EP for the multinomial probit, with and without label noise
+qep_softmax: EP by quadrature for a softmax
+variational_bayes: variational Bayes for the multinomial probit
+site_rules: factors of a likelihood for EP with inducing inputs, with one rule for each
+sparse_ep: base class of approximations with inducing inputs, their solution, and EP
+sparse_vi: variational inference with inducing inputs
+methods: table of approximations by name, and of the likelihoods that each can fit
+"""
 
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.ep import EP

@@ -1,4 +1,4 @@
-"""The base classes of all approximations: options, a solver and `solve`, by Newton steps or by fixed points."""
+"""Base classes of all approximations: options, `solve`, Newton steps and fixed-point iterations."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

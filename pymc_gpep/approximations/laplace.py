@@ -1,15 +1,14 @@
-"""The Laplace approximation: by the curvature of a softmax, by any curvature of a point, and for one latent function.
+"""The Laplace approximation: for a softmax, for any curvature of a point, and for one latent function.
 
-Williams and Barber (1998); Rasmussen and Williams (2006), section 3.5.
+Williams and Barber (1998); Rasmussen and Williams (2006), section 3.5. `solvers/newton.py` finds the mode.
 
-Predictive class probabilities may take the method for numerator and denominator (Tierney and Kadane 1986). In p(y* | y)
-= p(y, y*) / p(y) both evidences are approximated. The errors that a Laplace approximation makes for lack of symmetry
-are much the same in both, and cancel (nested EP paper, section 4.1.1, LA-TKP). Averaging over the Gaussian instead
-takes the Gaussian's errors as they are.
+Class probabilities of a softmax may be corrected by Laplace's method (Tierney and Kadane 1986): both evidences in p(y*
+| y) = p(y, y*) / p(y) are approximated. Their errors from lack of symmetry are much the same, and cancel (nested EP
+paper, section 4.1.1, LA-TKP). An average over the Gaussian instead inherits the errors of the Gaussian.
 
-The mean may be that of the smoothed density, at the variances of Laplace's method. The mode of Σ ℓ_i(f_i) − ½ (f − m₀)ᵀ
-K⁻¹ (f − m₀) lies beside the mean where the posterior is skewed. In place of ℓ this takes its average g(m, v) over N(m,
-v), with Laplace's variances v. The mode is then the best mean of a Gaussian with these variances (van Niekerk and Rue
+With one latent function the mean may be corrected (`smoothed_mode`). The mode of Σ ℓ_i(f_i) − ½ (f − m₀)ᵀ K⁻¹ (f − m₀)
+differs from the mean if the posterior is skewed. The corrected mean is the mode with g(m, v) in place of ℓ, the average
+of ℓ over N(m, v) at Laplace's variances v. It is the best mean of a Gaussian with these variances (van Niekerk and Rue
 2024). Newton's method finds it, by ∂²g/∂m² = 2 ∂g/∂v.
 """
 

@@ -1,6 +1,6 @@
-"""Options: their limits, and how subclasses document them.
+"""Options of an approximation, their limits, and their entries in docstrings.
 
-Limits are stated beside each as the metadata of its field: `field(default=4, metadata=at_least(0))`.
+The limits of an option are the metadata of its field: `field(default=4, metadata=at_least(0))`.
 """
 
 import re

@@ -1,9 +1,9 @@
-"""Posteriors whose means follow a force on the latent values as those of an approximation do.
+"""Posteriors whose means follow a force on the latent values as the means of an approximation do (linear response).
 
 A force h on the latent values, a factor exp(hᵀf), moves the means of the exact posterior by Cov(f) h. The sites of some
-approximations leave out what the latent functions have to do with each other. Their means move otherwise than their own
-covariance says. They move as those of a Gaussian with the same prior and means. The sites of that Gaussian have the
-precision that tilted distributions or log likelihood have at each point (Opper and Winther 2003).
+approximations ignore couplings between latent functions, so that their means do not move as their own covariance says.
+They move like the means of another Gaussian with the same prior and means. At each point its sites have the precision
+of the tilted distribution or of the log likelihood (Opper and Winther 2003).
 """
 
 import numpy as np

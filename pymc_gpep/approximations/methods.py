@@ -1,4 +1,4 @@
-"""The approximations by name, and which of them fits a likelihood."""
+"""Table of the approximations by name, and the likelihoods that each of them fits."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, fields

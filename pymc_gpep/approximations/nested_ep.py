@@ -1,8 +1,8 @@
 """Nested expectation propagation for the multinomial probit (Riihimäki, Jylänki and Vehtari 2013, section 3).
 
-A ladder of schemes leads to the fixed point. The last of them is EP that cannot cycle: descent on its free energy, with
-plain EP steps wherever they do no harm. With sites exp(β g − α g²/2) for the n(c − 1) factors Φ(g), EP's fixed points
-are the stationary points of
+The kernels are in `pymc_gpep.kernels.moments.inner_ep`. A fallback sequence of schemes leads to the fixed point. Its
+last step is EP that cannot cycle: descent on its free energy, with plain EP steps wherever they do no harm. The sites
+of the n(c − 1) factors Φ(g) are exp(β g − α g²/2). EP's fixed points are the stationary points of
 
     F = KL(q ‖ prior) + Σ E_r[log r − log Φ] + Σ ½ log(2πe z)
 
@@ -14,15 +14,13 @@ is a scalar root, so F is a plain function of the sites, bounded below by zero. 
 
 is its natural gradient: downhill for small t, and α stays non-negative for t ≤ 1.
 
-An ordinary damped EP step is taken where it brings the residual to a new low or the energy down. Elsewhere the safe
-step is taken, halved until the energy falls. The energy and the best residual cannot fall for ever, so some limit point
-of the iteration is a fixed point. Rounding takes over in the end: EP steps are then taken as they come, with ever more
-damping.
+An ordinary damped EP step is accepted if it brings the residual to a new low or the energy down. Otherwise the step is
+the safe one, halved until the energy falls. The energy and the best residual cannot fall for ever, so some limit point
+of the iteration is a fixed point. In the end rounding dominates: EP steps are then accepted without a test, with more
+and more damping.
 
-Sites have any sign, or are without negative ones where these do not settle.
-
-Little noise makes factors that are far from Gaussian. Where sites of any sign do not settle, EP comes down from more
-noise, by whose sites the next iteration begins.
+With label noise (`NoisyNestedEP`) sites may have negative eigenvalues. If these do not settle, the iteration excludes
+them. Little noise makes factors far from Gaussian. EP then begins at more noise, and comes down by its sites.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,8 @@
-"""Rules by which EP with inducing inputs takes the likelihood of a point apart: their contract, and each rule."""
+"""Factors of a likelihood for EP with inducing inputs: the contract of a rule, and the rules.
+
+A rule names the factors of a point and the form of their sites. Scalar sites act on the utilities that are compared.
+`Nested` has sites that couple the functions of a point, from inner EP.
+"""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar

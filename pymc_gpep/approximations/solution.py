@@ -1,4 +1,4 @@
-"""Where a solve starts, from the ends of solves near by."""
+"""The result of a solve, and warm starts from solves at nearby hyperparameters."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self

@@ -1,4 +1,4 @@
-"""Averages of log likelihoods under independent normal latent values, as variational bounds want them."""
+"""Variational inference with inducing inputs, by averages of log likelihoods over independent normal latent values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields

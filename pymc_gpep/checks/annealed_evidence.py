@@ -1,4 +1,4 @@
-"""Evidence by annealing: from a Gaussian whose normaliser is known to the posterior, through what lies between.
+"""Evidence by annealing from a Gaussian with a known normaliser to the posterior.
 
 The path is p_t(f) ∝ base(f) ratio(f)^t, 0 ≤ t ≤ 1, with base(f) ratio(f) = p(y | f) p(f) / exp(log_normaliser). So the
 evidence is exp(log_normaliser) times the mean of the ratio under the base. Independent runs go along it by elliptical

@@ -1,4 +1,4 @@
-"""EP's evidence corrected by what it neglects: the cumulants of its tilted distributions beyond the second.
+"""EP's evidence corrected by the higher cumulants of its tilted distributions, which EP neglects.
 
 With tilted distributions q̂_s(g_s), whose means and variances are those of the posterior q(g), the evidence is
 
@@ -14,9 +14,9 @@ for. With cumulants in units of standard deviations the one term with two indepe
 the correction. There are four terms with three loops, see `three_loops`. The series is ordered by loops, and not by the
 number of factors as in the paper. Terms of one order are large where neighbours are strongly correlated, of either
 sign, and cancel for the most part. In the paper's order they do not. What is left of the three loops is one part of the
-error that is reported. The other is for what comes later. Let l_s be the part of the correction that belongs to factor
-s. Then Σ_s l_s² grows where few factors make a large correction, as copies of a point do under a wide prior. Its weight
-is chosen so that the error covers the truth for 2 to 60 of these and prior variances from 1 to 10⁴.
+error that is reported. The other is for the terms of higher order. Let l_s be the part of the correction that belongs
+to factor s. Then Σ_s l_s² grows where few factors make a large correction, as copies of a point do under a wide prior.
+Its weight is chosen so that the error covers the truth for 2 to 60 of these and prior variances from 1 to 10⁴.
 """
 
 import contextlib

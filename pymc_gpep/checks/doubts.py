@@ -1,7 +1,7 @@
 """Reasons to doubt a fit that converged.
 
-Its evidence is held against that of the class frequencies: it may have learned nothing. EP may stand at one of several
-modes, which a second solve finds from the rows that it takes for outliers.
+`nothing_learned` compares the evidence of the fit with that of the class frequencies. `other_mode` searches for a
+second mode of EP, by a solve that begins without the sites of rows that look like outliers.
 """
 
 from dataclasses import replace

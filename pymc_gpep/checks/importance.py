@@ -1,16 +1,14 @@
-"""Importance sampling of the exact posterior of the latent values, and what it says about a fit.
+"""Importance sampling of the exact posterior of the latent values, for all points together and for blocks of points.
 
 Draws of q(f) have the weights p(f) p(y | f) / q(f), at the hyperparameters of the fit. Their mean is the evidence. The
-Pareto k of Vehtari, Simpson, Gelman, Yao and Gabry (2024) measures how heavy their tail is. It says whether weighted
-draws of q can stand for the posterior (Yao, Vehtari, Simpson and Gelman 2018). That is one thing; how good the fit is
-for each point is another, on which the same draws are weighted block by block.
+Pareto k of Vehtari, Simpson, Gelman, Yao and Gabry (2024) measures how heavy their tail is. It decides whether weighted
+draws of q represent the posterior (Yao, Vehtari, Simpson and Gelman 2018).
 
-Importance sampling on blocks of points: what it says about a fit at each, where all together say nothing.
-
-Weights of draws of all latent values multiply what every point adds to their spread. Here the likelihoods of a point,
-and of those that its latent values move with most, replace their sites; all other sites are left. The change that such
-weights make at that point is the part of the fit's error that comes from near by. A point's own likelihood alone would
-not do: expectation propagation makes the moments agree that it would change.
+The weights of all latent values together multiply the contributions of all points. With many points their tail is heavy
+even if the fit is good at each point. `block_check` therefore weights the same draws block by block. In a block the
+likelihoods of a point, and of the points whose latent values move most with it, replace their sites. All other sites
+stay. The change that such weights make at the point is the part of the fit's error that comes from near by. The
+likelihood of the point alone would not do: expectation propagation matches the moments that it would change.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The log posterior of hyperparameters and inducing inputs, with rows and their sites on several machines."""
+"""Log posterior of hyperparameters and inducing inputs, with rows and their sites on several machines."""
 
 from functools import cached_property
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Rounds of work on the parts of a fit that workers hold, by a client of `dask.distributed`.
+"""Rounds of tasks on parts of a fit, which the workers of a client of `dask.distributed` hold.
 
 A part runs numbered tasks in order. If the last task is asked for again, the part returns the result that it kept, so
 that nothing is done twice. A part that was made anew, because its worker is gone, reports itself as lost.

@@ -1,4 +1,4 @@
-"""Sites that stay with the workers, as the vector space that the iteration of EP moves in."""
+"""Sites that stay on the workers, as the vector space in which the EP iteration moves."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The evidence, and how well held-out points are predicted, over a grid of hyperparameters."""
+"""The evidence, and scores of predictions at held-out points, over a grid of hyperparameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

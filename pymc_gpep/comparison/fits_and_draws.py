@@ -1,4 +1,4 @@
-"""Fits and draws, as users hold them in a dict by name, looked at alike."""
+"""Fits and draws of samplers, from a dict by name, with the same functions to read both."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

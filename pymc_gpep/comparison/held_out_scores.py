@@ -1,4 +1,4 @@
-"""The Bayesian bootstrap, for what was measured on held-out points."""
+"""The Bayesian bootstrap of scores on held-out points."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Methods side by side: how far each is from a reference, and how well each predicts."""
+"""Table of methods: distances from a reference, and scores of predictions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Likelihood and evidence under JAX: the compiled kernels as host callbacks, with derivatives that JAX knows.
+"""Likelihood and evidence under JAX: compiled kernels as host callbacks, with derivatives for JAX.
 
 Imported once JAX is in use, and by nothing else.
 """

@@ -1,6 +1,6 @@
-"""The rewrite that brings JAX support along: where JAX compiles one of our Ops, it imports `jax_dispatch`.
+"""The rewrite that loads JAX support: where JAX compiles an Op of this package, it imports `jax_dispatch`.
 
-Rewrites tagged "jax" run only there, so that JAX is imported by nobody else. Our Ops are known by the package that
+Rewrites tagged "jax" run only there, so that no other user imports JAX. Our Ops are known by the package that
 defines them, since importing them would bring numba.
 """
 

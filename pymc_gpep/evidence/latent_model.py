@@ -1,4 +1,4 @@
-"""A model as samplers see it, a function of the point that PyMC hands from step to step.
+"""A model as samplers see it: a function of the point that PyMC passes from step to step.
 
 A point is a dict: name of a value variable → its value, unconstrained. Latent values are in it either as they are or
 rotated (`reparameterize=True`), or as the effects that they are sums of. Samplers see one array x in all cases.

@@ -1,4 +1,4 @@
-"""From a model to the same model with the latent values integrated out."""
+"""`gpep.marginalize`: a model with the latent values integrated out."""
 
 from collections.abc import Container, Sequence
 from typing import Any

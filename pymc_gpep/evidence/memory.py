@@ -1,4 +1,4 @@
-"""Whether the matrices of the size of the data that a dense method makes fit into memory, before any is made."""
+"""Check that the matrices of a dense method fit into memory, before any of them is allocated."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Callbacks of `pm.fit`: their contract, checkpoints in a file, and early stopping by rows that are kept back."""
+"""Callbacks of `pm.fit`: their contract, checkpoints in a file, and early stopping by held-out rows."""
 
 import os
 import shutil

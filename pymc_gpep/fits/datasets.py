@@ -1,4 +1,4 @@
-"""Dims of variables whose labels do not have the length of the axis they belong to."""
+"""xarray datasets of a fit: dims, coordinates, and checks of the labels that the model gives to them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Draws of the variables of a model from the posterior that a fit is: Gaussian given hyperparameters."""
+"""Moments and draws of the variables of a model given a fit, and contrasts of effects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

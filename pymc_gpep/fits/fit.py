@@ -1,4 +1,4 @@
-"""The unconstrained values of a fit, as PyMC's approximations hold theirs."""
+"""The fit that `pm.fit` returns, and its unconstrained values as a group of PyMC."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property

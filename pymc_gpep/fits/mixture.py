@@ -1,4 +1,4 @@
-"""Moments and predictions of a mixture over hyperparameters, from those given each of them."""
+"""Moments and predictions of a mixture over nodes of the hyperparameters."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

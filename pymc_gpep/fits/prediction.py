@@ -1,4 +1,4 @@
-"""Intervals of class probabilities and quantiles of observations at new points, of a mixture over hyperparameters."""
+"""Predictions at new rows: latent moments, class probabilities with intervals, and quantiles of observations."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

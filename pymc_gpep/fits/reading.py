@@ -1,4 +1,4 @@
-"""A fit read back from the DataTree that was made of it, as `pm.fit` returned it."""
+"""A fit that is read back from a DataTree or a file."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""From draws of a marginal model back to draws of the original one, latent values included."""
+"""Draws of the original model, with latent values, from draws of the marginal model."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Draws of a fit, and comparisons of the fit with the exact posterior."""
+"""Draws from a fit, and checks of the fit against the exact posterior."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

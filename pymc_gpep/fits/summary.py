@@ -1,9 +1,9 @@
 """Summaries of a fit in the form of `arviz.summary`, with marginals that may be skewed.
 
 At each node a variable t that is affine in the latent values has mean and variance of the Gaussian posterior. Its third
-cumulant is Σ_i A_i(k_i, k_i, k_i) with k_i = Cov(f_i, t): regression carries those of the tilted distributions of rows
-over to it (`pymc_gpep.approximations.cumulants`). With one function it is Σ_i (Cov(t, f_i) / Var f_i)³ κ₃ᵢ.
-The marginal is the skew normal distribution with these three, averaged over the nodes.
+cumulant is Σ_i A_i(k_i, k_i, k_i) with k_i = Cov(f_i, t): regression carries the third cumulants of tilted
+distributions over to it (`pymc_gpep.approximations.cumulants`). With one function it is Σ_i (Cov(t, f_i) / Var f_i)³
+κ₃ᵢ. The marginal is the skew normal distribution with these three, averaged over the nodes.
 
 Variances of EP lack the term of second order in the third cumulants (Opper, Paquet and Winther 2013). It is added; with
 one function it is

@@ -1,4 +1,4 @@
-"""Draws of what is sampled given utilities v = f + noise of variance 1, as Gibbs sampling of a probit needs them."""
+"""Draws of latent values given utilities v = f + noise of variance 1, for Gibbs sampling of a probit."""
 
 from abc import ABC, abstractmethod
 

@@ -1,4 +1,4 @@
-"""The posterior of latent functions at any inputs, by way of inducing values."""
+"""Posterior of latent functions at any inputs, from inducing values."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,7 @@
-"""Gaussian posteriors of latent functions: what those who predict, draw and check ask of one, whatever its form.
+"""The contract of a Gaussian posterior of latent functions, and posteriors with a covariance matrix.
 
-Nothing is subtracted: variances far below those of the prior keep their digits, where I − JᵀMJ has lost them.
+`posterior_of_normals` subtracts nothing. So variances far below those of the prior keep their digits, which would be
+lost in I − JᵀMJ.
 """
 
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""The posteriors by the forms of prior and sites that they are of."""
+"""Table of the posteriors, by the forms of prior and sites."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

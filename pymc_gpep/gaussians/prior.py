@@ -1,4 +1,4 @@
-"""Gaussian priors of latent functions: what those who sample and check ask of one, whatever its form."""
+"""The contract of a Gaussian prior of latent functions, and priors with a covariance matrix."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -111,6 +111,9 @@ class DensePrior(Prior):
     """f_k ~ N(m_k, K_k), independent for k = 1 … c, with f_k = m_k + L_k z_k for standard normals z.
 
     Arrays are taken as they are; `checked` makes one of what a user gives.
+
+    Priors of all forms derive from this class, also without a covariance matrix. They override the members that read
+    `k`, and `matrices`, `entries` and `algebra`, by which the memory of a fit is estimated.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""The Gaussian posterior of latent functions whose prior is by rows of coefficients of few standard normals.
+"""Posteriors of latent functions with a prior by rows of coefficients, and posteriors with block and signed sites.
 
-The algebra is that of `pymc_gpep.kernels.gaussians.block_sites`: dense, in O((cn)³). Where
-precisions have negative eigenvalues it is that of `pymc_gpep.solvers.dense_form`, with M = W − F Fᵀ.
+The algebra of block sites is that of `pymc_gpep.kernels.gaussians.block_sites`: dense, in O((cn)³). Sites whose
+precisions have negative eigenvalues use that of `pymc_gpep.solvers.dense_form`, with M = W − F Fᵀ.
 """
 
 from functools import cached_property

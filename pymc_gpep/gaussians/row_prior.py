@@ -1,4 +1,4 @@
-"""Gaussian priors by rows of coefficients: of standard normals, or of numbers with a sparse precision."""
+"""Gaussian priors by rows of coefficients of standard normals, or of numbers with a sparse precision."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property

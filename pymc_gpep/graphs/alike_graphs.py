@@ -1,7 +1,7 @@
 """Graphs of the same structure: rewritten once in a process, with arrays as variables, or stacked.
 
 Rewriting takes nine tenths of the time in which a function is made. Models of one kind have graphs of one structure,
-whatever their data. Examples are folds of a cross-validation, and fits of one model by several methods.
+for any data. Examples are folds of a cross-validation, and fits of one model by several methods.
 """
 
 from collections import OrderedDict

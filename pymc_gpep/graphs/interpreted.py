@@ -1,12 +1,11 @@
 """PyTensor graphs evaluated in plain Python, one operation after the other, or compiled by a backend.
 
-A graph of a model has hundreds of operations on a few numbers, where PyTensor's own care takes ten times as long as
-NumPy. Shapes that are known need not be compared here. No operation writes into an array that is there.
+A graph of a model has hundreds of operations on a few numbers. PyTensor's checks make each of them ten times as slow as
+NumPy. Here known shapes are not compared again, and no operation writes into an existing array. Each operation is a
+pass over an array, so that rewrites join operations, and matrix products are not passed over twice for one sum.
 
-Each operation is a pass over an array, or several; products of matrices are not passed over twice for one sum.
-
-Machine code for a graph takes ten seconds or more to make, once for each model and shape. For a step of a fit batch by
-batch it takes minutes. A fit evaluates a few arrays of n × n numbers some dozens of times, or products of large
+Machine code for a graph takes ten seconds or more to compile, once for each model and shape. For a step of a fit batch
+by batch it takes minutes. A fit evaluates a few arrays of n × n numbers some dozens of times, or products of large
 matrices thousands of times. Machine code would save some milliseconds a time there. Functions that a sampler of PyMC
 calls thousands of times are compiled, as PyMC does it.
 """

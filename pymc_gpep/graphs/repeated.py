@@ -1,4 +1,4 @@
-"""A graph that is taken several times, each time of its last result.
+"""A graph that is applied several times, each time to its last result.
 
 For most backends it is as many copies of one graph. JAX has a loop in their place (`pymc_gpep.evidence.jax_dispatch`):
 its compiler takes as long for each copy as for the first one.

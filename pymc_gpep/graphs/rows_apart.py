@@ -1,4 +1,4 @@
-"""Whether the value of a row depends on the data of that row alone: a proof by the graph, or comparisons of samples."""
+"""Proof that the value of a row depends on the data of that row alone, from the graph or by samples."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial

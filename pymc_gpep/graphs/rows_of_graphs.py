@@ -1,9 +1,9 @@
-"""A graph with axes over the points of the data as the same graph over other points, which rows and columns have apart.
+"""A graph with axes over the points of the data, as the same graph over other points.
 
 The prior covariance of a model is a graph of the inputs X whose two axes both run over the points. Asked for a block of
 it, each operation says which axes of its inputs it needs over rows and which over columns. At the end of this walk
 stands X, and the inputs of the rows or those of the columns take its place. No array on the way has more points than
-the block. Demand goes from the result to the data: what nobody asks over points stays as it is.
+the block. Demand goes from the result to the data: a part that no operation needs over points is unchanged.
 """
 
 from collections.abc import Mapping, Sequence

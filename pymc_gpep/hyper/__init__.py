@@ -1,4 +1,21 @@
-"""Treatments of the hyperparameters once their maximum is known: kept there, or integrated over."""
+"""The maximum of a log posterior of the hyperparameters, and integrals over it.
+
+ascent: BFGS search for the maximum
+optimum: the maximum, how the search ended, and warnings about it
+several_starts: starting points, and the best of several searches
+inducing_inputs: initial inducing inputs, and a search that moves them while EP runs
+weights: importance weights, and the Pareto tail of these
+hyper_posterior: weighted nodes of the hyperparameters, with latent functions at each
+surrogate: interpolation of a log density from values and gradients
+cells: interpolation of a log density of few hyperparameters in cells
+curvature: Gaussian at the maximum of the log posterior
+hyper_method: the contract of an integral over the hyperparameters
+nodes: integrals by nodes: Gaussian, central composite, grid
+draws: integrals by draws: importance sampling, Markov chain
+coordinates: coordinates in which a density is nearer to a normal one
+adaptive: integral by an interpolated density, evaluated again where its mass is
+hyper_methods: table of integrals by name, with the maximum as the default
+"""
 
 from pymc_gpep.hyper.hyper_method import HyperMethod
 from pymc_gpep.hyper.hyper_methods import HYPER, Maximum, hyper_method

@@ -1,4 +1,4 @@
-"""The search for the maximum of a log posterior by BFGS, its way off a saddle, and its stop without a bound.
+"""BFGS search for the maximum of a log posterior, its escape from a saddle, and its stop if there is no bound.
 
 A density without a bound concentrates. The mass above any height is at most the whole, so the volume above a height
 shrinks as the height grows. The log posterior then becomes sharper in some direction for as long as the search rises.

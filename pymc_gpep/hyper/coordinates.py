@@ -1,13 +1,13 @@
 """Coordinates in which the density of hyperparameters is nearer to a normal one, and the correction of EP's evidence.
 
-PyMC has a Cholesky factor of a covariance (`pm.LKJCholeskyCov`) as its entries, those on the diagonal by their
-logarithms. Where a standard deviation is near 0 the density has a narrow peak there, with next to no mass. The
-logarithms of standard deviations, and canonical partial correlations by their inverse hyperbolic tangents, have none
-(Lewandowski, Kurowicka and Joe 2009). Other hyperparameters stay as they are.
+PyMC represents a Cholesky factor of a covariance (`pm.LKJCholeskyCov`) by its entries, those on the diagonal by their
+logarithms. Near a standard deviation of 0 the density has a narrow peak there, with next to no mass. `Coordinates` has
+the logarithms of standard deviations, and canonical partial correlations by their inverse hyperbolic tangents
+(Lewandowski, Kurowicka and Joe 2009). In these there is no such peak. Other hyperparameters are unchanged.
 
-It is for sums of effects. With few binary rows in a group the error of EP's evidence adds up over groups, and depends
-on their scale. Its term of second order is known (`TiltedFactors.two_loops`). It is computed at the maximum and at a
-point on each side of it along each axis. Between these it is interpolated by parabolas, axis by axis.
+`correction_at` is for sums of effects. With few binary rows in a group the error of EP's evidence adds up over groups,
+and depends on their scale. Its term of second order is known (`TiltedFactors.two_loops`). It is computed at the maximum
+and at a point on each side of it along each axis. Parabolas interpolate it, axis by axis.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The Gaussian at the maximum of the hyperparameters' log posterior."""
+"""The Gaussian at the maximum of the log posterior of the hyperparameters."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""The contract of a treatment of the hyperparameters: options, and `integrate`."""
+"""The contract of an integral over the hyperparameters: options, and `integrate`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence

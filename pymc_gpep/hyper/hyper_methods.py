@@ -1,4 +1,4 @@
-"""The treatments of hyperparameters by name; the default keeps them at their maximum."""
+"""Table of the integrals over the hyperparameters by name; the default keeps the maximum."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

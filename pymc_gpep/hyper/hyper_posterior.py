@@ -1,4 +1,4 @@
-"""The posterior of the hyperparameters as finitely many weighted points, with the latent values' Gaussian at each."""
+"""The posterior of the hyperparameters as weighted points, with the Gaussian of the latent values at each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass

@@ -1,12 +1,12 @@
-"""First places of inducing inputs, and hyperparameters learned while EP runs.
+"""Initial inducing inputs, and hyperparameters and inducing inputs learned while EP runs.
 
-Rows that are taken are far from each other. Products of matrices give the distances, so that no array has two axes over
-rows.
+Initial inducing inputs are rows far from each other, or centres of classes. Products of matrices give the distances, so
+that no array has two axes over rows.
 
-The scheme is that of Villacampa-Calvo and Hernández-Lobato (2017, section 2.3). The gradient is that of the evidence
-with the sites held, as natural parameters of whitened inducing values. It is exact wherever the iteration has got to. A
-variational bound is climbed in the same way, with a step along its natural gradient for a sweep. It is a bound wherever
-the sites are, so that no step has to be taken which lowers it.
+`climb` alternates one sweep of EP with one step along the gradient (Villacampa-Calvo and Hernández-Lobato 2017, section
+2.3). The gradient is that of the evidence with the sites held, as natural parameters of whitened inducing values. It is
+exact at any state of the iteration. A variational bound increases in the same way, with a step along its natural
+gradient in place of a sweep. It is a bound for any sites, so that steps that lower it are rejected.
 """
 
 import warnings

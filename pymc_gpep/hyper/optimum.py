@@ -1,10 +1,9 @@
 """The maximum of a log posterior, the search that found it, and the test that the end is a maximum.
 
-Some searches end where a standard deviation of `pm.LKJCholeskyCov` is 0, and there is no maximum.
-
-PyMC keeps the logarithms of the diagonal of a Cholesky factor, and all else of it as it is. In these values, and where
-correlations are 0, the density of row i > 1 is that of its standard deviation σ times σ^(2 − i). Where σ has a density
-at 0 the log posterior has no maximum there. It rises to a bound for i = 2, and without one for i > 2.
+Some searches end where a standard deviation of `pm.LKJCholeskyCov` is 0, and there is no maximum (`collapsed`). PyMC
+keeps the logarithms of the diagonal of a Cholesky factor, and its other entries as they are. In these values, and if
+correlations are 0, the density of row i > 1 is that of its standard deviation σ times σ^(2 − i). If σ has a density at
+0 the log posterior has no maximum there. It rises to a bound for i = 2, and without one for i > 2.
 """
 
 from collections.abc import Callable

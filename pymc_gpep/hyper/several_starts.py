@@ -1,4 +1,4 @@
-"""The best of several searches for the maximum, and points that the data suggest as starts."""
+"""Starting points that the data suggest, and the best of several searches for the maximum from them."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait

@@ -1,4 +1,4 @@
-"""Importance weights: what their mean estimates, and their tail, smoothed.
+"""Importance weights: the estimate from their mean, and their tail, smoothed.
 
 The meaning of the shape of the tail is from Vehtari, Simpson, Gelman, Yao and Gabry (2024).
 """

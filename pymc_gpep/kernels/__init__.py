@@ -1,1 +1,16 @@
-"""Compiled inner loops: serial numba, NumPy arrays in and out; nothing here imports PyMC or PyTensor."""
+"""Compiled inner loops: serial numba, NumPy arrays in and out, without PyMC and PyTensor.
+
+compile: compiler of kernels, and their cache on disk
+external: SciPy's special functions, BLAS and LAPACK for compiled code
+status: status codes of a solver
+linalg: factors of dense, small and sparse matrices
+special: normal distribution functions, and integrals over normal variables
+scalar: likelihoods of one latent function
+likelihoods: likelihoods of several latent functions
+gaussians: Gaussian posteriors, by the structure of their sites
+moments: moments of tilted distributions, and the sites that match them
+methods: updates of the sites of all points, by method
+schemes: acceleration and step directions of iterations
+sparse_step: loops over the rows of a batch
+sampling: draws of utilities and latent values
+"""

@@ -1,37 +1,37 @@
-"""Draws of utilities and latent values that samplers need in an inner loop.
+"""Draws of utilities and latent values for the inner loop of samplers.
 
-Given labels these utilities are independent normals whose signs are known (Albert and Chib 1993).
+The utilities are v_k = f_k + noise of variance 1. The label of a point is a function of them: the class of the largest,
+or of one alone its sign. Given f they are independent between points (`draw_in_cone`, `draw_by_sign`); given v the
+latent values of each class are Gaussian (`draw_latent_values`).
 
-The utilities v of a point are N(f, I) in the cone where v_y is the largest. They are drawn jointly, not coordinate by
-coordinate, so that successive draws owe nothing to each other (the model: Girolami and Rogers 2006, appendix D).
+With one utility a point, these are independent normals whose signs are known (Albert and Chib 1993). With several, the
+utilities v of a point are N(f, I) in the cone where v_y is the largest. They are drawn jointly, not coordinate by
+coordinate, so that successive draws are independent (the model: Girolami and Rogers 2006, appendix D).
 
 The density of v_y alone, φ(v_y − f_y) ∏_{j≠y} Φ(v_y − f_j), has a logarithm h with h″ ≤ −1. For any t it is therefore
-below a parabola of curvature −1 that touches it at t. Up to a constant the parabola is the logarithm of
-N(t + h′(t), 1). A draw x from that normal is accepted with the logarithm of the probability
+below a parabola of curvature −1 that touches it at t. Up to a constant the parabola is the logarithm of N(t + h′(t),
+1). A draw x from that normal is accepted with the logarithm of the probability
 
     Σ_{j≠y} [log Φ(x − f_j) − log Φ(t − f_j) − (x − t) φ(t − f_j) / Φ(t − f_j)] ≤ 0,
 
 in which the parabolas have cancelled. With t at the mode at least one draw in about √c is accepted, since h″ ≥ −c.
 Given v_y the others are normals truncated from above.
 
-The utilities are v_k = f_k + noise of variance 1. The label of a point is a function of them: the class of the largest,
-or of one alone its sign. Given f they are independent between points (`cone`, `sign`); given v the latent values of
-each class are Gaussian,
+The latent values given the utilities are
 
     f_k = m_k + G_k (v_k − m_k) + noise of covariance G_k,   G_k = K_k S_k = I − S_k,   S_k = (K_k + I)⁻¹.
 
-They are drawn without a factor of G_k, which is nearly singular where K_k is. For prior draws f⁰ of the latent values
-and v⁰ = f⁰ + noise of the utilities, with d_k = v_k − m_k − v⁰_k,
+They are drawn without a factor of G_k, which is nearly singular if K_k is. For prior draws f⁰ of the latent values and
+v⁰ = f⁰ + noise of the utilities, with d_k = v_k − m_k − v⁰_k,
 
     f_k = m_k + f⁰_k + G_k d_k
 
 has that distribution.
 
-The class of the largest utility says nothing about the part that all utilities of a point have in common. Alternating
-between f and v would move that part by small steps only. With f integrated out, the shift s of all utilities of a point
-has the density ∏_k N(v_k + s; m_k, K_k + I). A draw of it is s = −(Σ_k S_k)⁻¹ Σ_k S_k d_k. If all classes have one
-covariance, s is minus the mean of d_k over them. The same d_k may then serve to draw f given the shifted v. The part of
-f⁰ that is left to chance is independent of v⁰.
+The class of the largest utility does not depend on a shift of all utilities of a point. Alternating between f and v
+would move that shift by small steps only. With f integrated out, the shift s has the density ∏_k N(v_k + s; m_k, K_k +
+I). A draw of it is s = −(Σ_k S_k)⁻¹ Σ_k S_k d_k. If all classes have one covariance, s is minus the mean of d_k over
+them. The same d_k may then serve to draw f given the shifted v: the random part of f⁰ is independent of v⁰.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The `pm.gp.Latent` prior that stands behind a variable of a model, and the advice where a model has none.
+"""The `pm.gp.Latent` prior behind a variable of a model, and advice for a model without one.
 
 PyMC keeps no record of the Gaussian processes of a model, only the variables that `pm.gp.Latent.prior` made:
 

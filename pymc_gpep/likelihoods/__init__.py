@@ -1,1 +1,26 @@
-"""The likelihoods, a folder each, and the registry by which models and approximations know them."""
+"""Likelihoods, one file for each family, and the table of all of them.
+
+local_computations: computations at one point that a likelihood offers and methods use
+observed: checks of observed classes, counts and numbers
+likelihood: the contract of a likelihood
+log_probabilities: log probabilities of observations and of censored ranges, as graphs
+adaptive_averages: averages of a unimodal density over a normal latent value
+averages_over_cells: averages of a density with several modes
+one_function: links in the graph of a model, and base classes of likelihoods of one latent function
+standard_density: base class of likelihoods with a standard density
+bernoulli: two classes: probit, logistic, complementary log-log
+ordered: ordered classes: probit, logistic
+counts: Poisson, binomial, negative binomial
+positive: gamma, Weibull, exponential
+real: normal, log-normal, logistic, Laplace
+over_factors: class probabilities of dependent utilities
+multinomial_probit_distribution: multinomial probit and step likelihood as PyMC distributions
+multinomial_probit: the multinomial probit as a likelihood
+label_noise: multinomial probit and step likelihood with label noise
+softmax: the softmax
+votes: several votes a point, by a softmax
+all_likelihoods: table of likelihoods, in the order in which a model is compared with them
+stacked: likelihoods of several observed variables together
+grouped: likelihood of groups of rows that have one latent value
+pooled_rows: sufficient statistics of such groups
+"""

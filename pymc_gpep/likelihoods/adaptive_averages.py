@@ -1,4 +1,4 @@
-"""Normal averages of any density of one latent value, from its log density alone, by rules that refine themselves.
+"""Averages of a unimodal density of one latent value over a normal distribution, from its log density alone.
 
 Rules are the trapezoid rule in τ with f = centre + c sinh τ, dense about the centre and far-reaching with few nodes.
 For smooth integrands its digits double with its nodes (Trefethen and Weideman 2014). All points share a call of the

@@ -1,4 +1,4 @@
-"""The likelihoods that models may have, in the order in which they are looked for."""
+"""Table of the likelihoods, in the order in which they are compared with a model."""
 
 from pymc_gpep.likelihoods.bernoulli import ComplementaryLogLogLikelihood, LogitLikelihood, ProbitLikelihood
 from pymc_gpep.likelihoods.counts import BinomialLikelihood, NegativeBinomialLikelihood, PoissonLikelihood

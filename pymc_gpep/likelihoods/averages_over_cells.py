@@ -1,13 +1,13 @@
-"""Normal averages of densities of one latent value with any number of modes, in cells about the modes.
+"""Averages of a density of one latent value with any number of modes, over a normal distribution.
 
-A normal density times p may have several modes. Its range is divided into cells on either side of each of them. A cell
-has Gauss–Legendre nodes in τ, f = mode + c sinh τ: dense about the mode, and far-reaching. A kink of p is an end of
-cells as well. Modes of p are found by its slope at some dozens of places. A narrow mode is thus found if its tails are
-felt from afar.
+A normal density times p may have several modes. Its range is divided into cells on either side of each mode. A cell has
+Gauss–Legendre nodes in τ, f = mode + c sinh τ: dense about the mode, and far-reaching. A kink of p is also an end of
+cells. Modes of p are found by its slope at some dozens of places. So a narrow mode is found if its tails are felt from
+afar.
 
-They are sums over nodes of cells about each mode (`pymc_gpep.likelihoods.averages_over_cells`). Nodes are doubled until
-averages agree. All points share a call of the density, so that plain arrays do: nothing is compiled. A point whose
-averages do not agree has NaN, and so has one for which the density is NaN at the mean.
+The number of nodes doubles until averages agree. All points share a call of the density, so that plain arrays suffice:
+nothing is compiled. A point is NaN if its averages do not agree, or if the density is NaN at the mean. For a likelihood
+of one latent function, `computations_of` returns all local computations that follow from the log density.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Two classes by one latent function: probit (a PyMC distribution as well), logistic, and complementary log-log."""
+"""Two classes by one latent function: probit (with a PyMC distribution), logistic, complementary log-log."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass

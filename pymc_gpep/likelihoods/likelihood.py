@@ -1,7 +1,7 @@
 """The contract of a likelihood: how it is read in a model, its observations, densities, draws and predictions.
 
-Class probabilities are computed to an absolute error. Only the logarithm says anything about a label that nothing made
-likely. Small probabilities are therefore computed again more precisely, and tiny ones by other means.
+Class probabilities are computed to an absolute error. The score of an improbable label depends on the logarithm of
+its probability. Small probabilities are therefore computed again more precisely, and tiny ones by other means.
 """
 
 from abc import ABC, abstractmethod

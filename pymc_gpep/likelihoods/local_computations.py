@@ -1,4 +1,4 @@
-"""Local computations: compiled kernels that treat each point by itself, one type for each thing that a method asks for.
+"""Local computations: compiled functions of each point by itself, one type for each question of a method.
 
 A likelihood offers some of these, an approximation names the types that it needs, and so they find each other. A
 package adds others as a `pymc_gpep.likelihoods.likelihood.Computation`. Arrays:

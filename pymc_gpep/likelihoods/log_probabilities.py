@@ -1,4 +1,4 @@
-"""Log probabilities of observations and of ranges of observations, in terms of the variables of a model.
+"""Log probabilities of observations, and of ranges of observations, as graphs of a model's variables.
 
 `pm.Censored` and `pm.Truncated` have probabilities of ranges. PyMC's copy the variables of a model, and lose digits
 where a distribution function is close to 1. They have no derivatives by an infinite bound.

@@ -1,4 +1,4 @@
-"""The multinomial probit as a likelihood: graphs, class probabilities, and utilities whose noise is unequal."""
+"""The multinomial probit as a likelihood: class probabilities, and a variant with unequal noise."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Observations as distributions and likelihoods receive them, checked before any work."""
+"""Observed classes, counts and numbers, checked before any work."""
 
 import math
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Ordered classes: between which cutpoints a latent value falls, with normal or logistic noise."""
+"""Ordered classes by one latent function and cutpoints: probit and logistic."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection

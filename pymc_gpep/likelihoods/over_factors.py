@@ -1,10 +1,11 @@
-"""Class probabilities by rules over what the utilities of the classes have in common, the cheapest that will do.
+"""Class probabilities averaged over factors that the utilities of the classes share, by the cheapest accurate rule.
 
-Randomised rules are exact for polynomials of a low degree.
+The rules are randomised, and exact for polynomials of degree 3 or 5 (Genz and Monahan 1998). The radius is random, and
+so is the rotation of the points on the sphere, from such densities that each rule is unbiased. Its error consists of
+terms of higher degree alone.
 
-A. Genz and J. Monahan (1998). Stochastic integration rules for infinite regions. *SIAM Journal on Scientific
-Computing* 19 (2), 426–439. The radius is random and so is the rotation of the points on the sphere, from such densities
-that each rule is unbiased. Its error is all in the terms of higher degree.
+A. Genz and J. Monahan (1998). Stochastic integration rules for infinite regions. *SIAM Journal on Scientific Computing*
+19 (2), 426–439.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The softmax, `pm.Categorical(logit_p=...)`: likelihood, quadrature of its sites, class probabilities."""
+"""The softmax, `pm.Categorical(logit_p=...)`: likelihood, quadrature of its sites, and class probabilities."""
 
 import math
 from collections.abc import Collection

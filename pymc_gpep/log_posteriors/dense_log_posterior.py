@@ -1,4 +1,4 @@
-"""The log posterior of the hyperparameters with all latent values integrated out together.
+"""Log posterior of the hyperparameters from the covariance of all latent values.
 
 Everything is computed in the unconstrained space of the model's value variables. The terms are the evidence, the
 model's own priors and any other terms it has, and the Jacobians of its transforms.

@@ -1,4 +1,4 @@
-"""The hyperparameters of a model as flat vectors, and labels of rows checked before any work."""
+"""The hyperparameters of a model as a flat vector, their log prior, and labels checked before any work."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""Latent functions at one θ: their contract, all rows together, and groups of rows with one latent value."""
+"""Latent functions at given hyperparameters: their contract, by all rows, and by groups of equal rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The contract of a log posterior of hyperparameters: what searches, integrals and fits ask of one."""
+"""The contract of a log posterior of the hyperparameters."""
 
 import json
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""Steps of a quasi-Newton method for a maximum: an estimate of the inverse curvature, and a line search.
+"""Quasi-Newton steps to a maximum: an estimate of the inverse curvature, and a line search.
 
 The estimate H begins at known curvatures. It learns from pairs of a step s and the fall y of the gradient over that
 step (BFGS). Steps s = H g do not depend on units of the parameters if the first estimate does not.

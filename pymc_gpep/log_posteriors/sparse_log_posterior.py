@@ -1,6 +1,7 @@
-"""Log posteriors that ask the prior for blocks of rows, and the log posterior by inducing inputs.
+"""Log posterior with inducing inputs, and the base of log posteriors without a covariance matrix of all rows.
 
-The posterior is known by inducing values, or by the latent values of a few rows.
+The base class asks the prior for blocks of rows. Its posterior is that of inducing values, or of the latent values of a
+few rows.
 """
 
 from abc import abstractmethod

@@ -1,6 +1,16 @@
-"""The pictures that people of this field draw, with matplotlib, which is needed only once one is drawn.
+"""Pictures of fits, with matplotlib.
 
-Every function takes the axes to draw on, or makes a figure, and returns the axes. Nothing is shown or saved.
+Every function takes the axes to draw on, or makes a figure, and returns the axes. It neither shows nor saves them.
+Matplotlib is imported by the first picture.
+
+canvas: axes, colours, markers and limits that all pictures share
+probabilities: class probabilities over one or two inputs
+latent: marginals of one or two latent values, by several methods
+effective: Gaussians that replace the likelihood of two points
+effects: effects with intervals: of groups, along an input, on a map
+hyperparameters: relevance of inputs, and sensitivity to the priors
+evidence: evidence and held-out scores over a grid of hyperparameters
+convergence: convergence of a fit
 """
 
 from pymc_gpep.plots.convergence import plot_convergence

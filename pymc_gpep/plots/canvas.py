@@ -1,4 +1,4 @@
-"""Axes to draw on, with colours, markers, limits, points and contours that all pictures share."""
+"""Axes, colours, markers, limits and contours that all pictures share."""
 
 from __future__ import annotations
 

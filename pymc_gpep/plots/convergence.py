@@ -1,4 +1,4 @@
-"""Pictures of how fits and their iterations converged."""
+"""Pictures of the convergence of fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gaussians that an approximation puts in place of the likelihood of two points."""
+"""Pictures of the Gaussians that replace the likelihood of two points in an approximation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effects of a fit with their intervals: of groups in order, along an input, or on a map."""
+"""Pictures of effects with their intervals: of groups in order, along an input, or on a map."""
 
 from __future__ import annotations
 

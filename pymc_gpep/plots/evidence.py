@@ -1,4 +1,4 @@
-"""The evidence, and scores of held-out points, over a grid of hyperparameters."""
+"""Pictures of the evidence, and of scores of held-out points, over a grid of hyperparameters."""
 
 from __future__ import annotations
 

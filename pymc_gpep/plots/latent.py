@@ -1,4 +1,4 @@
-"""The joint marginal of two latent values, of a point or of two points, by several methods."""
+"""Pictures of latent values: pairs of them by several methods, and all of them against a reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inputs of a picture: a regular grid, and what varies in it."""
+"""Pictures of class probabilities over one or two inputs, and grids of inputs for them."""
 
 from __future__ import annotations
 

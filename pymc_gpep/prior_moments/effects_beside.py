@@ -1,7 +1,7 @@
-"""A sum of one Gaussian process and of effects whose rows are known one by one, for methods with inducing inputs.
+"""A sum of one Gaussian process and of effects, for methods with inducing inputs.
 
-The process is known by inducing values. Effects are J z with standard normals z. The graph of the model's argument with
-the data of a row makes the row of J.
+The process is represented by inducing values. Effects are J z with standard normals z. A row of J is computed from the
+graph of the model's argument with the data of that row.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Moments of priors with inducing inputs as functions of hyperparameters, made once for priors that are alike.
+"""Moments of priors with inducing inputs as functions of the hyperparameters, compiled once for each form.
 
 Covariances of one form with parameters of their own differ in numbers alone. One function serves all of them and takes
 these numbers as inputs; another returns the numbers of each. A graph takes as long to make as thousands of

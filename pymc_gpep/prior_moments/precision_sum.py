@@ -1,7 +1,7 @@
-"""Sums of effects by numbers with a sparse precision: prior, variables, and new rows.
+"""Sums of effects with a sparse precision: prior, variables, and new rows.
 
-A variable is its mean and numbers that its distribution has a sparse precision of (`Field`), or standard normals. All
-that is known of sums holds of these numbers as well: coefficients, moments, draws and new rows.
+Each variable is an affine function of numbers with a sparse precision (`Field`), or of standard normals. Coefficients,
+moments, draws and new rows refer to these numbers.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Prior moments of Gaussian processes at inputs other than those of the model."""
+"""Prior moments of Gaussian processes between the rows of the data and other inputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

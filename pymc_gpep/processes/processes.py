@@ -1,4 +1,4 @@
-"""The Gaussian processes of a model: their prior, their variables, their values as samplers move them."""
+"""The Gaussian processes of a model: their prior, their variables, and their values for samplers."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,20 +1,19 @@
-"""Stationary covariances in graphs: their length scales outside of products, and their profile of scaled distances.
+"""Stationary covariances in graphs: length scales moved outside of products, and the profile of scaled distances.
 
-Covariance functions of PyMC divide inputs by length scales and then take distances. Where a length scale is one number,
-the distances of the inputs themselves can be divided instead. Arrays of points × columns are then not made anew for
-each function, and the derivative in a length scale needs no such array.
+Covariance functions of PyMC divide inputs by length scales and then compute distances. If a length scale is one number,
+`scales_outside` divides the distances of the inputs instead. So there is no array of points × columns for each
+function, nor for the derivative in a length scale.
 
-Squared distances are clipped at 0, where rounding has them below. The derivative of a clipped number is 0 there. Terms
-of a squared distance must agree on that, or they no longer cancel between a point and itself. XLA computes the distance
-anew for each term, and may round it to either side of 0. So the derivative leaves the clip out, which is right for any
-distance.
+Squared distances are clipped at 0, below which rounding may take them. The derivative of a clipped number is 0. The
+terms of a squared distance must agree on that, or they no longer cancel between a point and itself. XLA computes the
+distance anew for each term, and may round it to either side of 0. So the derivative ignores the clip, which is right
+for any distance.
 
-Such a covariance is v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ one of the `PROFILES`. Each row may have noise beside
-it. The variance v, the scales s (d,) and the variance of the noise are graphs of the hyperparameters. All that a step
-by batches needs of it can be written down.
-
-Scales are read from the product of inputs that distances are made of. Numbers show whether the covariance is made of
-them and a profile. The pairs of points have distances of all sizes, at several places of the hyperparameters.
+`stationary` recognises a covariance v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ one of the `PROFILES`, plus noise of
+each row. The variance v, the scales s (d,) and the variance of the noise are graphs of the hyperparameters. A step over
+a batch uses written formulas for such a covariance. Scales are read from the product of inputs in the distances. A
+comparison of values then shows whether the covariance has a known profile. It is at points with distances of all sizes,
+for several values of the hyperparameters.
 """
 
 from collections.abc import Sequence

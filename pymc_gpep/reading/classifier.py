@@ -1,4 +1,4 @@
-"""A model that was read: latent functions with a Gaussian prior, and observations given them."""
+"""A model that was read: the prior of its latent functions, its likelihood, its observations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

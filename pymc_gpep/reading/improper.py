@@ -1,4 +1,4 @@
-"""Why a prior has no density at a point: the variable or the inputs at fault, and the model to write instead."""
+"""Explanation of a prior without a density at a point: the variable or the inputs at fault, and a remedy."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""Which Gaussian variables of a model are integrated, and why others stay hyperparameters."""
+"""The Gaussian variables of a model that are integrated, and reasons why others are hyperparameters."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The likelihood of a model at new points: what exposures, cutpoints and the like are there."""
+"""The likelihood of a model at new points, with their own parameters such as exposures and cutpoints."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Reading a whole model: its likelihood, the latent functions behind it, and what is left as hyperparameters."""
+"""Reading of a whole model: likelihood, latent functions, and hyperparameters."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,6 +1,7 @@
 """Models rewritten before they are read: bambi's centred predictors, and series whose start is not Gaussian.
 
-Given its start such a series is Gaussian, so that all that comes after the start is integrated.
+Given its start such a series is Gaussian, so that all values after the start are integrated. Fits and
+`gpep.marginalize` read the rewritten model. Samplers move the variables of the original one.
 """
 
 import gc

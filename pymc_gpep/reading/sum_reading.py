@@ -1,4 +1,4 @@
-"""Reading latent functions that are affine in Gaussian variables."""
+"""Reading of latent functions that are affine in Gaussian variables."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,12 @@
-"""Gaussian random variables of a model as affine functions of independent standard normals."""
+"""Gaussian variables of a model as affine functions of independent standard normals.
+
+recipe: the contract of a recipe (how a distribution is made of normals), and their table
+normals: normal and multivariate normal, zero-sum, Kronecker products
+series: random walks and autoregressive series
+areas: conditional autoregressions over areas
+sparse_normal: multivariate normal with a sparse precision, as a PyMC distribution
+reasons: messages for variables without a recipe
+"""
 
 from pymc_gpep.recipes import areas, series  # noqa: F401  # each registers its readers
 from pymc_gpep.recipes.normals import unprojected

@@ -1,4 +1,4 @@
-"""Why a variable that looks like a Gaussian one has no recipe, and what to write instead."""
+"""Reasons why a Gaussian variable has no recipe, and the model to write instead."""
 
 from collections.abc import Iterable
 

@@ -1,9 +1,26 @@
 """Other methods of papers, registered by the same calls as methods of a user's own package.
 
-The approximations are active rows, class-independent EP, EP of a probit by quadrature, and GFITC. Three are for two
-classes: the factorial bound, label regression and naive TAP. A treatment is the mean field of the hyperparameters, and
-samplers are pseudo-marginal and scaled Metropolis. The kernels that these methods ask of the softmax and of the
-multinomial probit are registered too (`computations.py`). A module is imported when its table is first read.
+A module of this room is imported when its table is first read.
+
+kernels: compiled loops of these methods
+computations: computations at one point that likelihoods offer to these methods
+responses: couplings of latent functions that the sites of a method ignore
+qep: EP of a multinomial probit by quadrature
+class_independent_ep: EP whose posterior leaves the classes independent
+factorial_posterior: posterior in which all latent values are independent
+factorial_variational: factorial variational method for two classes
+label_regression: labels of two classes as observations with normal noise
+naive_tap: naive TAP, a mean field method for two classes
+gfitc: EP with the FITC prior
+selection: choice of a few active rows among all
+ivm: informative vector machine: the posterior given the labels of active rows
+active_log_posterior: log posterior of the hyperparameters given active rows, for `pm.fit`
+learning_curve: predictions against the number of active rows
+plot_active: pictures of active rows
+hierarchy: hyperparameters and their parents
+mean_field: variational distribution of the hyperparameters
+pseudo_marginal: pseudo-marginal Metropolis-Hastings sampler
+scaled_metropolis: scaled Metropolis-Hastings sampler
 """
 
 from pymc_gpep.registry import register

@@ -3,9 +3,9 @@
 The covariance of a row with itself is the prior variance. Terms of the diagonal alone, such as PyMC's jitter, are part
 of it. The covariance of different rows is that of the covariance function, even where their inputs are the same.
 
-A major round chooses active rows and their sites at the present hyperparameters; minor steps climb with both held
-(Seeger and Jordan 2004, section 5). As the choice is not part of what is climbed, this is no ascent: the best round is
-kept.
+A major round chooses active rows and their sites at the present hyperparameters. Minor steps then increase the bound
+with both fixed (Seeger and Jordan 2004, section 5). The choice of rows is not part of the function that increases, so
+that a round may end lower than the one before. The best round is the result.
 """
 
 from collections.abc import Callable, Iterable, Iterator

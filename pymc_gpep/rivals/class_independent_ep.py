@@ -1,16 +1,14 @@
 """Class-independent EP: by inner EP, by quadrature, for a softmax, and with label noise.
 
-The common shift of all functions is solved for. A likelihood of differences does not see a function δ added to all
-classes. The moments it asks for then shift by δ, and the sites of class k become (π_k, ν_k + π_k δ). The prior decides
-which δ is best. A fixed point of EP has Σ_k b_k = 0. This sum is the derivative of the evidence with respect to a mean
-that all classes share. An iteration that updates each class given the others goes there in steps of a size of 1/(1 +
-πK). For a large K that is no progress. The solver therefore solves for that δ in every sweep. It changes Σ_k b_k by P
-δ, P = Σ_k B_k: one more matrix to factorise than the c of the classes.
+The posterior keeps the latent functions independent. The algebra is that of `pymc_gpep.kernels.gaussians.coupled` and
+`pymc_gpep.kernels.gaussians.independent`. With label noise sites have any sign.
 
-The algebra is that of `pymc_gpep.kernels.gaussians.coupled` and `pymc_gpep.kernels.gaussians.independent`.
-
-The posterior keeps the latent functions independent, and sites have any sign. The common level of all functions, which
-labels do not see, is solved for in each sweep as `pymc_gpep.rivals.class_independent_ep` has it.
+The common shift of all functions is solved for in every sweep. A likelihood of differences does not depend on a
+function δ that is added to all classes. The moments of its cavities shift by δ, and the sites of class k become (π_k,
+ν_k + π_k δ). The prior decides which δ is best. A fixed point of EP has Σ_k b_k = 0. This sum is the derivative of the
+evidence with respect to a mean that all classes share. An iteration that updates each class given the others approaches
+that point in steps of the size 1/(1 + πK). That is no progress for a large K. A shift δ changes Σ_k b_k by P δ, P = Σ_k
+B_k: one more matrix to factorise than the c of the classes.
 """
 
 from collections.abc import Callable

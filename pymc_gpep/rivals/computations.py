@@ -1,4 +1,4 @@
-"""Local computations that only methods in this room ask for, registered for the softmax and the multinomial probit."""
+"""Local computations that only methods in this room use, registered for softmax and multinomial probit."""
 
 import math
 from functools import lru_cache

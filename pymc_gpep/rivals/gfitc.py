@@ -1,13 +1,13 @@
-"""GFITC: EP over latent values with the FITC prior, which the scalable EP is compared with.
+"""GFITC: EP over latent values with the FITC prior, as a comparison for EP with inducing inputs.
 
-A point has d scalar sites exp(ν g_k − ½ π g_k²) of g_k = x_k + e_k, the latent value less its prior mean. Its
-projection is x_k = wᵀv_k, and e_k ~ N(0, s) is the part that the features leave unsaid (Naish-Guzman and Holden 2008;
-Kim and Ghahramani 2006). Several sites may act on one latent value. With its e integrated out, all on one value
-together are a site of its projection. That site has the precision t = π / (1 + πs) and the location ν / (1 + πs). All
-else is thus as in `pymc_gpep.solvers.sparse_sweeps`.
+A point has d scalar sites exp(ν g_k − ½ π g_k²) of g_k = x_k + e_k, the latent value less its prior mean (Naish-Guzman
+and Holden 2008; Kim and Ghahramani 2006). Its projection is x_k = wᵀv_k, and e_k ~ N(0, s) is the residual of the
+features. Several sites may act on one latent value. With its e integrated out, they are together one site of its
+projection, of precision t = π / (1 + πs) and location ν / (1 + πs). All else is as in
+`pymc_gpep.solvers.sparse_sweeps`.
 
-Derivatives are those of the normaliser with the sites held. Sites act on latent values and know of no hyperparameters,
-so that at a fixed point these are the derivatives of the evidence.
+Derivatives are those of the normaliser with the sites held. Sites on latent values do not depend on hyperparameters, so
+that at a fixed point these are the derivatives of the evidence.
 """
 
 from dataclasses import dataclass, field

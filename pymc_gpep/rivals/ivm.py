@@ -1,4 +1,4 @@
-"""The informative vector machine: the posterior given the labels of a few rows that are chosen among all."""
+"""The informative vector machine: the posterior given the labels of a few active rows."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self

@@ -1,4 +1,4 @@
-"""How predictions of a fit by active rows get better with their number."""
+"""Scores of predictions against the number of active rows."""
 
 from collections.abc import Sequence
 from typing import Any

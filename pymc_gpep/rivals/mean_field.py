@@ -1,7 +1,20 @@
 """Variational Bayes of latent values, hyperparameters and their parents together (Girolami and Rogers 2006).
 
-The logarithm of a draw's weight is a sum over latent functions k of terms r_k(φ). Let q(f) = N(f̃, S), and let N(m, K)
-be the prior of the latent values at φ. The mean utilities are ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃. The terms are:
+Girolami and Rogers (2006, sections 4.3 and 4.4) take the posterior to be q(f) q(v) q(φ), with the parents ψ of the
+priors of φ at a point. Here v are utilities, and φ the hyperparameters of the latent values' prior. A step sets
+
+    q(f) = N(f̃, S), S_k = K_k (K_k + I)⁻¹ with K at the mean φ̃,                           equations 4.1 and 4.6
+
+    q(φ) ∝ p(φ | ψ̃) Π_k exp r_k(φ),                                                       equation 4.5
+
+    ψ̃ = argmax p(ψ) p(φ̃ | ψ), unconstrained.                                             equation 4.8
+
+To put φ̃ for φ in K is the paper's first-order approximation of E[K⁻¹] (appendix A.1). If latent functions have
+hyperparameters of their own, q(φ) is a product. Each block of hyperparameters then has weights from its own latent
+functions alone (equation 4.5 and appendix A.3).
+
+The logarithm of a draw's weight is a sum over latent functions k of terms r_k(φ). Let N(m, K) be the prior of the
+latent values at φ, and ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃ the mean utilities. The terms are one of these:
 
 - "authors": −½ (f̃_k − m_k)ᵀ (K_k + I)⁻¹ (f̃_k − m_k), of the program behind the results of Girolami and Rogers (2006).
 
@@ -20,19 +33,6 @@ With weights of the latent values and with those of the utilities the bound is
 
 the latter for q(v) = N(f̃, I) truncated to the cones of the labels. The documentation's page on mathematics derives the
 authors' weights.
-
-Girolami and Rogers (2006, sections 4.3 and 4.4) take the posterior to be q(f) q(v) q(φ), with the parents ψ of the
-priors of φ at a point. Here v are utilities, and φ the hyperparameters of the latent values' prior. A step sets
-
-    q(f) = N(f̃, S), S_k = K_k (K_k + I)⁻¹ with K at the mean φ̃,                           equations 4.1 and 4.6
-
-    q(φ) ∝ p(φ | ψ̃) Π_k exp r_k(φ), with r_k one of `pymc_gpep.rivals.mean_field`,          equation 4.5
-
-    ψ̃ = argmax p(ψ) p(φ̃ | ψ), unconstrained,                                             equation 4.8
-
-To put φ̃ for φ in K is the paper's first-order approximation of E[K⁻¹] (appendix A.1). Where latent functions have
-hyperparameters of their own, q(φ) is a product. Each block of hyperparameters then has weights from its own latent
-functions alone (equation 4.5 and appendix A.3).
 """
 
 from collections.abc import Callable, Iterator, Mapping

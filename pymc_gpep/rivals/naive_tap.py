@@ -1,4 +1,4 @@
-"""Naive TAP: mean field theory with the prior's variances for those of the cavities."""
+"""Naive TAP: mean field theory with prior variances in place of cavity variances."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Pictures of active rows: where they lie, and what more of them are worth."""
+"""Pictures of active rows and of learning curves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Couplings between latent functions that the sites of a method leave out, from tilted distributions at its result.
+"""Couplings between latent functions that the sites of a method ignore, from tilted distributions at its result.
 
-Responses are posteriors whose means follow a force as those of the method do, see
-`pymc_gpep.approximations.linear_response`. Tilted factors of nested EP correct the evidence.
+A response is a posterior whose means follow a force as those of the method do, see
+`pymc_gpep.approximations.linear_response`. `nested_factors` returns the tilted factors of nested EP, for corrections of
+the evidence.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Reading rows chunk by chunk: how far columns spread, and a sample, in memory that does not grow with the rows."""
+"""Column deviations and random samples of rows, read chunk by chunk in bounded memory."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The record that a file of a fit keeps of rows that it does not hold."""
+"""The record of rows that a file of a fit stores in place of them."""
 
 import hashlib
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Data as a user gives them, and the rows that they are."""
+"""`gpep.open_rows`: the rows of data that a user passes."""
 
 from collections.abc import Sequence
 from os import PathLike

@@ -1,4 +1,4 @@
-"""Rows of data that a fit reads in small batches: their contract, and errors that name a row."""
+"""The contract of rows that a fit reads in small batches, and errors that name a row."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable

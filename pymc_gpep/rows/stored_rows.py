@@ -1,4 +1,4 @@
-"""The interface of arrays that are not in memory, from which rows are read."""
+"""The contract of arrays in storage, and the rows that are read from them."""
 
 from collections.abc import Callable
 from math import lcm

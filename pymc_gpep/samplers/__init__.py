@@ -1,4 +1,12 @@
-"""Steps for `pm.sample`, one file each."""
+"""Step methods for `pm.sample`.
+
+step: base class of the step methods
+guided: sites at any hyperparameters, and a random walk that uses them
+elliptical_slice: elliptical slice sampling
+guided_hmc: Hamiltonian Monte Carlo of whitened latent values
+probit_gibbs: Gibbs sampling of the multinomial probit
+inducing_model: a model of inducing values, for any sampler of PyMC
+"""
 
 from pymc_gpep.latent.lowered_dims import lower_dims
 from pymc_gpep.registry import Registry

@@ -1,15 +1,14 @@
-"""Sites that guide a sampler, as a function of the hyperparameters that is cheap enough to be called at every proposal.
+"""Sites that guide a sampler, as a function of the hyperparameters, and a step with a random walk that uses them.
 
 An approximation is solved at the mode of its posterior of the hyperparameters. It is solved as well to either side of
-the mode, along each principal axis of this posterior's curvature there. Through these solutions go parabolas, for the
-logarithms of the precisions and for the locations of the sites; far out they are held constant. The sampler is exact
-whatever the sites are; it is fast where they resemble the likelihood.
+the mode, along each principal axis of this posterior's curvature there. Parabolas interpolate the logarithms of the
+precisions and the locations of the sites; far out they are held constant. So the function is cheap enough for every
+proposal. The sampler is exact for any sites, and fast if they resemble the likelihood.
 
 As θ moves with z held, the latent values follow the posterior that the sites describe. If they describe it well, θ and
 z are nearly independent, and a random walk in θ crosses its whole posterior. With f held, or the utilities of a Gibbs
-sampler, it would move within the little that these leave open.
-
-A random walk over hyperparameters that learns its scale and directions while it is tuned, and then keeps them.
+sampler, it would move within the little that these leave open. The random walk learns its scale and directions in the
+tuning phase, and then keeps them.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""From a classifier to the same classifier by way of inducing values: a model that any sampler of PyMC runs on."""
+"""A model of inducing values in place of latent values, for any sampler of PyMC."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,14 +1,14 @@
-"""Hyperparameters moved by PyMC's NUTS given something held fixed: latent values, utilities, or whitened values.
+"""Gibbs sampling of a probit: NUTS moves hyperparameters given latent values, utilities or whitened values.
 
 Each of three densities holds another part of the latent values fixed while hyperparameters θ move. They differ in how
-far these can go at a time.
+far θ can move at a time.
 
 - Centred: p(θ) N(f; m_θ, K_θ) p(y | f, θ), given the latent values f themselves.
 
 - Whitened: p(θ) p(y | f = m_θ + L_θ z, θ), given z of f = m + L z, where L is the Cholesky factor of K.
 
 - Collapsed: p(θ) N(v; m_θ, K_θ + I), given utilities v = f + noise of variance 1, the latent values integrated out.
-  These utilities say all that the labels say (Girolami and Rogers 2006, appendix D).
+  The labels add nothing to these utilities (Girolami and Rogers 2006, appendix D).
 """
 
 from collections.abc import Sequence

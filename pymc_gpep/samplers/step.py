@@ -1,4 +1,4 @@
-"""The base of the step methods: their variables in a model, and the prior at the current hyperparameters."""
+"""Base class of the step methods: their variables in a model, and the prior at the current hyperparameters."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

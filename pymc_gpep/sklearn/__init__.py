@@ -1,6 +1,12 @@
-"""Gaussian processes in the style of scikit-learn: `fit`, `predict`, `predict_proba`, `score`.
+"""Estimators in the style of scikit-learn: `fit`, `predict`, `predict_proba`, `score`.
 
 It needs scikit-learn, the extra `scikit-learn`.
+
+fitted: likelihoods of the estimators, their models, and the fits of these
+estimator: base class: table, model and fit
+classifier: classes
+counts: counts
+regressor: numbers
 """
 
 from pymc_gpep.sklearn.classifier import GaussianProcessClassifier

@@ -1,4 +1,4 @@
-"""Likelihoods of the estimators' models."""
+"""Likelihoods of the estimators, the models that they make, and fits that can be pickled."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

@@ -1,7 +1,8 @@
-"""EP's iteration, parallel and with Anderson acceleration: the space that it moves in, its steps, its ladder.
+"""EP's iteration: damped parallel steps, Anderson acceleration, and the fallback sequence of schemes.
 
-The iteration sees no vector. Sites may be in memory, or in parts on many machines, of which only inner products are
-gathered. Where acceleration gets no closer any more, plain damped steps follow, for EPs without an energy to descend.
+The iteration uses sites through the contract `SiteSpace` alone. Sites may be in memory, or in parts on many machines,
+of which only inner products are gathered. If acceleration gets no closer, plain damped steps follow, for an EP without
+an energy to descend.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Sites of a batch on arrays: terms of the factors of its points, and the sites that memories make of these."""
+"""Sites of a batch on arrays: terms of the factors of its points, and new sites for each kind of memory."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The Gaussian posterior that given inner sites imply: the outer half of every scheme for nested EP."""
+"""Nested EP in any form of prior: the Gaussian posterior that given inner sites imply."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol

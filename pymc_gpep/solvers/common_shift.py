@@ -1,11 +1,12 @@
-"""The function that a likelihood of differences does not see, solved for in every sweep of EP with inducing inputs.
+"""The common shift of all functions, which a likelihood of differences does not depend on, solved for in every sweep.
 
 A function δ(x) added to all latent functions moves the sites with it, ν_k + t_k δ. The prior decides which δ is best:
 at a fixed point Σ_k b_k = 0 at every point, b_k = ν_k − t_k m_k. Without this EP drifts there in steps that are no
-progress where the prior variance is large; see `pymc_gpep.rivals.class_independent_ep`.
+progress if the prior variance is large; see `pymc_gpep.rivals.class_independent_ep`.
 
-See `pymc_gpep.streaming.features`, which has the same as a graph. Functions that share their features have these as
-test functions. Then R and Q there follow from S. Else some features of each function are test functions.
+`CommonShift` is for sweeps over all rows, and `CommonMemory` in `pymc_gpep.streaming.features` for a step as a graph.
+`CommonSites` is for a step on arrays, with test functions as there. Functions that share their features have these as
+test functions, so that R and Q follow from S. Otherwise some features of each function are test functions.
 """
 
 from collections.abc import Callable, Iterable, Sequence

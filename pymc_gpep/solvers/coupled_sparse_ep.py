@@ -1,7 +1,7 @@
 """Nested EP whose sites act on projections of whitened inducing values: the coupling of the functions is kept.
 
 A point's site acts on x = (x_1 … x_c), x_k = w_kᵀv_k, and has the form that nested EP gives it. Its noise is all noise
-around the x: the likelihood's own, and the part of latent values that features leave unsaid. The site follows from d
+around the x: the likelihood's own, and the residual of the features. The site follows from d
 scalar inner sites of the likelihood's factors. The posterior of v couples all functions. The functions of a point enter
 by their differences, and the part that all have in common stays as it is in the prior.
 

@@ -1,18 +1,13 @@
-"""A prior covariance that is a matrix, with sites that couple functions or not, and precisions of any sign.
+"""A prior covariance that is a matrix, with scalar sites, sites that couple functions, and precisions of any sign.
 
-The algebra is that of `pymc_gpep.kernels.gaussians.coupled`.
+One latent function takes one factorisation and one inverse (`pymc_gpep.kernels.gaussians.independent`). Sites that
+couple the functions of a point take c + 1 factorisations (`pymc_gpep.kernels.gaussians.coupled`). Sites with any blocks
+take O((cn)³) (`pymc_gpep.kernels.gaussians.block_sites`).
 
-Let W be any symmetric precision for which there is a posterior. With a root L of the prior covariance K of all latent
-values and Λ = I + LᵀWL = C Cᵀ
+Precisions of any sign (`SignedBlocks`) have no roots, which the other algebras use. Let W be any symmetric precision
+for which there is a posterior. With a root L of the prior covariance K of all latent values and Λ = I + LᵀWL = C Cᵀ
 
     G = L C⁻ᵀ,   Cov f = G Gᵀ,   log|I + WK| = log|Λ|,   F = W G,   M = W − F Fᵀ.
-
-Roots of W, by which other algebras go, do not exist here.
-
-The algebra is that of `pymc_gpep.kernels.gaussians.independent`: one factorisation and one inverse.
-
-Sites that couple the functions of a point take c + 1 factorisations. Sites without structure but their blocks take
-O((cn)³), with the algebra of `pymc_gpep.kernels.gaussians.block_sites`.
 """
 
 from copy import copy

@@ -1,12 +1,12 @@
-"""Latent functions by way of inducing values: moments of their prior, block by block, and whitened features.
+"""Features of rows with respect to inducing values, from moments of the prior block by block.
 
 Function k has M inducing values u = L v at its inducing inputs, K = L Lᵀ their prior covariance and v ~ N(0, I). At an
-input x it is f = m + wᵀv + e, with the features w = L⁻¹ k(x). The rest e ~ N(0, s), s = κ − wᵀw, that features leave
-unsaid is taken to be independent between points (the FITC prior: Snelson and Ghahramani 2006). No matrix has more than
-one axis over points, and rows are worked on in blocks.
+input x it is f = m + wᵀv + e, with the features w = L⁻¹ k(x). The residual e ~ N(0, s), s = κ − wᵀw, is taken to be
+independent between points (the FITC prior: Snelson and Ghahramani 2006). No matrix has more than one axis over points,
+and rows are processed in blocks.
 
-Effects beside a process are J z with p standard normals z. Rows of J are features that leave nothing unsaid, and stand
-below those of the process. With them v has M + p numbers.
+Effects added to a process are J z with p standard normals z. Rows of J are features without a residual, and stand below
+those of the process. With them v has M + p numbers.
 """
 
 from collections.abc import Iterator

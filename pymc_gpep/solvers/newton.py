@@ -1,12 +1,13 @@
-"""Newton's method for the mode of p(f | y) under a log-concave likelihood, whatever its curvature.
+"""Newton's method for the mode of p(f | y), and for methods with cavities of fixed width.
 
-It works on the weights b = K⁻¹ (f − m): K is never inverted. The gradient of the log posterior with respect to f is the
-residual r = ∇ log p(y | f) − b. Newton's step in b is (I + W K)⁻¹ r, W the curvature of −log p. Since it comes from the
-residual, each step also corrects the rounding errors of earlier ones. The accuracy reached is that of f = m + K b.
-A prior by coefficients has other coordinates x in the place of b, see `pymc_gpep.solvers.prior_form.PriorForm`.
+The iteration (`newton`) works on the weights b = K⁻¹ (f − m): K is never inverted. The gradient of the log posterior
+with respect to f is the residual r = ∇ log p(y | f) − b. Newton's step in b is (I + W K)⁻¹ r, W the curvature of −log
+p. Since it comes from the residual, each step also corrects the rounding errors of earlier ones. The accuracy reached
+is that of f = m + K b. A prior by coefficients has other coordinates x in the place of b, see
+`pymc_gpep.solvers.prior_form.PriorForm`.
 
-Laplace, naive TAP and the factorial variational method have cavities of fixed width. Let h(μ, D) = log ∫ p(y | f) N(f |
-μ, D) df. Each of the three wants weights b = K⁻¹(f − m₀) with
+Laplace, naive TAP and the factorial variational method have cavities of fixed width (`CavityAscent`). Let h(μ, D) = log
+∫ p(y | f) N(f | μ, D) df. Each of the three has weights b = K⁻¹(f − m₀) with
 
     b_i = h′(μ_i, D_i),   f_i = μ_i + D_i b_i.
 
@@ -17,11 +18,11 @@ has the variance of the cavity itself, which moves.) The mode of Σ ĥ(f_i) − 
 
 with the μ that belongs to f. For a log-concave likelihood Dγ < 1, ĥ is concave, and the mode is unique.
 
-With the notation of `pymc_gpep.solvers.newton` the posterior is N(f, (K⁻¹ + W)⁻¹), and the evidence
+The posterior is N(f, (K⁻¹ + W)⁻¹) (`fixed_cavity`), and the evidence
 
     Σ_i [h_i + ½ D_i b_i² + ½ log(1 + W_i D_i)] − ½ bᵀ(f − m₀) − ½ log|A|
 
-is Laplace's for D = 0, and EP's expression wherever D is. It is stationary in the mean but for the parts with W. Their
+is Laplace's for D = 0, and EP's expression for any D. It is stationary in the mean but for the parts with W. Their
 derivative is ½ τ_i, where τ_i = D_i / (1 + W_i D_i) − V_ii is the tilted less the posterior variance, 0 at EP's own
 widths. With u = (I + WK)⁻¹ (½ τ ∘ ∂W/∂f) the derivatives are
 

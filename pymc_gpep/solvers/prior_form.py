@@ -1,4 +1,4 @@
-"""The contract of a prior covariance as solvers see it: what it computes, and what its posteriors do.
+"""The contract of a prior covariance in a solver, and of its posteriors.
 
 A posterior is that of one latent function under scalar sites, or of several functions under sites that couple them.
 """

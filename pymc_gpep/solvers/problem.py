@@ -1,4 +1,4 @@
-"""The contract of a solver: a problem that it is given, a record of iterations, what it found; and one run of it."""
+"""The contract of a solver: its problem, its record of iterations, its result, and one run of it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

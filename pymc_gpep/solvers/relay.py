@@ -1,6 +1,6 @@
 """Solvers as C functions, so that code which PyTensor compiles with numba can call them.
 
-Compiled code knows a solver by the name of a symbol, which says nothing of where it is in this process. The function
+Compiled code names a solver by a symbol, which is independent of its address in a process. The function
 behind it takes the interpreter's lock and runs the solver like any other caller.
 """
 

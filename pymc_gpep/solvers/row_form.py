@@ -1,21 +1,20 @@
 """A prior covariance K = J Jᵀ of latent functions, by rows J of coefficients of q independent standard normals z.
 
-Matrices are of the size of z: with Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ
+Matrices have the size of z: with Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ
 
     log|I + ΠK| = log|Λ|,   cov f_i = H_i H_iᵀ,
 
     (I + ΠK)⁻¹ r = r − Π J Λ⁻¹ Jᵀ r,   M = Π − Π H Hᵀ Π.
 
-The posterior mean is m + J z̄ with z̄ = Λ⁻¹ Jᵀ(ν − Πm), and the quadratic form of the prior is |z̄|². Weights
-b = ν − Π(m + J z̄) are computed from these, since the sum J Jᵀ b cancels where the prior is wide.
+The posterior mean is m + J z̄ with z̄ = Λ⁻¹ Jᵀ(ν − Πm), and the quadratic form of the prior is |z̄|². Weights b = ν −
+Π(m + J z̄) are computed from these, since the sum J Jᵀ b cancels if the prior is wide.
 
 With c functions J is (cn, q), all rows of a function after those of the one before. Π has a block for each point.
-Functions may have normals in common. Time for n rows is O(c² n q²), products of matrices, or O(c² n k²) where rows
-have k entries. The difference 1 − π var f of one function loses digits where a row all but decides on its latent value
-alone.
+Functions may have normals in common. Time for n rows is O(c² n q²), products of matrices, or O(c² n k²) if rows have k
+entries. The difference 1 − π var f of one function loses digits where a row all but decides on its latent value alone.
 
-A root of the covariance makes rows of coefficients of it, whose algebra takes precisions of any sign. The roots of
-precisions, by which other posteriors are computed, do not exist here.
+A root of a covariance matrix has such rows too. `SignedFunctionPosterior` uses them for precisions of any sign, which
+have no roots themselves.
 """
 
 from collections.abc import Callable

@@ -1,20 +1,20 @@
-"""A fixed-point iteration of scalar sites that maximises something, with Anderson acceleration and never downwards.
+"""A fixed-point iteration of scalar sites that maximises a bound, with Anderson acceleration and never downwards.
 
-For g(m, v) = ∫ log p(y | f) N(f | m, v) df it is the Gaussian nearest to the posterior in that divergence. For a lower
-bound of this g, it is a variational bound (Nickisch and Rasmussen 2008, sections 5 and 6). At the maximum the Gaussian
-has sites of precision W = −2 ∂g/∂v that pull with the force ∂g/∂m at m. Taking these sites from the present moments is
-a step along the natural gradient. A short step always raises the bound; a whole one may go round in circles where W
-changes fast with v. Better targets:
+With g(m, v) = ∫ log p(y | f) N(f | m, v) df the result is the Gaussian nearest to the posterior in Kullback–Leibler
+divergence. With a lower bound of this g, it is a variational bound (Nickisch and Rasmussen 2008, sections 5 and 6). At
+the maximum the Gaussian has sites of precision W = −2 ∂g/∂v that pull with the force ∂g/∂m at m. Sites computed from
+the present moments are a step along the natural gradient. A short step always raises the bound; a whole one may cycle
+if W changes fast with v. Better targets:
 
-- For an average ∂²g/∂m² = 2 ∂g/∂v, and such a step is one of Newton's in m. The step leaves out how W changes. A step
-  of Newton's method for the moments of one point under its cavity N(μ, D) puts that right point by point. The moments
-  are m = μ + D ∂g/∂m and 1/v = 1/D − 2 ∂g/∂v.
+- For an average ∂²g/∂m² = 2 ∂g/∂v, and such a step is one of Newton's in m. It ignores how W changes. A step of
+  Newton's method for the moments of one point under its cavity N(μ, D) corrects that point by point. The moments are
+  m = μ + D ∂g/∂m and 1/v = 1/D − 2 ∂g/∂v.
 
 - For a lower bound, W may be far above the curvature H = −∂²g/∂m². The mean takes a step of Newton's method with H,
-  which is one more factorisation, and W is taken there.
+  which is one more factorisation, and W is computed there.
 
-Second derivatives are differences: they steer the steps, and nothing that is found depends on them. The bound is
-Σ g − ½ [bᵀ(m − m₀) + tr A⁻¹ − n + log|A|].
+Second derivatives are differences: they steer the steps, and the result does not depend on them. The bound is Σ g − ½
+[bᵀ(m − m₀) + tr A⁻¹ − n + log|A|].
 """
 
 from collections.abc import Callable

@@ -1,10 +1,8 @@
-"""EP whose sites act on projections of whitened inducing values, for any factors of the likelihood.
+"""EP with scalar sites on projections of whitened inducing values, for any factors of the likelihood.
 
-Each site belongs to a factor, which depends on the latent values f_k = m + x_k + e_k alone; see
-`pymc_gpep.solvers.sparse_sweeps` for the rest.
-
-Derivatives: with the sites held, only the factors depend on hyperparameters, through w and s in the moments of their
-cavities. At a fixed point that is the derivative of the evidence, and elsewhere that of the evidence with frozen sites.
+A factor depends on the latent values f_k = m + x_k + e_k alone; see `pymc_gpep.solvers.sparse_sweeps`. With the sites
+held, only the factors depend on hyperparameters, through w and s in the moments of their cavities. At a fixed point the
+derivative is that of the evidence, and elsewhere that of the evidence with frozen sites.
 """
 
 from collections.abc import Callable

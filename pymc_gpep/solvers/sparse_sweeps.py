@@ -1,14 +1,13 @@
-"""Sweeps over sites of inducing inputs: the contract, and what all sweeps over scalar sites share.
+"""Sweeps over sites of inducing inputs: the contract, and the parts that all sweeps over scalar sites share.
 
-A kind of sites is one implementation of both. Scalar sites are in `pymc_gpep.solvers.sparse_ep`.
+A kind of sites implements sites and sweeps. Scalar sites are in `pymc_gpep.solvers.sparse_ep`, and coupled ones in
+`pymc_gpep.solvers.coupled_sparse_ep`. The information of rows on the inducing values is a sum over rows, and so is
+their part of the evidence. So sums may come from one process, or from many that hold some of the rows each.
 
-The information of rows on the inducing values is a sum over rows, and so is their part of the number that is computed.
-A process that holds some of the rows needs nothing else of the others: sums may come from one process or from many.
-
-A point has d scalar sites exp(ν x_k − ½ t x_k²), each on the projection x_k = wᵀv_k of one function. Let
-q(v_k) = N(μ, Σ), Σ = (I + S)⁻¹, S = Σ t w wᵀ and h = Σ ν w. A point needs no more than the c means and variances of its
-x_k (Villacampa-Calvo and Hernández-Lobato 2017, in whitened coordinates). Rows are streamed in blocks, and sites alone
-are held between sweeps.
+A point has d scalar sites exp(ν x_k − ½ t x_k²), each on the projection x_k = wᵀv_k of one function. Let q(v_k) = N(μ,
+Σ), Σ = (I + S)⁻¹, S = Σ t w wᵀ and h = Σ ν w. A point needs no more than the c means and variances of its x_k
+(Villacampa-Calvo and Hernández-Lobato 2017, in whitened coordinates). Rows are streamed in blocks, and sites alone are
+held between sweeps.
 
 Derivatives are those with the sites held as natural parameters of v, whose prior N(0, I) has no hyperparameters.
 """

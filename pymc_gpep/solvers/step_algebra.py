@@ -1,12 +1,12 @@
 """The algebra of a step over a batch on arrays.
 
-Functions that share covariance and inducing inputs are a group, whose features are the same. Function k is
-f = m + wᵀv_k + e, w = L⁻¹ k(x), s = κ − wᵀw. Its q(v_k) = N(μ_k, Σ_k) has Σ_k = (I + β_k S_k)⁻¹ and μ_k = β_k Σ_k h_k.
-A batch is taken with the part β_k of S and h. All else is made of the covariances themselves.
-Variances are wᵀΣ_k w, derivatives in w need Σ_k w as well, and S Σ S follows from S and Σ. So there is one product of
-all w with all Σ_k for a group, and nothing is solved for a function.
+Functions that share covariance and inducing inputs are a group with the same features. Function k is f = m + wᵀv_k + e,
+w = L⁻¹ k(x), s = κ − wᵀw. Its q(v_k) = N(μ_k, Σ_k) has Σ_k = (I + β_k S_k)⁻¹ and μ_k = β_k Σ_k h_k. A batch uses the
+part β_k of S and h. All else is computed from the covariances. Variances are wᵀΣ_k w, derivatives in w need Σ_k w as
+well, and S Σ S follows from S and Σ. So a group takes one product of all w with all Σ_k, and no system is solved for a
+function.
 
-Coefficients of effects beside the process stand to the right of these features, and leave nothing unsaid.
+Coefficients of effects that are added to the process stand to the right of these features, without a residual.
 """
 
 from collections.abc import Iterator, Sequence

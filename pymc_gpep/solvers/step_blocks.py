@@ -1,6 +1,6 @@
-"""Prior moments that a step needs, by groups of functions, their pull-back, and profiles of covariances.
+"""Prior moments that a step over a batch uses, by groups of functions, and their pull-back.
 
-Functions of a group share covariance and inducing inputs. A step knows a prior by its moments at inducing inputs and
+Functions of a group share covariance and inducing inputs. A step uses the prior moments at inducing inputs and
 rows. A pull-back turns derivatives in these into derivatives in hyperparameters and inducing inputs. Stationary
 covariances have both written down (`StationaryBlocks`).
 """

@@ -1,4 +1,4 @@
-"""The log posterior that steps over batches end with: hyperparameters, inducing inputs and q(v)."""
+"""The log posterior at the end of the steps over batches: hyperparameters, inducing inputs and q(v)."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping

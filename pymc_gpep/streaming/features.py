@@ -1,26 +1,24 @@
-"""Whitened features of a batch, q(v) as a graph, the common shift, and prior moments of a step.
+"""Features of a batch, q(v), the common shift, and prior moments of a step, as graphs.
 
-Here q(v_k) = N(μ, Σ), Σ = (I + S)⁻¹, μ = Σ h. The sums S = Σ t w wᵀ and h = Σ ν w are over all sites
-exp(ν x − ½ t x²), x = wᵀv.
+Here q(v_k) = N(μ, Σ), Σ = (I + S)⁻¹, μ = Σ h. The sums S = Σ t w wᵀ and h = Σ ν w are over all sites exp(ν x − ½ t x²),
+x = wᵀv. The features are w = L⁻¹ k(x), with K = L Lᵀ the prior covariance of the inducing values of a function. Then f
+= m + wᵀv + e with v ~ N(0, I) and e ~ N(0, s), s = κ − wᵀw, as in `pymc_gpep.solvers.inducing`. Coefficients of effects
+stand below these features, as there.
 
-Let K = L Lᵀ be the prior covariance of the inducing values of a function, and w = L⁻¹ k(x). Then f = m + wᵀv + e with
-v ~ N(0, I) and e ~ N(0, s). Here s = κ − wᵀw, as in `pymc_gpep.solvers.inducing`. Coefficients of effects beside the
-process stand below these features, as there.
+The common shift is a function δ(x) added to all latent functions. It moves their sites with it, ν_k + t_k δ, and the
+prior decides which δ is best. Steps alone would move it by a small part of the distance, while the noise of batches
+moves it as much as anything else. All rows at once solve for it as well (`pymc_gpep.solvers.common_shift`).
 
-A function δ(x) added to all latent functions moves their sites with it, ν_k + t_k δ. The prior decides which δ is best.
-Steps move it by a small part of what is missing, while the noise of batches moves it as much as anything else. Without
-the shift of this module it wanders. All rows at once solve for it as well (`pymc_gpep.solvers.common_shift`).
-
-The sites of a batch are made where its latent functions have the means m. For test functions φ(x) a fit remembers
+The sites of a batch are computed at means m of its latent functions. For test functions φ(x) a fit keeps
 
     R_k = Σ t_k φ wᵀ,   Q = Σ φ φᵀ Σ_k t_k,   g = Σ φ Σ_k t_k m_k
 
-over all sites, averages of batches as S and h are. Some sites are still right up to a function δ = φᵀa. They have
-Σ_k R_k μ_k = g + Q a for the means μ_k that they imply, those of h_k + R_kᵀ a. This is a linear system for a. At a
-fixed point μ_k is where sites were made, and a = 0, whatever φ is.
+over all sites, averages of batches as S and h are. Let sites be right up to a function δ = φᵀa, and μ_k be the means
+that h_k + R_kᵀ a imply. Then Σ_k R_k μ_k = g + Q a. This is a linear system for a. At a fixed point μ_k are the means
+at which sites were computed, and a = 0 for any φ.
 
-Functions with common features have φ = w, R_k = S_k and Q = Σ_k S_k. Otherwise φ takes some features of each function,
-about as many in all as one function has. It takes other features of each function, since inducing inputs may be the
+Functions with common features have φ = w, R_k = S_k and Q = Σ_k S_k. Otherwise φ has some features of each function,
+about as many in all as one function has. They are other features for each function, since inducing inputs may be the
 same.
 """
 

@@ -1,4 +1,4 @@
-"""Where length scales begin that nobody has said: half of the distance that two rows have as a rule."""
+"""Initial length scales: half of the typical distance between two rows."""
 
 from collections.abc import Collection
 

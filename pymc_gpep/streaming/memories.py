@@ -1,6 +1,6 @@
-"""Memories of a fit between batches: their contract, and EP, stochastic EP and variational inference by it.
+"""Memories of a fit between batches: their contract, EP, stochastic EP and variational inference.
 
-A memory says which sites a batch gets, what they do to q, and what the batch adds to the objective and its gradient.
+A memory computes the sites of a batch, their effect on q, and the part of the batch in the objective and its gradient.
 Sites and Gaussians are constants there, being natural parameters of v, whose prior has no hyperparameters. Only the
 features w and the residual variances s of the batch, in the moments that its factors see, depend on hyperparameters.
 """

@@ -1,12 +1,13 @@
-"""Factors of the likelihood of a point as graphs: a rule for each way to take a likelihood apart.
+"""Log normalisers and expected log likelihoods of the points of a batch, as graphs: a rule for each kind of factors.
 
-The integrals take the trapezoid rule on a window that is found for each. The log integrand falls by at least half the
-squared distance from its mode, in the units that it is given in. Newton's method finds the mode, and from there both
-ends, where the integrand has fallen to nothing. Between them a fixed number of nodes converges geometrically, as for
-any smooth function that is flat at both ends.
+A label is the class with the largest utility: latent values with independent normal noise. With label noise the
+likelihood of a point is (1 − ε) p + ε / c, where p is the probability of that class. It averages to Ẑ₀ over normal
+latent values.
 
-A class is that of the largest of utilities, latent values with independent normal noise. With label noise the
-likelihood of a point is (1 − ε) p + ε / c, where p is this probability. It averages to Ẑ₀ over normal latent values.
+The integrals are trapezoid rules on a window of their own. The log integrand falls by at least half the squared
+distance from its mode, in its own units. Newton's method finds the mode, and from there both ends, where the integrand
+is negligible. A fixed number of nodes between them converges geometrically, as for any smooth function that is flat at
+both ends.
 """
 
 from abc import ABC, abstractmethod

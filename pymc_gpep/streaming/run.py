@@ -1,4 +1,4 @@
-"""The order in which batches take the rows: each once an epoch, shuffled, and the same again for the same seed."""
+"""The run of a fit batch by batch: each row once an epoch, in an order that depends on the seed alone."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple

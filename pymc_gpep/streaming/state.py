@@ -1,6 +1,6 @@
-"""The state of a fit batch by batch: variables that a step changes, and the point where a fit goes on.
+"""The state of a fit batch by batch: variables that a step changes, sites of rows, and the point where a fit continues.
 
-Sites of all rows, as they are in q(v): with the features that they were made with.
+`StoredSites` holds the sites of all rows as they are in q(v), with the features that they were computed with.
 """
 
 import json

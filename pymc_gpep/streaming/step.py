@@ -1,13 +1,11 @@
 """A step of a fit batch by batch, as one graph or on arrays, with Adam for the hyperparameters.
 
-The gradient of the objective in hyperparameters and inducing inputs is that of a number which a memory returns. In this
-number the features of the batch depend on them, and all else is constant.
+The gradient of the objective in hyperparameters and inducing inputs is that of a number that a memory returns. In this
+number the features of the batch depend on them, and all else is constant. Steps that learn nothing have no gradient.
 
-It does what the graph of `pymc_gpep.streaming.step` does, in a fraction of the time: see
-`pymc_gpep.solvers.step_algebra`. Features are made once for functions that share covariance and inducing inputs. Steps
-in which nothing is learned have no gradient.
-
-Optimisers of PyMC on arrays: Adam in one loop, any other by its own graph.
+`make_step` compiles the graph. `array_step` does the same work on arrays in a fraction of the time, by
+`pymc_gpep.solvers.step_algebra`. Features are computed once for functions that share covariance and inducing inputs. On
+arrays Adam is one loop, and any other optimiser of PyMC is its own graph.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""Variables that are affine in standard normals and in Gaussian processes, at new data."""
+"""Variables of a model at new data, as affine functions of standard normals and of Gaussian processes."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""Effects at rows: a graph of the argument of a sum with the data of some rows in place of all."""
+"""Coefficients of effects at chosen rows, from the argument of the sum with the data of these rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

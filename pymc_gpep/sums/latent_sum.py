@@ -1,6 +1,6 @@
 """Latent functions that are affine in Gaussian variables: f = m + J z with independent standard normals z.
 
-Every integrated variable is replaced in the graph by what it makes of standard normals, its recipe. A Gaussian process
+Every integrated variable is replaced in the graph by its recipe, a function of standard normals. A Gaussian process
 among the terms keeps its own covariance, so that an evidence needs no factor of it.
 """
 

@@ -1,4 +1,4 @@
-"""Levels of groups that a model does not have, at new rows of a sum: which data name them, and their placeholders.
+"""Levels of groups that a model does not have: the data that name them, and their placeholders.
 
 The coefficients of a new level are those of a placeholder, a level of the model that the row does not use otherwise.
 """

@@ -6,6 +6,9 @@ hyperparameters and effects. An index takes rows of another variable, some of wh
 
 EP approximates the factor of a point. If all rows of a group are one factor, EP approximates their product, and not
 each row by itself. So means and evidence are more accurate. Their cost is that of as many rows as there are groups.
+
+Groups serve methods on all rows together. Methods with inducing inputs, active rows and batches have a point for each
+row. So have samplers, latent functions that are Gaussian processes alone, and marginal models with `pm.Data`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,8 @@
-"""Rows of a sum apart from its priors: its parts, its processes, and the contract of such a prior.
+"""Rows of a sum as products of data and parts, with its Gaussian processes separate, and the contract of such a prior.
 
-Parts are what rows select from, values of a Gaussian process among it, and what matrices of data multiply. The
-coefficients A of rows have no hyperparameters in them, so that they are computed once; B is small.
+A part is a variable that rows select from, such as the values of a Gaussian process, or that a matrix of data
+multiplies. The coefficients A of rows do not depend on hyperparameters, so that they are computed once. The matrix B of
+the parts is small.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""Values of a model as t + T x, where each depends on few of the numbers x: on which of them, and how much.
+"""Values of a model as t + T x with a sparse T: which entries of x each value depends on, and the coefficients.
 
-Which they are is found at one point of the hyperparameters. Numbers that no value has in common are then moved
-together (Curtis, Powell and Reid 1974). About as many evaluations as a value has coefficients give all of them.
-Where more would be needed, slopes along random directions tell the few coefficients of a value apart.
+The entries are found at one point of the hyperparameters. Entries that no value has in common are then moved together
+(Curtis, Powell and Reid 1974). The number of evaluations is about the number of coefficients of a value. If that takes
+too many, slopes along random directions separate the few coefficients of a value.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

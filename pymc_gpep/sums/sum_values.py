@@ -1,4 +1,4 @@
-"""Standard normals of a sum of effects as samplers move them, and the model's variables as these make them."""
+"""Standard normals of a sum as samplers move them, and the model's variables as functions of these."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property

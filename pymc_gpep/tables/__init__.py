@@ -1,1 +1,6 @@
-"""Columns of a table as inputs of a Gaussian process: numbers that are standardised, and categories."""
+"""Columns of a data frame as inputs of a Gaussian process.
+
+table: data frames and arrays, by column
+columns: covariance function and priors for the columns of a table
+spline: a column as a smooth term
+"""

@@ -1,4 +1,4 @@
-"""Tables as people have them, taken apart into columns: data frames of pandas and polars, and arrays."""
+"""Data frames of pandas and polars, and arrays, as columns."""
 
 import datetime
 import warnings

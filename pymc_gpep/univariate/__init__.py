@@ -1,1 +1,7 @@
-"""Any univariate likelihood of PyMC, by its own log density."""
+"""Any univariate likelihood of PyMC, from its log density.
+
+row_cut: graphs with one number a row, as functions of arrays
+outcomes: moments of an observation, by formula or by integral
+density: log density of an observed variable at each row
+likelihood: the likelihood made from that density
+"""

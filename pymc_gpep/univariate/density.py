@@ -1,4 +1,4 @@
-"""The log density of an observed variable, by PyMC's own, as a function of arrays: one latent value for each row."""
+"""The log density of an observed variable as a function of arrays, with one latent value for each row."""
 
 import hashlib
 import threading

@@ -1,4 +1,4 @@
-"""Any univariate observed variable whose log density is, at each row, a function of one latent value."""
+"""The likelihood of a univariate observed variable whose log density at a row depends on one latent value."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace

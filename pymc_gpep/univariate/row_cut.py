@@ -1,14 +1,13 @@
-"""Graphs with a number for each row: the proof that rows stay apart, the parts without latent values, and derivatives.
+"""Graphs with one number for each row: proof that rows are independent, parts with latent values, derivatives.
 
-A graph is followed from its result to the arrays that move, such as a latent value and an observation for each row.
-Parts that do not depend on these are cut off. Each then stands for a number for each row in a graph that is otherwise
-the same.
+A graph is followed from its result to the arrays that vary, such as a latent value and an observation for each row.
+Parts that do not depend on these are cut off. Each becomes an input with a number for each row.
 
 PyTensor's derivatives of incomplete gamma and beta functions in their shapes are loops over a series for each number,
-and have no derivatives themselves.
+and have no derivatives themselves. `row_derivatives` replaces them by differences.
 
-Graphs of elementwise operations become functions of vectors: calls of NumPy and little else. An average calls a density
-some thirty times with few numbers, where PyTensor's care would take most of the time.
+`compiled_rows` turns graphs of elementwise operations into functions of vectors, with calls of NumPy and little else.
+An average calls a density some thirty times with few numbers, where PyTensor's checks would dominate.
 """
 
 from collections.abc import Callable, Iterable, Sequence

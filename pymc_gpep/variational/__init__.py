@@ -1,1 +1,9 @@
-"""`pm.fit` with these approximations, in PyMC's own terms: inference, approximation, group."""
+"""`pm.fit` with the methods of this package.
+
+method_choice: choice of `method="auto"`
+class_centres: initial inducing inputs at the centres of classes
+model_warnings: warnings before and after a search
+fit_run: progress, compile time and callbacks of a fit
+plans: how each kind of method is fitted
+inference: the run of `pm.fit`: read, search, integrate, report
+"""

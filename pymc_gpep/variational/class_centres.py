@@ -1,4 +1,4 @@
-"""Where inducing inputs can begin: at centres of the rows of each class."""
+"""Initial inducing inputs at centres of the rows of each class."""
 
 from typing import Any
 

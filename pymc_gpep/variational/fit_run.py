@@ -1,4 +1,4 @@
-"""The surroundings of every fit: progress, one BLAS thread, compile time, callbacks, and what an error keeps."""
+"""The surroundings of every fit: progress, one BLAS thread, compile time, callbacks, and errors."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,6 +1,6 @@
-"""The method that `pm.fit(method="auto")` takes: all rows together, inducing inputs, or these by batches of rows.
+"""The choice of `pm.fit(method="auto")`: all rows together, inducing inputs, or inducing inputs by batches of rows.
 
-A call of `pm.fit` without a method is told of the same choice.
+A call of `pm.fit` without a method logs the same choice, and then runs ADVI as PyMC does.
 """
 
 import logging

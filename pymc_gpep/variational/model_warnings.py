@@ -1,4 +1,4 @@
-"""Warnings before a fit: of labels, magnitudes, starts and jitters that are hardly what was meant.
+"""Warnings about a model: labels of one class, free magnitudes, jitter, offsets of inputs, and joint maxima.
 
 The maximum over a scale, with the numbers that it scales integrated, is near its posterior. The joint maximum over a
 scale and these numbers is not: the scale is wrong, and other effects look too certain.

@@ -463,7 +463,8 @@ def rough_density(likelihood, kernels):
 
 
 def site_information(likelihood, kernels):
-    # Against brute force as scores of rows, in tests/selection/test_scores.py; here that it depends on differences.
+    # The scores of rows are compared with brute force in tests/approximations/selection/test_scores.py. Here: only
+    # differences matter.
     root = np.random.default_rng(9).normal(size=(N, C, C))
     cov = root @ root.swapaxes(1, 2)
     found = []

@@ -1,1 +1,8 @@
-"""The Gaussian posteriors that sites imply, by the structure of the sites."""
+"""Gaussian posteriors implied by sites, by the structure of the sites.
+
+independent: one latent function under scalar sites, from its covariance matrix
+coupled: several functions under sites that couple the classes of a point
+block_sites: several functions under sites with any precision matrix a point
+whitening: map from standard normals to latent values with a coupled posterior
+sparse_rows: products with rows of few coefficients
+"""

@@ -1,10 +1,8 @@
 """Rows of coefficients with few entries: products, and quadratic forms of small or sparse symmetric matrices.
 
-Row i has the coefficients `values[i]` (k,) at the places `cells[i]` (k,) of q numbers, in ascending order. Entries
-beyond its own have the value 0.
-
-Row i has the coefficients `values[i]` (k,). Pair t of its entries, (0, 0), (1, 0), (1, 1), (2, 0) …, has the slot
-`slots[i, t]` in the entries of the matrix, see `pymc_gpep.kernels.linalg.sparse_factor`.
+Row i has the coefficients `values[i]` (k,) at the places `cells[i]` (k,) of q numbers, in ascending order. Unused
+entries have the value 0. With a sparse matrix, the entries of row i have pairs (0, 0), (1, 0), (1, 1), (2, 0) …. Pair t
+has the slot `slots[i, t]` in the entries of the matrix, see `pymc_gpep.kernels.linalg.sparse_factor`.
 """
 
 from pymc_gpep.kernels.compile import kernel

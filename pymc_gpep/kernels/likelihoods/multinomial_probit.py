@@ -2,8 +2,8 @@
 
     p(y | f) = ∫ φ(u) ∏_{j≠y} Φ(u + f_y − f_j) du
 
-The trapezoid rule of `probit_product` does the integral to nearly full precision, whatever f is; the largest curvature
-of the integrand is c.
+The trapezoid rule of `pymc_gpep.kernels.special.probit` does the integral to nearly full precision, for any f; the
+largest curvature of the integrand is c.
 """
 
 import math

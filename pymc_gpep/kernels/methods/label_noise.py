@@ -1,18 +1,19 @@
-"""Sites where a label is noise with probability ε.
+"""Sites of EP if a label is noise with probability ε.
 
-The likelihood p is the probability that the utility of the observed class is the largest. Utilities of the multinomial
-probit are latent values with unit noise, those of the step likelihood the latent values as they are.
+The likelihood without noise is the probability that the utility of the observed class is the largest. Utilities of the
+multinomial probit are latent values with unit noise, those of the step likelihood the latent values as they are. For
+the probit, the integral Ẑ₀ and moments under a cavity come from inner EP. The step likelihood is treated as the probit
+of latent values that are many times as large.
 
-The likelihood p is the multinomial probit, whose integral Ẑ₀ and moments under a cavity come from inner EP. Or it is 1
-where f_y is the largest and else 0: the probit of latent values that are many times as large. Derivatives of log Ẑ₀ are
-ρ in the cavity's mean and ½ (ρρᵀ − T) in its covariance. With r = (1 − ε) Ẑ₀ / Ẑ the factor has
+Derivatives of log Ẑ₀ are ρ in the cavity's mean and ½ (ρρᵀ − T) in its covariance. With r = (1 − ε) Ẑ₀ / Ẑ the factor
+with noise has
 
     log Ẑ = log((1 − ε) Ẑ₀ + ε / c),   ρ_ε = r ρ,   T_ε = r T − r (1 − r) ρρᵀ.
 
 A site Π = T_ε (I − S T_ε)⁻¹ on the differences x_j = f_y − f_j, of cavity covariance S, matches tilted means and
 covariances. T_ε, and with it Π, may have negative eigenvalues: a label that may be noise can make a point less certain.
 
-Sites are kept as `pymc_gpep.kernels.moments.full_sites` has them, but act on the x, not on the g. The first half holds
+Sites have the layout of `pymc_gpep.kernels.moments.full_sites`, but act on the x, not on the g. The first half holds
 the diagonal of Π, and zeros after that. The second half holds locations and the lower triangle of Π below the diagonal.
 """
 

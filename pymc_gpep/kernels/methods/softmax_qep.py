@@ -1,9 +1,8 @@
 """Coupled sites of EP for a softmax of labels and of votes, by constrained projection (Seeger and Jordan 2004).
 
-Sites exp(νᵀf − fᵀΠf/2), Π = diag π − ππᵀ/1ᵀπ, of each point are kept as π and ν, (2, n, c).
-They match the tilted means, and of the tilted covariances what such sites can.
-
-The sum over classes of the π of a point with N votes is about N.
+The sites exp(νᵀf − fᵀΠf/2), Π = diag π − ππᵀ/1ᵀπ, of each point are stored as π and ν, (2, n, c). They match the tilted
+means, and the tilted covariances as far as such sites can. The sum over classes of the π of a point with N votes is
+about N.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Sites exp(ξᵀg − gᵀΛg/2) with a full Λ for each point, g_j = f_y − f_j + u, u ~ N(0, 1).
 
-They are kept as `accelerated_ep` wants sites, (2, n, D) with D = d(d + 1)/2 and d = c − 1. The first half holds the
+They have the layout of `accelerated_ep`, (2, n, D) with D = d(d + 1)/2 and d = c − 1. The first half holds the
 diagonal of Λ, in [0, 1), and zeros after that. The second half holds ξ and the lower triangle of Λ below the diagonal.
 
 With u integrated out they are sites exp(νᵀx − xᵀΠx/2) of the differences x_j = f_y − f_j, up to a constant. Here

@@ -1,13 +1,13 @@
 """Inner EP: scalar sites for the factors Φ(g_j) of a point's augmented tilted distribution, and sites of f from them.
 
-g_j = f_y − f_j + u, u ~ N(0, 1), one for each class j ≠ y. The nested EP paper (Riihimäki, Jylänki and Vehtari 2013,
-appendix A) runs the algorithm in the c + 1 dimensions of (f, u). In the c − 1 dimensions of g it is the same algorithm.
-There every rank-one update is along a coordinate axis, and nothing has to be inverted.
+The factors depend on g_j = f_y − f_j + u, u ~ N(0, 1), one for each class j ≠ y. The nested EP paper (Riihimäki,
+Jylänki and Vehtari 2013, appendix A) runs the algorithm in the c + 1 dimensions of (f, u). In the c − 1 dimensions of g
+it is the same algorithm. There every rank-one update is along a coordinate axis, and no matrix is inverted.
 
-Class k has the latent value x_k + e_k, e_k ~ N(0, r_k). Its utility thus has noise of variance s_k = 1 + r_k around
-x_k. With u ~ N(0, s_y) the factors are Φ(g_j / √s_j), g_j = x_y − x_j + u. Each of the noises is in one factor only, or
-in u. In units of √s_j a factor is Φ. Precision and location of its site in these units are α_j and β_j; the site is
-found as `pymc_gpep.kernels.moments.inner_ep` finds it.
+With inducing inputs (`noisy_inner_ep_update`) class k has the latent value x_k + e_k, e_k ~ N(0, r_k). Its utility thus
+has noise of variance s_k = 1 + r_k around x_k. With u ~ N(0, s_y) the factors are Φ(g_j / √s_j), g_j = x_y − x_j + u.
+Each of the noises is in one factor only, or in u. In units of √s_j a factor is Φ. Precision and location of its site in
+these units are α_j and β_j, and the sites are found as without noise.
 """
 
 import math

@@ -1,27 +1,23 @@
 """Moments of N(f | μ, S) p(y | f) for labels and votes under a softmax, at nodes about the mode.
 
-Scales are symmetric roots: where the set of nodes is the same in any order of the axes, so are the moments.
+Nodes z, which sum to zero, are centred and scaled twice: by mode and curvature, and by mean and covariance (Naylor and
+Smith 1982 do so with Gauss–Hermite rules). Scales are symmetric roots: if the set of nodes is the same in any order of
+the classes, so are the moments.
 
-The softmax is p = 1 / (1 + Σ_j exp(−g_j)), g_j = f_y − f_j. With u the average of the g_j and q_j = u − g_j,
-p = σ(u − log Σ_j exp q_j). Given q, u is normal. The integral over it is one of
-`pymc_gpep.kernels.special.logistic_average`, H(m) with m = E[u | q] − log Σ exp q and v = Var(u | q). That leaves
-c − 2 dimensions, q = q̄ + R z, z ~ N(0, I − 11ᵀ/d). In these N(z) exp H is log-concave, smooth, and nearly normal.
-Nodes z, which sum to zero, are centred and scaled twice: by mode and curvature, and by mean and covariance
-(Naylor and Smith 1982 do so with Gauss–Hermite rules). R and the scales are symmetric roots: where the set of nodes is
-the same in any order of the classes, so are the moments.
+For labels (`softmax_moments`) the softmax is p = 1 / (1 + Σ_j exp(−g_j)), g_j = f_y − f_j. With u the average of the
+g_j and q_j = u − g_j, p = σ(u − log Σ_j exp q_j). Given q, u is normal. The integral over it is one of
+`pymc_gpep.kernels.special.logistic_average`, H(m) with m = E[u | q] − log Σ exp q and v = Var(u | q). That leaves c − 2
+dimensions, q = q̄ + R z, z ~ N(0, I − 11ᵀ/d). In these N(z) exp H is log-concave, smooth, and nearly normal.
 
 The gradient of log Z, and minus the Hessian, are averages over the tilted distribution. With w_j the softmax of q,
 
     ∇ log Z = E[H′ w],   −∇∇ log Z = E[H′ (diag w − wwᵀ) − H″ wwᵀ] − Cov(H′ w):
 
-sums of what is small where the label is all but certain, and exact for every C, singular or zero.
+sums of terms that are small if the label is all but certain, and exact for every C, singular or zero.
 
-With P = I − 11ᵀ/c, f less its average is Pμ + R z. R is the symmetric root of P S P, and z ~ N(0, I). Along 1
-there is nothing. N(z) p(y | z) is log-concave. Nodes z, which sum to zero, are centred and scaled twice, by mode and
-curvature, and by mean and covariance, as in `pymc_gpep.kernels.moments.softmax_quadrature`.
-
-Let g = y − N π. Under the tilted distribution the gradient of log Z is E[g]. Minus the Hessian is
-E[N (diag π − ππᵀ)] − Cov(g).
+For votes (`votes_moments`), with P = I − 11ᵀ/c, f less its average is Pμ + R z. R is the symmetric root of P S P, and z
+~ N(0, I). N(z) p(y | z) is log-concave, and its nodes have no component along 1. Let g = y − N π. Under the tilted
+distribution the gradient of log Z is E[g]. Minus the Hessian is E[N (diag π − ππᵀ)] − Cov(g).
 """
 
 import math

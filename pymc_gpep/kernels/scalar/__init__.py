@@ -1,1 +1,12 @@
-"""Likelihoods of one latent function: what `pymc_gpep.likelihoods.local_computations` asks of them, point by point."""
+"""Likelihoods of one latent function: values, derivatives and averages at each point.
+
+probit: two classes by the normal distribution function
+logit: two classes by the logistic function
+class_powers: several rows of two classes with one latent value
+ordinal: ordered classes
+poisson: counts with a log rate
+log_rate: Poisson and exponential log densities in a log rate
+logistic_powers: binomial, negative binomial and logistic log densities
+normal_sides: normal density, and the probability of either side of a bound
+asymmetric_laplace: asymmetric Laplace density, for quantiles
+"""

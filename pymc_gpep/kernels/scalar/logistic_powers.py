@@ -1,7 +1,7 @@
 """ℓ(g) = a log σ(g) + b log σ(−g), σ(x) = 1 / (1 + e⁻ˣ), and its averages over a normal g.
 
 The powers a, b ≥ 0 are the rows of `shapes` (2, n). Counts of successes and failures are such, negative binomial
-counts, and logistic densities (a = b = 1) with what is left of them beyond a bound. Arrays as in
+counts, and logistic densities (a = b = 1) with their tails beyond a bound. Arrays as in
 `pymc_gpep.likelihoods.standard_density`.
 """
 

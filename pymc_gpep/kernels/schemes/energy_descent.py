@@ -1,6 +1,6 @@
 """Descent on EP's free energy, for each site: matching cavities, the energy, safe steps.
 
-`pymc_gpep.approximations.nested_ep` says what they are for.
+They are parts of `pymc_gpep.approximations.nested_ep`, whose docstring has the formulas.
 """
 
 import math

@@ -1,1 +1,5 @@
-"""Loops over the rows of a batch, of a step that functions with common features take."""
+"""Loops over the rows of a batch, for fits with inducing inputs.
+
+loops: passes over features and covariances of a batch
+point_terms: log normalisers and expected log likelihoods of the points
+"""

@@ -1,28 +1,23 @@
-"""The probability that each of c independent normal utilities is the largest, with derivatives, accurate or by tables.
+"""The probability that each of c independent normal utilities is the largest, accurately or by tables.
 
-With H_j the distribution function of utility j, p_k = ∫ (∏_j H_j) (log H_k)′ dx, for all classes at once. Averages over
-common factors of utilities move their means and leave their shapes. So log H_j is tabulated once and is a sum of cubics
-ever after. The trapezoid rule integrates a smooth density that ends at zero with few nodes (Trefethen and Weideman
-2014). Between two nodes a table has a whole number of cells. So all nodes are at the same place of theirs, and entries
-that they look up stand side by side.
+`log_largest_and_derivatives` is accurate, for the class y that is observed. In units of its utility, x = (u − m_y) / τ,
+the probability is P = ∫ φ(x) ∏_{j≠y} Φ(a_j x + d_j) dx. Here a_j = τ / σ_j and d_j = (m_y − m_j) / σ_j. If no other
+utility is much narrower than that of y, the trapezoid rule of `pymc_gpep.kernels.special.probit` computes it with a few
+dozen nodes. Otherwise Gauss-Legendre rules do, on pieces that are no wider than the narrowest utility which still
+varies there. The integrand is log-concave, so that it is negligible but for an interval around its mode. Sums are
+relative to the integrand at the mode, for nearly full precision however small P is. `log_largest` is about 1e-6 of
+this: the same integral by a trapezoid rule about its mode alone, with a wider step and without derivatives.
 
-The integral is that of `pymc_gpep.kernels.special.largest_of_independent`, by the trapezoid rule about its mode alone,
-with a wider step, and without derivatives.
+`largest_of_independent` has all classes, to 1e-13 of the largest probability. With Φ_j and φ_j the distribution
+function and density of utility j, p_k = ∫ φ_k(x) ∏_{j≠k} Φ_j(x) dx. Gauss-Legendre rules reach from where the last of
+the Φ_j begins to where the last of them ends. The p_k sum to the rule's ∫ (∏ Φ_j)′ dx, so that the distance of the sum
+from 1 measures the error. Small probabilities have an integral each, relative to where it is largest.
 
-In units of the observed class y, x = (u − m_y) / τ, it is P = ∫ φ(x) ∏_{j≠y} Φ(a_j x + d_j) dx. Here a_j = τ / σ_j and
-d_j = (m_y − m_j) / σ_j. Where no other utility is much narrower than that of y, the trapezoid rule of
-`pymc_gpep.kernels.special.probit` computes it with a few dozen nodes. Else Gauss-Legendre rules do on pieces
-that are no wider than the narrowest utility which still varies there. They integrate only where the integrand is not
-negligible: it is log-concave, so that this is an interval around its mode.
-
-Sums are taken relative to the integrand at the mode: right to nearly full precision however small P is.
-
-p_k = ∫ φ_k(x) ∏_{j≠k} Φ_j(x) dx, with Φ_j and φ_j the distribution function and density of utility j. Gauss-Legendre
-rules integrate on pieces that are no wider than the narrowest utility that still varies there. Pieces reach from where
-the last of the Φ_j begins to where the last of them ends. The p_k sum to the rule's ∫ (∏ Φ_j)′ dx, so that the sum's
-distance from 1 tells of the error.
-
-That is right to 1e-13 of the largest of them. Small ones have an integral each, relative to where it is largest.
+`largest_of_tabulated` is for averages over common factors of utilities, which move their means and leave their shapes.
+There p_k = ∫ (∏_j Φ_j) (log Φ_k)′ dx, for all classes at once. Each log Φ_j is tabulated once, as cubics in cells. The
+trapezoid rule integrates a smooth density that ends at zero with few nodes (Trefethen and Weideman 2014). Between two
+nodes a table has a whole number of cells. So all nodes are at the same place of their cells, and their entries in the
+table are next to each other.
 """
 
 import math

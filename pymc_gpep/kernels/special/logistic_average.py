@@ -1,19 +1,15 @@
 """The logistic function σ of a normal variable: log E σ, E log σ, and σ as a mixture of normal distributions.
 
-The less likely one of the two classes is integrated, and the other follows without a loss of digits. A narrow normal
-density is summed on a trapezoid rule about the mode of the integrand. Under a wide one σ is a step with
-something to either side of it, and nodes are dense about 0 (`pymc_gpep.kernels.special.unimodal_average`).
-
 Throughout H(m) = log E σ(f), f ~ N(m, v). Because σ(f) = eᶠ σ(−f),
 
-    H(m) = m + v/2 + H(−m − v),
+    H(m) = m + v/2 + H(−m − v)   and   H(m) = log(1 − exp H(−m)).
 
-and H(m) = log(1 − exp H(−m)): by both, every mean comes back to −v/2 ≤ m ≤ 0, where nothing is small.
+`log_logistic_normal` is accurate. By both equations every mean comes back to −v/2 ≤ m ≤ 0, where no term is small. The
+less likely one of the two classes is integrated, and the other follows without a loss of digits. A narrow normal
+density is summed on a trapezoid rule about the mode of the integrand. Under a wide one σ is nearly a step, and nodes
+are dense about 0 (`pymc_gpep.kernels.special.unimodal_average`).
 
-The mixture has an absolute error, and the tails of a normal. For logarithms, with H(m) = log E σ(d), d ~ N(m, v),
-
-    H(m) = m + v/2 + H(−m − v)  and  H(m) = log(1 − exp H(−m))
-
+The mixture (`log_logistic_mixture`) is faster. It has an absolute error, and the tails of a normal. The same equations
 bring every mean to where H is largest for it, |m| ≤ v/2 or beyond one half. Neither H nor its derivatives then lose
 digits in a tail.
 """

@@ -1,23 +1,24 @@
-"""Orthant probabilities of two, three and more jointly normal variables.
+"""Probabilities that two, three and more jointly normal variables are below bounds, and that a utility is the largest.
 
-Owen's T function has it in closed form, a difference of larger terms. That is right to 1e-16, and nothing is left of
-smaller probabilities. Small ones are an integral of positive terms instead. Let h and k be the bounds in units of the
-standard deviations, ρ the correlation, and r = √(1 − ρ²). The integral is over s > 0 of
-φ(h − s) Φ((k − ρ (h − s)) / r). The logarithm of this is concave with a curvature of 1 or more. Gauss-Legendre rules
-integrate it on pieces that are no wider than its variation.
+Throughout, the probability is P(x_1 < b_1, ..., x_d < b_d) of x ~ N(0, S). The utility of a class is the largest if d =
+c − 1 differences are below 0.
 
-Plackett's identity makes it the product of that of the first variable and that of the two others, and one integral.
-This goes over the angle by which the first turns towards the others (Genz, 2004, section 3). Its terms may have either
-sign, so that little is left of a small probability. That one is an integral of positive terms over the first variable.
+Two variables have a closed form by Owen's T function, a difference of larger terms. It is right to 1e-16, so that small
+probabilities lose all digits. For these, `bivariate` integrates positive terms. Let h and k be the bounds in units of
+the standard deviations, ρ the correlation, and r = √(1 − ρ²). The integral is over s > 0 of φ(h − s) Φ((k − ρ (h − s))
+/ r). The logarithm of this is concave with a curvature of 1 or more. Gauss-Legendre rules integrate it on pieces that
+are no wider than its variation.
 
-Up to three utilities have a closed form (`pymc_gpep.kernels.special.orthant`), and for four one integral over it
-remains (`pymc_gpep.kernels.special.orthant`). With more, rules over common factors of the classes come first
-(`pymc_gpep.kernels.special.common_factors`). Where these do not reach, Genz's separation of variables with the
-variables reordered (Genz and Bretz 2009, chapter 4) turns the probability into an integral over the unit cube. Minimax
-exponential tilting (Botev 2017) makes the integrand nearly constant, and scrambled Sobol points in growing number
-estimate it. The estimates of the classes are independent, so that their sum says something about each.
+For three variables (`trivariate`), Plackett's identity gives the product of the probability of the first and that of
+the two others, plus one integral. The integral is over the angle by which the first turns towards the others (Genz,
+2004, section 3). Its terms may have either sign, so that a small probability loses its digits. `small_trivariate`
+integrates positive terms over the first variable instead.
 
-Throughout, the probability wanted is P(x_1 < b_1, ..., x_d < b_d) of x ~ N(0, S), d = c − 1.
+More than four classes use rules over common factors first (`pymc_gpep.kernels.special.common_factors`). If these do not
+reach the tolerance, `largest_probabilities` separates variables, in a better order (Genz and Bretz 2009, chapter 4).
+The probability is then an integral over the unit cube. Minimax exponential tilting (Botev 2017) makes the integrand
+nearly constant, and scrambled Sobol points in growing number estimate it. The estimates of the classes are independent,
+so that the distance of their sum from 1 measures the error.
 """
 
 import math

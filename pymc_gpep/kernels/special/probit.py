@@ -1,18 +1,19 @@
-"""Integrals of normal distribution functions over a normal variable: E log Φ, and products of Φ.
+"""Integrals of normal distribution functions over a normal variable: products of Φ, and E log Φ.
 
-On the line x + iη the integrand is at most exp(κ η² / 2) times what it is at x, κ = 1 + Σ a_j². The reason is
-|φ(t + iη)| = exp(η²/2) φ(t); integrating that along the line bounds |Φ(t + iη)| by exp(η²/2) Φ(t) in the same way. The
-rule with step h then errs by a factor of 2 exp(κ η²/2 − 2πη/h) at most (Trefethen and Weideman 2014, theorem 5.1). For
-the best η this is 2 exp(−2π²/(κ h²)): the step follows from the digits wanted, whatever the d_j are. The integrand is
-log-concave with a curvature between 1 and κ, so that it needs to be summed only around its mode.
+The product is ∫ φ(x) ∏_j Φ(a_j x + d_j) dx. Its factors are those of the classes other than `y`: `slopes` and `offsets`
+(c,) hold a and d, of which entry y is not read. The multinomial probit likelihood of one point is such an integral, and
+so is its average over independent latent values.
 
-The factors are those of the classes other than `y`: `slopes` and `offsets` (c,) hold a and d, of which entry y is not
-read. The multinomial probit likelihood of one point is such an integral, and so is its average over independent latent
-values.
+On the line x + iη the integrand is at most exp(κ η² / 2) times its value at x, κ = 1 + Σ a_j². The reason is |φ(t +
+iη)| = exp(η²/2) φ(t); integrating that along the line bounds |Φ(t + iη)| by exp(η²/2) Φ(t) in the same way. The rule
+with step h then errs by a factor of 2 exp(κ η²/2 − 2πη/h) at most (Trefethen and Weideman 2014, theorem 5.1). For the
+best η this is 2 exp(−2π²/(κ h²)): the step follows from the digits wanted, for any d_j. The integrand is log-concave
+with a curvature between 1 and κ, so that it needs to be summed only around its mode.
 
-−log Φ falls from f²/2 on the left, through 0.69, to the Gaussian tail Φ(−f) on the right. It may meet a normal density
-that is narrow, or far out on either side. Both together are then much like a normal density, and the trapezoid rule
-about their mode does. Under a wide one, nodes are dense about 0 (`pymc_gpep.kernels.special.unimodal_average`).
+In E log Φ (`log_probit_normal`), −log Φ falls from f²/2 on the left, through 0.69, to the Gaussian tail Φ(−f) on the
+right. With a normal density that is narrow, or far out on either side, the product is nearly a normal density. The
+trapezoid rule about its mode suffices. Under a wide one, nodes are dense about 0
+(`pymc_gpep.kernels.special.unimodal_average`).
 """
 
 import math

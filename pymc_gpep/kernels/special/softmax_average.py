@@ -1,14 +1,13 @@
 """The softmax averaged over a normal distribution of the latent values: quadrature of one variable, and Sobol points.
 
-One class has been integrated out by `pymc_gpep.kernels.special.softmax_average`: given the others, its probability is a
-logistic function of a normal variable, which is interpolated here. Numbers have 32 bits, as five digits are wanted of
-the averages. The variables are turned so that those which move the probabilities most come first, where Sobol points
-are best (Constantine 2015, *Active Subspaces*, SIAM, chapter 3).
-
-Only differences between the classes matter, which takes one dimension off. Another is done in closed form. Given the
+Only differences between the classes matter, which removes one dimension. A second one has a closed form. Given the
 differences among the other classes, the probability of class l is the logistic function of a normal variable. That
 leaves c − 2 dimensions: no dimension for two classes, one quadrature for three, and with more scrambled Sobol points in
-growing number. The class l is the one with the largest conditional variance, so that the rest is smooth.
+growing number. The class l is the one with the largest conditional variance, so that the integrand is smooth.
+
+For Sobol points (`sobol_average`) the logistic function of a normal variable is interpolated in a table. Numbers have
+32 bits, as five digits of the averages are wanted. The variables are turned so that those which move the probabilities
+most come first, where Sobol points are best (Constantine 2015, *Active Subspaces*, SIAM, chapter 3).
 """
 
 import math

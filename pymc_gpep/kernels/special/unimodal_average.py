@@ -1,18 +1,21 @@
-"""Nodes f = c sinh(jh) of the trapezoid rule in τ = jh, dense about 0 and ever further apart: one rule for all widths.
+"""Averages of a function with features about 0, and of exp of a concave one, over a normal variable of any width.
 
-It integrates N(f | m, v) L(f) where L has features of width c about 0 and is smooth, on its own scale, far from it.
-With v large the rule needs log(v) nodes, and the values of L there can be tabulated. The normal density is analytic and
-falls wherever |Im τ| < π/4. Along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line. The
-error exp(−2πη/h) of the rule has to pay for that (Trefethen and Weideman 2014, theorem 5.1).
+`sinh_rule` has nodes f = c sinh(jh): the trapezoid rule in τ = jh, dense about 0 and far-reaching. It integrates N(f |
+m, v) L(f) if L has features of width c about 0 and is smooth, on its own scale, far from it. With v large the rule
+needs log(v) nodes, and the values of L there can be tabulated. The normal density is analytic and falls for |Im τ| <
+π/4. Along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line. The error exp(−2πη/h) of the
+rule has to pay for that (Trefethen and Weideman 2014, theorem 5.1).
+
+`log_unimodal_normal` is log E exp ℓ(g) for one of four ℓ:
 
     LOGISTIC: ℓ = a log σ(g) + b log σ(−g)         SOME: ℓ = log(1 − exp(−eᵍ))
 
     NORMAL: ℓ = a log Φ(g) + b log Φ(−g)           SOME_AND_NONE: ℓ = a log(1 − exp(−eᵍ)) − b eᵍ
 
-All are concave. The integrand in t, from its mode g₀ on, is exp(ℓ(g₀ + t) − ℓ(g₀) − ℓ′(g₀) t − t²/2v). The
-trapezoid rule in τ sums it, t = shift + scale · sinh τ, with twice the nodes until the digits agree. As digits double
-with the nodes, the error left is about the square of the difference. Nodes are dense about the mode. Under a normal
-density so wide that they would pass over the bend of ℓ, they are dense about the bend.
+All are concave. The integrand in t, from its mode g₀ on, is exp(ℓ(g₀ + t) − ℓ(g₀) − ℓ′(g₀) t − t²/2v). The trapezoid
+rule in τ sums it, t = shift + scale · sinh τ, and its nodes double until the digits agree. As digits double with the
+nodes, the error left is about the square of the difference. Nodes are dense about the mode. Under a normal density so
+wide that they would pass over the bend of ℓ, they are dense about the bend.
 """
 
 import math

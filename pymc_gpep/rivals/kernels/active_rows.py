@@ -1,19 +1,19 @@
 """Active rows: scores of many candidate rows, to a few digits, and the posterior with one more row.
 
-**Information** of a coupled site of a point that has no site yet. The label acts on the differences g_j = f_y − f_j,
-j ≠ y, and so does the information. The divergence of the distribution of f with the site from that without is that of g
-(Seeger and Jordan 2004, equation 14).
+The information of a coupled site (`probit_information`, `softmax_information`) is for a point that has no site yet. The
+label acts on the differences g_j = f_y − f_j, j ≠ y, and so does the information. It is the divergence of the
+distribution of g with the site from that without (Seeger and Jordan 2004, equation 14).
 
-**Densities** of a multinomial probit. Averages over latent values take `rough_log_likelihood`, to some nine digits at a
-tenth of the time of `pymc_gpep.kernels.likelihoods.multinomial_probit`. The trapezoid rule is about 0 rather than the
-mode, with a wider step and tabulated distribution functions. If the label is improbable, the mode is far away and
-tables have too few digits: then the exact rule is used.
+Averages of a multinomial probit over latent values use `rough_log_likelihood`, to some nine digits at a tenth of the
+time of `pymc_gpep.kernels.likelihoods.multinomial_probit`. The trapezoid rule is about 0 rather than the mode, with a
+wider step and tabulated distribution functions. If the label is improbable, the mode is far away and tables have too
+few digits. The exact rule then replaces it.
 
-**One more row** of coupled sites, in the notation of `pymc_gpep.kernels.gaussians.coupled`. The l points included have
-B_k = L_k⁻¹ D_k^½, A_k = L_k L_kᵀ, and H = Σ_k B_kᵀ B_k = L Lᵀ. Another point j has the stubs m_k = B_k K_k,j and
-q_k = L⁻¹ B_kᵀ m_k. The posterior covariance of its functions is diag(K_k,jj − m_kᵀm_k) + q_kᵀq_l. A new point appends a
-row b_k to each B_k, so that H gets Σ b_k b_kᵀ. Rotations bring L up to date, and the q along with it. The moments
-change by the rest that rotations leave of each row.
+`append_coupled` adds one row of coupled sites, in the notation of `pymc_gpep.kernels.gaussians.coupled`. The l rows
+before it have B_k = L_k⁻¹ D_k^½, A_k = L_k L_kᵀ, and H = Σ_k B_kᵀ B_k = L Lᵀ. Another point j has the columns m_k = B_k
+K_k,j and q_k = L⁻¹ B_kᵀ m_k. The posterior covariance of its functions is diag(K_k,jj − m_kᵀm_k) + q_kᵀq_l. A new row
+appends b_k to each B_k, and adds Σ b_k b_kᵀ to H. Rotations bring L and the q up to date. The moments change by the
+remainders that the rotations leave of each row.
 """
 
 import math

@@ -1,16 +1,16 @@
-"""The log density of observations averaged over normal latent values that may be correlated, with derivatives.
+"""A variational bound over all rows, given the sites of the active rows, with derivatives in the hyperparameters.
 
-For one function it is exact. Several functions enter by their differences from the one observed, x = μ + L s with s
-standard normal. The average is over a fixed rule of nodes, and derivatives are those of the rule, through the Cholesky
-factor L.
-
-Σ_i E log p(y_i | f_i) − KL(q ‖ p) over the active latent values f_I, with the exact prior of all others given these
-(Seeger and Jordan 2004, equation 15). With the sites exp(νᵀf − ½ fᵀΠf) held, q = N(m + K b, K − K M K), and a row with
-prior covariances C_k with the active ones has moments
+The bound is Σ_i E log p(y_i | f_i) − KL(q ‖ p) over the active latent values f_I, with the exact prior of all others
+given these (Seeger and Jordan 2004, equation 15). With the sites exp(νᵀf − ½ fᵀΠf) held, q = N(m + K b, K − K M K). A
+row with prior covariances C_k with the active ones has moments
 
     h_k = m_k + C_k b_k,   A_kl = δ_kl (κ_k − C_k B_k C_kᵀ) + C_k T_k (C_l T_l)ᵀ,   M = blockdiag(B) − T Tᵀ.
 
 Derivatives follow from dM = −M dK M and db = −M (dK b + dm), in O(c d²) for a row (there appendix A, by another way).
+
+The average of a log density is exact for one function. Several functions enter by their differences from the observed
+one, x = μ + L s with s standard normal. Their average is over a fixed rule of nodes, and derivatives are those of the
+rule, through the Cholesky factor L.
 """
 
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Greedy choice of active rows: score candidates, include the best, let all others know (Seeger and Jordan 2004)."""
+"""Greedy choice of active rows: score candidates, include the best, update the others (Seeger and Jordan 2004)."""
 
 from dataclasses import dataclass
 from functools import reduce

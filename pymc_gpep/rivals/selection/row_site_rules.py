@@ -1,4 +1,4 @@
-"""Rules that give rows their sites, scores by which rows are chosen, and the inputs of a selection."""
+"""Sites of active rows, scores of candidate rows, and the prior moments that a selection reads."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

@@ -1,6 +1,7 @@
-"""EP of active rows where each function has chosen rows of its own (Seeger and Jordan 2004, section 6).
+"""EP of active rows where each latent function has chosen rows of its own (Seeger and Jordan 2004, section 6).
 
-The rows are the union of those of all functions. Sites that are not there have the precision zero.
+The rows are the union of those of all functions. The site of a row has precision zero for a function that did not
+choose it.
 """
 
 from collections.abc import Callable

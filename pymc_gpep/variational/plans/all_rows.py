@@ -1,4 +1,4 @@
-"""Methods that work on all latent values together."""
+"""Methods that use the covariance of all latent values."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Methods that know latent functions by inducing values, a batch of rows at a time."""
+"""Methods with inducing inputs, a batch of rows at a time."""
 
 import time
 import weakref

@@ -1,4 +1,4 @@
-"""Methods that know latent functions by inducing values, by sweeps over all rows."""
+"""Methods with inducing inputs, by sweeps over all rows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields

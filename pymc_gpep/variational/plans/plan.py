@@ -1,4 +1,4 @@
-"""The contract of a plan: what a kind of method is told, the log posterior that it makes, and its search."""
+"""The contract of a plan: the options of a kind of method, its log posterior, and its search."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping

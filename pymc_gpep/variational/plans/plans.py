@@ -1,4 +1,4 @@
-"""Which plan fits a method."""
+"""Table of the plans, and the plan of a method."""
 
 from collections.abc import Mapping
 from typing import Any
