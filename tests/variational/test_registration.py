@@ -168,7 +168,7 @@ def counted(monkeypatch):
 
     counting(NestedEP, "run", "solves")
     counting(dense_log_posterior, "graph_function", "graphs")
-    counting(prior_functions, "graph_function", "graphs")
+    counting(prior_functions, "ModelFunctions", "graphs")
     return counts
 
 
