@@ -31,9 +31,9 @@ from pymc_gpep.solvers.precision_form import PrecisionStructure
 from pymc_gpep.solvers.prior_form import TakesForms
 from pymc_gpep.solvers.sparse_precision import pairs_of_rows
 from pymc_gpep.sums.affine_variables import AffineVariables, InNormals, SumVariables, slopes_along
+from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.sums.levels import NOT_ALIKE, ModelRows, NewData
-from pymc_gpep.sums.row_parts import RowSum
 from pymc_gpep.sums.sparse_slopes import Blocks, SparseSlopes, rows_of
 from pymc_gpep.sums.sum_elsewhere import SumElsewhere
 from pymc_gpep.sums.sum_values import SumValues
@@ -205,7 +205,7 @@ class PrecisionElsewhere(SumElsewhere):
 
     Parameters
     ----------
-    prior : RowSum
+    prior : EffectSum
     blocks : sequence of tuple of int
         Shapes of the variables that the numbers are of.
     independent : array (q,)
@@ -214,7 +214,7 @@ class PrecisionElsewhere(SumElsewhere):
         Data of the model → constants, as the fit had them.
     """
 
-    def __init__(self, prior: RowSum, blocks: Blocks, independent: Any, data: Mapping[Variable, Variable]) -> None:
+    def __init__(self, prior: EffectSum, blocks: Blocks, independent: Any, data: Mapping[Variable, Variable]) -> None:
         super().__init__(prior, None, data, blocks)
         self._independent = independent
         self._functions: dict[tuple[str, ...], AtPoint] = {}

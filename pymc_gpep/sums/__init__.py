@@ -2,6 +2,7 @@
 
 affine_variables: variables as affine functions of standard normals
 row_parts: rows of a sum, as products of data with effects
+effect_sum: sums of effects at the rows of the data, with their prior moments
 sparse_slopes: coefficients of rows, of which few differ from zero
 sum_values: standard normals of a sum, as samplers move them
 levels: levels of groups in new data

@@ -25,8 +25,9 @@ from pymc_gpep.latent.latent_prior import Elsewhere
 from pymc_gpep.processes.cross_covariance import CrossCovariance, new_inputs
 from pymc_gpep.processes.process_functions import MovedSum, ProcessFunctions
 from pymc_gpep.sums.affine_variables import AffineValues, InNormals, at_zero, slopes_of
+from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.levels import as_data, common_length, outside_levels, refuse_labels
-from pymc_gpep.sums.row_parts import MovedProcess, RowSum, cells_by_probes, probes
+from pymc_gpep.sums.row_parts import MovedProcess, cells_by_probes, probes
 
 
 class EffectsInMeans(Elsewhere):
@@ -86,7 +87,7 @@ class EffectsElsewhere:
 
     Parameters
     ----------
-    prior : RowSum
+    prior : EffectSum
     names : sequence of str
         Variables that are affine in what was integrated.
     data : dict
@@ -109,7 +110,7 @@ class EffectsElsewhere:
 
     def __init__(
         self,
-        prior: RowSum,
+        prior: EffectSum,
         names: Sequence[str],
         data: Mapping[Variable, Variable],
         x: ArrayLike | None,

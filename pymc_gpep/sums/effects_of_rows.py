@@ -24,7 +24,7 @@ from pymc_gpep.graphs.rows_apart import check_rows_apart
 from pymc_gpep.processes.cross_covariance import new_inputs
 from pymc_gpep.rows.rows import RowError
 from pymc_gpep.sums.affine_variables import at_zero, slopes_of
-from pymc_gpep.sums.latent_sum import LatentSum
+from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.levels import as_data, common_length, levels_of, outside_levels, refuse_labels
 
 _CHECKED = 50  # rows
@@ -38,7 +38,7 @@ class EffectsOfRows:
 
     Parameters
     ----------
-    whole : LatentSum
+    whole : EffectSum
     inputs : TensorVariable
         Inputs of the process in the model, (n, d).
     data : mapping
@@ -57,7 +57,7 @@ class EffectsOfRows:
         If the argument of the likelihood at some rows is not known by the data of these rows.
     """
 
-    def __init__(self, whole: LatentSum, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> None:
+    def __init__(self, whole: EffectSum, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> None:
         # Means without the lengths that they are spread over, which are those of the model's rows.
         bare = tuple(replace(latent, mean=_bare(latent.mean)) for latent in whole.processes)
         self._whole, self._data = replace(whole, processes=bare), data

@@ -17,6 +17,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.graphs.interpreted import ModelFunctions
+from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.levels import (
     NewData,
     levels_of,
@@ -28,7 +29,6 @@ from pymc_gpep.sums.levels import (
     selected_by,
     used_beside,
 )
-from pymc_gpep.sums.row_parts import RowSum
 from pymc_gpep.sums.sparse_slopes import Blocks, rows_of
 
 
@@ -37,7 +37,7 @@ class NewLevels:
 
     Parameters
     ----------
-    prior : RowSum
+    prior : EffectSum
     argument : TensorVariable
         The argument of the likelihood at all rows.
     known : dict of str to SharedVariable
@@ -50,7 +50,7 @@ class NewLevels:
 
     def __init__(
         self,
-        prior: RowSum,
+        prior: EffectSum,
         argument: TensorVariable,
         known: Mapping[str, SharedVariable],
         data: Mapping[Variable, Variable],

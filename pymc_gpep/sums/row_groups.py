@@ -43,7 +43,7 @@ from pymc_gpep.latent.gp_latent import LatentGP, without_jitter
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.likelihoods.pooled_rows import Grouped, PooledRows, grouped_rows, products
-from pymc_gpep.sums.latent_sum import LatentSum
+from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.row_parts import ProcessTerm
 
 type Ids = NDArray[np.int64]
@@ -352,12 +352,12 @@ class RowGroups:
 
 
 def row_groups(
-    prior: LatentSum,
+    prior: EffectSum,
     likelihood: Likelihood,
     labels: TensorVariable,
     parameters: TensorVariable,
     data: Mapping[Variable, Variable],
-) -> tuple[LatentSum, RowGroups] | None:
+) -> tuple[EffectSum, RowGroups] | None:
     """Return the prior of groups of rows, and the groups; None where no two rows have the same latent value."""
     if prior.n_functions > 1 or prior.by_class or not likelihood.offers(ScalarDensity):
         return None
@@ -400,12 +400,12 @@ class _Rows:
 
     Parameters
     ----------
-    prior : LatentSum
+    prior : EffectSum
     data : mapping
         Data of the model → constants that take their place.
     """
 
-    def __init__(self, prior: LatentSum, data: Mapping[Variable, Variable]) -> None:
+    def __init__(self, prior: EffectSum, data: Mapping[Variable, Variable]) -> None:
         self._prior, self._data = prior, data
         self._proved = True
 
@@ -455,7 +455,7 @@ class _Rows:
         except CannotSplitError:
             return cast(TensorVariable, variable[(*[slice(None)] * axis, rows)])
 
-    def grouped(self, first: NDArray[np.int64]) -> LatentSum:
+    def grouped(self, first: NDArray[np.int64]) -> EffectSum:
         """Return the prior at the first rows of groups."""
         prior, argument = self._prior, self._prior.argument
         if argument.type.ndim and not argument.type.broadcastable[0]:
@@ -472,7 +472,7 @@ class _Rows:
         return replace(made, terms=terms)
 
 
-def _moved(prior: LatentSum, i: int, term: ProcessTerm) -> ProcessTerm:
+def _moved(prior: EffectSum, i: int, term: ProcessTerm) -> ProcessTerm:
     """Return a term of the same process in another argument."""
     zeros = [pt.zeros(shape) for shape in prior.sizes]
 

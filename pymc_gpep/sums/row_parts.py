@@ -7,10 +7,9 @@ the parts is small.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.blocking import PointType
@@ -171,21 +170,6 @@ class RowParts(NamedTuple):
     """B (r, q), in terms of the random variables of the model."""
 
 
-class WholeSum(InNormals, Protocol):
-    """A sum of effects and of values of Gaussian processes."""
-
-    @property
-    def n_points(self) -> int:
-        """Number of rows, n."""
-
-    @property
-    def argument(self) -> TensorVariable:
-        """The argument of the likelihood."""
-
-    def shaped(self, values: TensorVariable, n_points: int, batched: bool = False) -> TensorVariable:
-        """Return values of the argument as (c, n)."""
-
-
 @dataclass(frozen=True)
 class _Part:
     """A variable times a number, and what stands for it in the argument."""
@@ -242,12 +226,22 @@ class _Splitter:
         return place
 
 
-def row_parts(prior: WholeSum, data: Mapping[Variable, Variable], most: int) -> RowParts | None:
+def row_parts(
+    prior: InNormals,
+    argument: TensorVariable,
+    shaped: Callable[[TensorVariable], TensorVariable],
+    data: Mapping[Variable, Variable],
+    most: int,
+) -> RowParts | None:
     """Take rows of a sum apart.
 
     Parameters
     ----------
-    prior : WholeSum
+    prior : InNormals
+    argument : TensorVariable
+        The argument of the likelihood.
+    shaped : function
+        Function that returns values of the argument as (c, n).
     data : mapping
         Data of the model → constants that take their place.
     most : int
@@ -258,13 +252,13 @@ def row_parts(prior: WholeSum, data: Mapping[Variable, Variable], most: int) -> 
     RowParts or None
         None if parts have more numbers, as where a hyperparameter of each row multiplies an effect.
     """
-    apart = _Apart.of(prior, prior.argument)
+    apart = _Apart.of(prior, argument)
     if apart is None:
         return None
     functions, rng = ModelFunctions(prior.model, prior.hyperparameters, data), np.random.default_rng(SEED)
     point = functions.nearby(rng)
-    linear, argument = (prior.shaped(each, prior.n_points) for each in (apart.linear, apart.argument))
-    by_normals = functions([apart.root, argument, *apart.shapes], [apart.z])
+    linear, whole = shaped(apart.linear), shaped(apart.argument)
+    by_normals = functions([apart.root, whole, *apart.shapes], [apart.z])
     small, centre, *shapes = by_normals(point, np.zeros(prior.n_normals))
     if sum(int(np.prod(shape)) for shape in shapes) > most:
         return None
@@ -281,7 +275,7 @@ def row_parts(prior: WholeSum, data: Mapping[Variable, Variable], most: int) -> 
 class _Apart:
     """An argument taken apart, as graphs."""
 
-    prior: WholeSum
+    prior: InNormals
     linear: TensorVariable
     """The argument in terms of `places`, but for what does not depend on these."""
     places: list[TensorVariable]
@@ -296,7 +290,7 @@ class _Apart:
     """Shapes of parts."""
 
     @classmethod
-    def of(cls, prior: WholeSum, argument: TensorVariable) -> "_Apart | None":
+    def of(cls, prior: InNormals, argument: TensorVariable) -> "_Apart | None":
         """Take an argument apart; None where it has no parts."""
         split = _Splitter(prior.sources, frozenset(prior.hyperparameters))
         linear = split(argument)
@@ -327,7 +321,7 @@ class PartsElsewhere:
 
     @classmethod
     def of(
-        cls, prior: WholeSum, argument: TensorVariable, data: Mapping[Variable, Variable]
+        cls, prior: InNormals, argument: TensorVariable, data: Mapping[Variable, Variable]
     ) -> "PartsElsewhere | None":
         """Take an argument apart; None where it has no parts."""
         apart = _Apart.of(prior, argument)
@@ -402,54 +396,3 @@ class MovedProcess(NamedTuple):
     inputs: TensorVariable
     """Its inputs (n, d) in the model."""
     moments: Elsewhere
-
-
-class RowSum(InNormals, Protocol):
-    """A prior of latent functions that are sums, at rows."""
-
-    @property
-    def n_points(self) -> int:
-        """Number of rows, n."""
-
-    @property
-    def argument(self) -> TensorVariable:
-        """The argument of the likelihood: (n, c), (n,) of one function, or what broadcasts to it."""
-
-    @property
-    def everywhere(self) -> TensorVariable | None:
-        """The argument at all rows of the data, where the responses of some are missing."""
-
-    @property
-    def fitted(self) -> NDArray[np.int64] | None:
-        """Positions among these of the rows that have a response."""
-
-    @property
-    def n_rows(self) -> int:
-        """How many rows the data have; 0 where all have a response."""
-
-    @property
-    def by_class(self) -> bool:
-        """Whether the argument has an axis for functions."""
-
-    @property
-    def processes(self) -> tuple[LatentGP, ...]:
-        """Gaussian processes among the terms."""
-
-    @property
-    def places(self) -> dict[TensorVariable, slice]:
-        """Places of the normals of each integrated variable, or of the values of a process, among all."""
-
-    @property
-    def recipe_means(self) -> list[TensorVariable]:
-        """Means of all other variables that are integrated."""
-
-    def shaped(self, values: TensorVariable, n_points: int, batched: bool = False) -> TensorVariable:
-        """Return values of the argument at points as (c, n), or with a first axis of normals as (c, n, q)."""
-
-    def parts_elsewhere(self, data: Mapping[Variable, Variable]) -> PartsElsewhere | None:
-        """Return coefficients of rows apart from those of parts, at other data; None where they are not apart."""
-
-    def process(
-        self, latent: LatentGP, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
-    ) -> MovedProcess:
-        """Return a process without its mean at other inputs."""

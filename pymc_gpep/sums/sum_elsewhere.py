@@ -25,9 +25,10 @@ from pymc_gpep.processes.cross_covariance import new_inputs
 from pymc_gpep.processes.process_functions import MovedSum
 from pymc_gpep.solvers.coefficients import rows_of_functions
 from pymc_gpep.sums.affine_variables import at_zero, slopes_of
+from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.levels import ModelRows, NewData, as_data, common_length
 from pymc_gpep.sums.new_levels import NewLevels
-from pymc_gpep.sums.row_parts import MovedProcess, PartsElsewhere, RowSum, probes
+from pymc_gpep.sums.row_parts import MovedProcess, PartsElsewhere, probes
 from pymc_gpep.sums.sparse_slopes import Blocks
 
 
@@ -54,12 +55,12 @@ class FittedRows:
 
     Parameters
     ----------
-    prior : RowSum
+    prior : EffectSum
     data : mapping
         Data of the model → constants, as the fit had them.
     """
 
-    def __init__(self, prior: RowSum, data: Mapping[Variable, Variable]) -> None:
+    def __init__(self, prior: EffectSum, data: Mapping[Variable, Variable]) -> None:
         self._prior, self._data = prior, data
         self._made: dict[tuple[TensorVariable, ...], Callable[..., Any]] = {}
 
@@ -149,7 +150,7 @@ class SumElsewhere(Elsewhere):
 
     Parameters
     ----------
-    prior : RowSum
+    prior : EffectSum
     gps : sequence of pm.gp.Latent or None
         The makers of the processes.
     data : dict
@@ -160,7 +161,7 @@ class SumElsewhere(Elsewhere):
 
     def __init__(
         self,
-        prior: RowSum,
+        prior: EffectSum,
         gps: Sequence[pm.gp.Latent] | None,
         data: Mapping[Variable, Variable],
         blocks: Blocks | None = None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import pytensor.tensor as pt
@@ -20,48 +20,13 @@ from pymc_gpep.latent.latent_prior import SampledValues
 from pymc_gpep.recipes import Recipe
 from pymc_gpep.solvers.coefficients import Composed, coefficients
 from pymc_gpep.sums.affine_variables import COEFFICIENT_TOLERANCE, at_zero, slopes_of
-from pymc_gpep.sums.row_parts import RowParts, RowSum
+from pymc_gpep.sums.effect_sum import EffectSum
 
 # Singular values below this fraction of the largest count as zero.
 _SINGULAR = 1e-10
 
 _Undo = Callable[[Array, Array, np.random.Generator], Array]
 """Returns z, given r and T (size, d) of r = Tᵀz."""
-
-
-class SampledSum(RowSum, Protocol):
-    """A sum of effects and of values of Gaussian processes, with its prior moments."""
-
-    @property
-    def recipes(self) -> dict[TensorVariable, Recipe]:
-        """The integrated variables outside of processes, and what they are made of."""
-
-    @property
-    def sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the processes, (points,) or (outputs, points)."""
-
-    def mean(self) -> TensorVariable:
-        """Return the prior mean, (c, n)."""
-
-    def roots(self) -> TensorVariable:
-        """Return the coefficients of all standard normals, (c, n, q)."""
-
-    def supported(self) -> TensorVariable | None:
-        """Return whether hyperparameters are where the model has a density; None where they always are."""
-
-    def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
-        """Return coefficients of rows apart from those of parts; None where they are not apart."""
-
-    def by_parts(
-        self,
-        outputs: Sequence[TensorVariable],
-        z: TensorVariable,
-        values: Sequence[TensorVariable],
-        free: Mapping[TensorVariable, TensorVariable] | None = None,
-        *,
-        seen: bool = False,
-    ) -> list[TensorVariable]:
-        """Return expressions in terms of the normals of recipes, and of values of processes; see `LatentSum`."""
 
 
 class SumValues(SampledValues):
@@ -72,12 +37,12 @@ class SumValues(SampledValues):
 
     Parameters
     ----------
-    prior : SampledSum
+    prior : EffectSum
     data : mapping
         Data of the model → constants that take their place.
     """
 
-    def __init__(self, prior: SampledSum, data: Mapping[Variable, Variable]) -> None:
+    def __init__(self, prior: EffectSum, data: Mapping[Variable, Variable]) -> None:
         self._sum, self.data = prior, data
         self.shape = 1, prior.n_normals
         self._apart = prior.row_parts(data)

@@ -64,7 +64,7 @@ def read(build):
 def test_rows_times_parts_are_the_coefficients(build):
     model, prior = read(build)
     data = frozen_data(model)
-    parts = row_parts(prior, data, 100)
+    parts = row_parts(prior, prior.argument, lambda v: prior.shaped(v, prior.n_points), data, 100)
     value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
     function = graph_function(model, value_vars, model.replace_rvs_by_values([parts.root, prior.plain_roots()]))
     named = model.initial_point()
@@ -75,4 +75,4 @@ def test_rows_times_parts_are_the_coefficients(build):
 
 def test_hyperparameters_of_each_row_leave_no_parts():
     model, prior = read(a_number_of_each_row)
-    assert row_parts(prior, frozen_data(model), N // 2) is None
+    assert prior.row_parts(frozen_data(model)) is None

@@ -1,0 +1,393 @@
+"""Sums of effects at the rows of the data: f = m + J z with independent standard normals z.
+
+Every integrated variable is replaced in the graph by its recipe, a function of standard normals. A Gaussian process
+among the terms keeps its own covariance, so that an evidence needs no factor of it.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike, NDArray
+from pymc.pytensorf import constant_fold
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.linalg.decomposition.cholesky import cholesky
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.shape import shape_tuple
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.gaussians.prior import BoundPrior, DensePrior
+from pymc_gpep.gaussians.row_prior import NormalsPrior, RowPrior
+from pymc_gpep.gaussians.whitening import Sampled
+from pymc_gpep.graphs.errors import StructureError
+from pymc_gpep.latent.assembly import Dims
+from pymc_gpep.latent.gp_latent import LatentGP
+from pymc_gpep.latent.latent_prior import LatentPrior
+from pymc_gpep.processes.cross_covariance import CrossCovariance
+from pymc_gpep.processes.processes import GPModel, with_functions
+from pymc_gpep.recipes import Recipe
+from pymc_gpep.sums.affine_variables import SumVariables, VariablesThere, kept_random, slopes_of
+from pymc_gpep.sums.row_parts import MovedProcess, PartsElsewhere, ProcessTerm, RowParts, row_parts
+
+_MANY = 300  # rows, below which a matrix of them costs next to nothing
+_WIDE = 100.0  # prior standard deviation whose square leaves few digits to such a matrix
+_NAMED = 4  # variables that a message names
+
+
+@dataclass(frozen=True, eq=False)
+class _Alone(GPModel):
+    """A process of a sum, which has the hyperparameters of the sum."""
+
+    whole: LatentPrior
+
+    @property
+    def hyperparameters(self) -> tuple[TensorVariable, ...]:
+        return self.whole.hyperparameters
+
+
+@dataclass(frozen=True, eq=False)
+class EffectSum(LatentPrior):
+    """Latent functions that are sums of effects of Gaussian variables.
+
+    Besides what any `LatentPrior` has.
+
+    Attributes
+    ----------
+    argument : TensorVariable, shape (n, c), (n,) of one function, or what broadcasts to it
+        The argument of the likelihood.
+    by_class : bool
+        Whether the argument has an axis for functions.
+    recipes : dict of TensorVariable to Recipe
+        The integrated variables and what they are made of, in the order of the model.
+    processes : tuple of LatentGP
+        Gaussian processes among the terms.
+    sizes : tuple of tuple of int
+        Their shapes, (points,) or (outputs, points).
+    kept : dict of TensorVariable to str
+        Gaussian variables that stay hyperparameters, and why.
+    owner : array (q,)
+        The latent function in which each standard normal has a part.
+    terms : tuple of ProcessTerm
+        The parts of covariances that are processes.
+    seen : dict of TensorVariable to Recipe
+        Recipes that the argument takes in place of others. They differ by what is the same for all functions of a
+        point, where the likelihood does not see that, and leave functions independent.
+    alone : tuple of LatentGP
+        The processes that the latent functions are, where other effects are in their means alone; empty otherwise.
+    everywhere : TensorVariable or None
+        The argument at all rows of the data, where the responses of some are missing.
+    fitted : array (n,) or None
+        Positions among these of the rows that have a response.
+    n_rows : int
+        How many rows the data have; 0 where all have a response.
+    """
+
+    model: pm.Model
+    n_points: int
+    n_functions: int
+    argument: TensorVariable
+    by_class: bool
+    recipes: dict[TensorVariable, Recipe]
+    processes: tuple[LatentGP, ...]
+    sizes: tuple[tuple[int, ...], ...]
+    kept: dict[TensorVariable, str]
+    owner: NDArray[np.int64]
+    terms: tuple[ProcessTerm, ...] = ()
+    seen: Mapping[TensorVariable, Recipe] = field(default_factory=dict)
+    alone: tuple[LatentGP, ...] = ()
+    everywhere: TensorVariable | None = None
+    fitted: NDArray[np.int64] | None = None
+    n_rows: int = 0
+
+    @property
+    def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
+        if self.alone:
+            return self.alone
+        if self.fitted is not None and not self.recipes:
+            raise StructureError(
+                "This works on models whose rows all have a response. Leave out the rows without one, of the prior's X "
+                "as well: X[keep] and y[keep] with keep = pd.notna(y). Methods on all rows together leave them out by "
+                'themselves: "ep", "laplace", "kl", "nested_ep" and their like.'
+            )
+        first = [str(variable.name) for variable in self.recipes][:_NAMED]
+        others = f" and {len(self.recipes) - len(first)} more" * (len(self.recipes) > len(first))
+        held = f"; with hyperparameters={first} they are not" if self.processes and first and not others else ""
+        sums = f"sums with {', '.join(map(repr, first))}{others}, which are integrated{held}" if first else "sums"
+        raise StructureError(
+            f"This works on latent functions that are Gaussian processes alone, and this model has {sums}. Methods on "
+            'all rows together fit them: "ep", "laplace", "kl", "nested_ep" and their like. With inducing inputs '
+            '"sparse_ep" fits effects beside one process. pm.sample() draws from the model, and from '
+            "gpep.marginalize(model)."
+        )
+
+    @cached_property
+    def integrated(self) -> tuple[TensorVariable, ...]:
+        own = {*self.recipes, *(latent.free for latent in self.processes)}
+        return tuple(rv for rv in self.model.free_RVs if rv in own)
+
+    @property
+    def held(self) -> tuple[TensorVariable, ...]:
+        return tuple(latent.f for latent in self.processes if latent.rotated)
+
+    @property
+    def inputs(self) -> list[str]:
+        behind = set(ancestors([self.argument, *(latent.cov for latent in self.processes)]))
+        return [variable.name for variable in self.model.data_vars if variable in behind]
+
+    @property
+    def singular(self) -> bool:
+        return not self.alone
+
+    @property
+    def sampled_type(self) -> type[Sampled]:
+        return NormalsPrior
+
+    @property
+    def described(self) -> str:
+        integrated = f"Integrated: {', '.join(str(rv.name) for rv in self.integrated)}."
+        return " ".join([integrated, *self.reasons.values()])
+
+    @property
+    def predictor(self) -> tuple[TensorVariable, ...]:
+        return (self.argument, *self.recipe_means, *(latent.mean for latent in self.processes))
+
+    @property
+    def sources(self) -> frozenset[Variable]:
+        return frozenset([*self.recipes, *(latent.f for latent in self.processes)])
+
+    @property
+    def recipe_means(self) -> list[TensorVariable]:
+        """Means of integrated variables outside of processes."""
+        return [mean for each in self.recipes.values() for mean in each.means]
+
+    # Standard normals: those of recipes in their order, and after them those of processes.
+
+    @property
+    def n_plain(self) -> int:
+        """How many standard normals the recipes have."""
+        return sum(each.size for each in self.recipes.values())
+
+    @property
+    def n_normals(self) -> int:
+        """How many standard normals there are, q."""
+        return self.n_plain + sum(map(_count, self.sizes))
+
+    @cached_property
+    def places(self) -> dict[TensorVariable, slice]:
+        """Places of the normals of each integrated variable, or of the values of a process, among all."""
+        variables = [*self.recipes, *(latent.f for latent in self.processes)]
+        ends = np.cumsum([0, *(each.size for each in self.recipes.values()), *map(_count, self.sizes)]).tolist()
+        return {v: slice(*ends_of) for v, ends_of in zip(variables, pairwise(ends), strict=True)}
+
+    def by_normals(
+        self,
+        outputs: Sequence[TensorVariable],
+        z: TensorVariable,
+        moved: Mapping[TensorVariable, TensorVariable] | None = None,
+        *,
+        seen: bool = False,
+    ) -> list[TensorVariable]:
+        """Return expressions with standard normals z (q,) in place of integrated variables.
+
+        With `seen` they may differ by what the likelihood does not see.
+
+        Processes that are `moved` to other inputs have the values given, less their means, in place of normals.
+        """
+        values, free = [], {}
+        for latent, shape in zip(self.processes, self.sizes, strict=True):
+            own = z[self.places[latent.f]].reshape(shape)
+            if moved and latent.f in moved:
+                values.append(moved[latent.f])
+                continue
+            values.append(own @ cholesky(latent.cov).T)  # rows are outputs: (L z)ᵀ = zᵀ Lᵀ
+            if latent.rotated:
+                free[latent.free] = own
+        return self.by_parts(outputs, z, values, free, seen=seen)
+
+    def by_parts(
+        self,
+        outputs: Sequence[TensorVariable],
+        z: TensorVariable,
+        values: Sequence[TensorVariable],
+        free: Mapping[TensorVariable, TensorVariable] | None = None,
+        *,
+        seen: bool = False,
+    ) -> list[TensorVariable]:
+        """Return expressions in terms of the normals of recipes, and of values of processes less their means.
+
+        The model's own normals of a process, `free`, may be given as well.
+        """
+        processes = {latent.f: (latent, own) for latent, own in zip(self.processes, values, strict=True)}
+        place = {rv: i for i, rv in enumerate(self.model.free_RVs)}
+        of_free = {f: latent.free for f, (latent, _) in processes.items()}
+        made: dict[Variable, Variable] = {}
+        for variable in sorted([*self.recipes, *processes], key=lambda v: place[of_free.get(v, v)]):
+            if variable in processes:
+                latent, own = processes[variable]
+                value = _replaced([latent.mean], made)[0] + own
+            else:
+                recipe = self.recipes[variable]
+                recipe = self.seen.get(variable, recipe) if seen else recipe
+                value = recipe.make(z[self.places[variable]], _replaced(recipe.means, made), recipe.scales)
+            made[variable] = value.astype(variable.dtype)
+        return _replaced(outputs, {**made, **(free or {})})
+
+    def shaped(self, values: TensorVariable, n_points: int, batched: bool = False) -> TensorVariable:
+        """Return values of the argument at points as (c, n), or with a first axis of normals as (c, n, q)."""
+        wanted = 1 + self.by_class
+        own = values.ndim - batched
+        shape = (n_points, self.n_functions)[:wanted]
+        if batched:
+            axes = [0, *["x"] * (wanted - own), *range(1, own + 1)]
+            spread = pt.broadcast_to(values.dimshuffle(*axes), (shape_tuple(values)[0], *shape))
+            return spread.transpose(2, 1, 0) if self.by_class else spread.T[None]
+        spread = pt.broadcast_to(values, shape)
+        return spread.T if self.by_class else spread[None]
+
+    def dims(self) -> Dims:
+        """Return the name of the axis of functions, that of an integrated variable with an entry for each."""
+        if not self.by_class:
+            return Dims()
+        for variable, own in self.places.items():
+            dims = self.model.named_vars_to_dims.get(variable.name) or ()
+            shape = tuple(len(self.model.coords[dim] or ()) if dim in self.model.coords else 0 for dim in dims)
+            if _count(shape) != own.stop - own.start or not shape:
+                continue
+            owner = self.owner[own].reshape(shape)
+            for axis, dim in enumerate(dims):
+                if shape[axis] == self.n_functions and (owner == _along(axis, shape)).all():
+                    labels = self.model.coords[dim]
+                    return Dims(dim, None, None if labels is None else tuple(labels))
+        return Dims()
+
+    # The prior.
+
+    def mean(self) -> TensorVariable:
+        zeros = [pt.zeros(shape) for shape in self.sizes]
+        (values,) = self.by_parts([self.argument], pt.zeros(self.n_plain), zeros, seen=True)
+        return self.shaped(values, self.n_points)
+
+    def covariance(self) -> TensorVariable:
+        functions = self.covariances()
+        return functions[0] if self.n_functions == 1 else functions
+
+    def covariances(self) -> TensorVariable:
+        plain = self.plain_roots()
+        found = []
+        for k in range(self.n_functions):
+            own = np.flatnonzero(self.owner[: self.n_plain] == k)
+            parts = [each for term in self.terms for each in term.covariance(k)]
+            if own.size:
+                root = plain[k] if own.size == self.n_plain else plain[k][:, own]
+                parts.append(root @ root.T)
+            found.append(pt.add(*parts) if len(parts) > 1 else [*parts, pt.zeros((self.n_points, self.n_points))][0])
+        return pt.stack(found)
+
+    def plain_roots(self) -> TensorVariable:
+        """Return J (c, n, q) of the normals of recipes."""
+        z = pt.vector("normals", shape=(self.n_plain,), dtype="float64")
+        (values,) = self.by_parts([self.argument], z, [pt.zeros(shape) for shape in self.sizes], seen=True)
+        return self.shaped(slopes_of(values, z, self.n_plain), self.n_points, batched=True)
+
+    @cached_property
+    def _is_wide(self) -> bool:
+        """Whether an integrated normal variable has a wide prior, of a standard deviation that is a number."""
+        nodes = [v.owner for v in self.sources if v.owner is not None and isinstance(v.owner.op, NormalRV)]
+        widths = [node.op.dist_params(node)[1] for node in nodes]
+        numbers = [each for each in widths if all(v.owner or isinstance(v, Constant) for v in ancestors([each]))]
+        return bool(numbers) and any(np.max(each, initial=0.0) >= _WIDE for each in constant_fold(numbers, False))
+
+    @property
+    def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
+        few = self.n_points >= 2 * self.n_normals and (self.n_points >= _MANY or self._is_wide)
+        return ({RowPrior: self.roots} if few else {}) | {DensePrior: self.covariances}
+
+    @cached_property
+    def made(self) -> dict[str, Any]:
+        """Other things that were made of it, by name; each is made once."""
+        return {}
+
+    def bound(
+        self, prior_type: type[DensePrior], data: Mapping[Variable, Variable]
+    ) -> tuple[Any, TensorVariable] | None:
+        parts = self.row_parts(data) if prior_type is RowPrior else None
+        return None if parts is None else (BoundPrior(RowPrior, parts.rows), parts.root[None])
+
+    def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
+        """Return the coefficients of rows apart from those of parts, with data of the model as given.
+
+        None where they cannot be told apart, or rows are not few coefficients.
+        """
+        if RowPrior not in self.arrays:
+            return None
+        return row_parts(self, self.argument, lambda v: self.shaped(v, self.n_points), data, self.n_points // 2)
+
+    def parts_elsewhere(self, data: Mapping[Variable, Variable]) -> PartsElsewhere | None:
+        """Return coefficients of rows apart from those of parts, at other data; None where they are not apart."""
+        argument = self.argument if self.everywhere is None else self.everywhere
+        return PartsElsewhere.of(self, argument, data) if RowPrior in self.arrays else None
+
+    def roots(self) -> TensorVariable:
+        z = pt.vector("normals", shape=(self.n_normals,), dtype="float64")
+        (values,) = self.by_normals([self.argument], z, seen=True)
+        return self.shaped(slopes_of(values, z, self.n_normals), self.n_points, batched=True)
+
+    def supported(self) -> TensorVariable | None:
+        hyperparameters = set(self.hyperparameters)
+        positive = dict.fromkeys(each for recipe in self.recipes.values() for each in recipe.positive)
+        conditions = [pt.all(pt.ge(v, 0.0)) for v in positive if not hyperparameters.isdisjoint(ancestors([v]))]
+        return pt.all(pt.stack(conditions)) if conditions else None
+
+    def latent_values(self) -> TensorVariable:
+        return self.shaped(self.argument, self.n_points)
+
+    def variables(self, data: Mapping[Variable, Variable]) -> SumVariables:
+        return SumVariables(self, data)
+
+    @abstractmethod
+    def variables_there(
+        self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
+    ) -> VariablesThere:
+        """Return variables at other inputs x of processes, and other data."""
+
+    def without_means(self) -> GPModel:
+        """Return the processes that the latent functions are, with means of 0."""
+        latents = [replace(each, mean=pt.constant(0.0)) for each in self.alone]
+        return _Alone(
+            self.model, tuple(with_functions(each, each.classes, self.model) for each in latents), self.n_points, self
+        )
+
+    def process(
+        self, latent: LatentGP, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
+    ) -> MovedProcess:
+        """Return a process of the sum, without its mean, at other inputs."""
+        makers = [gp for gp in gps or () if getattr(gp, "f", None) is latent.f] or None
+        moments = CrossCovariance(self.without_effects(latent), makers, data, means=False)
+        return MovedProcess(moments.where, moments)
+
+    def without_effects(self, latent: LatentGP) -> GPModel:
+        """Return a process of the sum alone, without its mean."""
+        own = with_functions(replace(latent, mean=pt.constant(0.0)), latent.classes, self.model)
+        return _Alone(self.model, (own,), self.sizes[self.processes.index(latent)][-1], self)
+
+
+def _replaced(outputs: Iterable[TensorVariable], made: Mapping[Variable, Variable]) -> list[TensorVariable]:
+    outputs = list(outputs)
+    return graph_replace(outputs, kept_random(outputs) | dict(made), strict=False) if made and outputs else outputs
+
+
+def _along(axis: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Place along an axis, in a shape that broadcasts."""
+    return np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape))
