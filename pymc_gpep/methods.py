@@ -27,7 +27,7 @@ from pymc_gpep.approximations.methods import (
     with_options,
 )
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.approximations.sparse import InducedArrays, SparseApproximation, SparseSolution
+from pymc_gpep.approximations.sparse_ep import InducedArrays, SparseApproximation, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood

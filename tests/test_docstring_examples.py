@@ -22,7 +22,7 @@ import pytest
 import pymc_gpep as gpep
 from pymc_gpep import diagnostics, methods, plots, progress, samplers, sklearn
 from pymc_gpep.approximations.methods import APPROXIMATIONS, FURTHER_METHODS, SPARSE_APPROXIMATIONS
-from pymc_gpep.rivals.active_rows import ActiveRows
+from pymc_gpep.rivals.active_log_posterior import ActiveRows
 from pymc_gpep.rivals.ivm import IVM
 from pymc_gpep.streaming.memories import STREAMING_METHODS
 from pymc_gpep.variational.plans.batches import ByBatches

@@ -12,8 +12,7 @@ nested_ep: nested EP for the multinomial probit, with and without label noise
 qep_softmax: EP by quadrature for a softmax
 variational_bayes: variational Bayes for the multinomial probit
 site_rules: factors of a likelihood for EP with inducing inputs, with one rule for each
-sparse: base class and solution of approximations with inducing inputs
-sparse_ep: EP with inducing inputs
+sparse_ep: EP with inducing inputs, and the base class for other approximations with these
 sparse_vi: variational inference with inducing inputs
 methods: table of approximations by name, and of the likelihoods that each can fit
 """
@@ -26,8 +25,7 @@ from pymc_gpep.approximations.methods import APPROXIMATIONS, METHODS, approximat
 from pymc_gpep.approximations.nested_ep import NestedEP, NoisyNestedEP
 from pymc_gpep.approximations.qep_softmax import QEPSoftmax
 from pymc_gpep.approximations.solution import Convergence, Solution
-from pymc_gpep.approximations.sparse import InducedArrays
-from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.approximations.sparse_ep import InducedArrays, SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 

@@ -10,8 +10,7 @@ from pymc_gpep.approximations.kl import KL, QuadraticVB
 from pymc_gpep.approximations.laplace import Laplace, LaplaceProbit, ScalarLaplace
 from pymc_gpep.approximations.nested_ep import NestedEP, NoisyNestedEP
 from pymc_gpep.approximations.qep_softmax import QEPSoftmax
-from pymc_gpep.approximations.sparse import SparseApproximation
-from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.approximations.sparse_ep import SparseApproximation, SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.argument_types import check_name, did_you_mean, plain

@@ -1,20 +1,355 @@
-"""EP with inducing inputs (Villacampa-Calvo and Hernández-Lobato 2017), without a covariance matrix of all rows."""
+"""EP with inducing inputs (Villacampa-Calvo and Hernández-Lobato 2017), and the base of such approximations."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from pymc_gpep.approximations.limits import fraction, one_of
+from pymc_gpep.approximations.approximator import sites_between
+from pymc_gpep.approximations.limits import at_least, check_limits, documented, fraction, one_of, positive
 from pymc_gpep.approximations.site_rules import RULE_NAMES, RULES, SiteRule, chosen_rule, site_rule
-from pymc_gpep.approximations.sparse import Iterated, Number, SitesOfRows, SparseApproximation
+from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
+from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.solvers.accelerated_ep import SCHEMES, Steps, Sweep, accelerated_ep, ep_ladder
+from pymc_gpep.solvers.inducing import Block, InducedPrior, RowFeatures, whitening
 from pymc_gpep.solvers.problem import History
-from pymc_gpep.solvers.sparse_sweeps import PointSites
+from pymc_gpep.solvers.sparse_sweeps import LeftOut, PointSites, Pull, SiteSweeps
+from pymc_gpep.solvers.team import Team, gather, one_blas_thread
+
+
+class Number(Enum):
+    """Kind of the number; the value says so in words."""
+
+    EVIDENCE = "log evidence {:.4f} (of the model with inducing inputs)"
+    """An approximation of the log marginal likelihood of the model with the FITC prior."""
+    BOUND = "lower bound {:.4f} of the log evidence"
+    """Not above the log marginal likelihood of the model, with all its latent values or with the FITC prior."""
+    OBJECTIVE = "objective {:.4f} (no evidence, and not to be compared with one)"
+    """A number by which hyperparameters are chosen, and no more."""
+
+    def text(self, value: float) -> str:
+        """A number of this kind in words."""
+        return self.value.format(value)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseSolution:
+    """The approximate posterior of latent functions by way of inducing values, at fixed hyperparameters.
+
+    Attributes
+    ----------
+    evidence : float
+        Number by which hyperparameters are chosen, NaN where the solve failed.
+    number : Number
+        Kind of `evidence`: an approximation of the log evidence, a lower bound of it, or neither.
+    posterior : InducingPosterior or None
+        None where a covariance had no Cholesky factor.
+    labels : array (n,)
+    likelihood : Likelihood
+    start : array
+        Where to start the solver at neighbouring hyperparameters.
+    convergence : Convergence
+    inducing_slope : array (q, M, M)
+        Derivative in the prior covariance of the inducing values; empty where it was not asked for.
+    floored : int
+        Number of sites that match only the mean of their tilted distribution, which is wider than their cavity. With
+        sites that match its variance as well EP did not converge. The number is 0 for log-concave likelihoods. Where it
+        is not 0 the derivatives of the evidence are approximate.
+    """
+
+    evidence: float
+    number: Number
+    posterior: InducingPosterior | None
+    labels: NDArray[np.int64]
+    likelihood: Likelihood
+    start: Array
+    convergence: Convergence
+    inducing_slope: Array
+    floored: int = 0
+
+    @property
+    def objective(self) -> float:
+        """The number by which hyperparameters and inducing inputs are chosen."""
+        return self.evidence
+
+    @property
+    def log_evidence(self) -> float:
+        """The same where it approximates the log marginal likelihood of the sparse model; NaN where it does not."""
+        return self.evidence if self.number is Number.EVIDENCE else np.nan
+
+    @property
+    def lower_bound(self) -> float:
+        """The same where it is a lower bound of the log marginal likelihood; NaN where it is not."""
+        return self.evidence if self.number is Number.BOUND else np.nan
+
+    @property
+    def converged(self) -> bool:
+        """Whether the fixed point was reached."""
+        return self.convergence.converged
+
+
+class SitesOfRows(NamedTuple):
+    """The sites of all rows, and what they are found with."""
+
+    points: PointSites
+    sweeps: SiteSweeps[Any]
+    """The sweeps of the points, on these features."""
+    features: RowFeatures
+    team: Team
+    likelihood: Likelihood
+
+
+class Iterated(NamedTuple):
+    """How an iteration ended, whose sites are where it began."""
+
+    evidence: float
+    status: int
+    scheme: str
+    floored: int = 0
+
+
+class InducedArrays:
+    """A prior at fixed hyperparameters, as arrays.
+
+    Parameters
+    ----------
+    inducing : array (M, M), (1, M, M) or (c, M, M)
+        Prior covariance of the inducing values.
+    cross : array (M, n), (1, M, n) or (c, M, n)
+        Prior covariance between inducing values and the latent values.
+    variance : array (n,), (1, n) or (c, n)
+        Prior variance of the latent values.
+    mean : array (c, n), or (n,) of one function
+        Prior mean of the latent values.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not agree or values are not finite.
+    """
+
+    def __init__(self, inducing: ArrayLike, cross: ArrayLike, variance: ArrayLike, mean: ArrayLike) -> None:
+        k, m = np.asarray(inducing, np.float64), np.atleast_2d(np.asarray(mean, np.float64))
+        self._inducing = k[None] if k.ndim == 2 else k
+        across, variances = np.asarray(cross, np.float64), np.asarray(variance, np.float64)
+        self._block = Block(
+            across[None] if across.ndim == 2 else across, variances[None] if variances.ndim == 1 else variances, m
+        )
+        if m.ndim != 2:
+            raise ValueError(
+                f"mean must be (functions, points), or (points,) for one function, but has shape {m.shape}."
+            )
+        self.n_functions, self.n_points = m.shape
+        self.n_effects = 0
+        sets, size = self._inducing.shape[0], self._inducing.shape[-1]
+        expected = {
+            "inducing": (self._inducing, (sets, size, size)),
+            "cross": (self._block.cross, (sets, size, self.n_points)),
+            "variance": (self._block.variance, (sets, self.n_points)),
+        }
+        if sets not in (1, self.n_functions):
+            raise ValueError(f"inducing must be one matrix or {self.n_functions}, but there are {sets}.")
+        for name, (values, shape) in expected.items():
+            if values.shape != shape:
+                raise ValueError(
+                    f"{name} must have the shape {shape} that goes with the others, but has {values.shape}."
+                )
+        for name, values in (*((name, each) for name, (each, _) in expected.items()), ("mean", m)):
+            if bad := np.count_nonzero(~np.isfinite(values)):
+                raise ValueError(f"{name} must be finite, but has {bad} values that are not.")
+        if negative := np.count_nonzero(self._block.variance < 0.0):
+            raise ValueError(f"variance must not be negative, but {negative} of its values are.")
+
+    def inducing(self) -> Array:
+        """Prior covariance of the inducing values, (q, M, M)."""
+        return self._inducing
+
+    def block(self, rows: slice) -> Block:
+        """Moments of some of the rows."""
+        cross, variance, mean, effects = self._block
+        return Block(cross[:, :, rows], variance[:, rows], mean[:, rows], effects[:, :, rows])
+
+
+@dataclass(frozen=True)
+class SparseApproximation(ABC):
+    """An approximation with inducing inputs and its options: a function from prior moments and labels to a solution.
+
+    Parameters
+    ----------
+    tolerance : float
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
+    max_iterations : int
+        Limit on iterations.
+    depth : int
+        Past steps that Anderson acceleration combines.
+    mixing : float
+        Part of the combined residual that an accelerated step takes.
+    jitter : float
+        Added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
+        hundredfold, and once more, where the matrix has no Cholesky factor: inducing inputs may coincide.
+    """
+
+    tolerance: float = field(default=1e-6, metadata=positive())
+    max_iterations: int = field(default=500, metadata=at_least(1))
+    depth: int = field(default=3, metadata=at_least(0))
+    mixing: float = field(default=0.9, metadata=fraction())
+    jitter: float = field(default=1e-6, metadata=positive())
+
+    name: ClassVar[str]
+    """What `pm.fit(method=...)` calls it."""
+    title: ClassVar[str] = "EP"
+    """What messages call it."""
+    first_scheme: ClassVar[str]
+    """What its solver tries first."""
+
+    def __init_subclass__(cls) -> None:
+        cls.__doc__ = documented(cls)
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+    @classmethod
+    @abstractmethod
+    def approximates(cls, likelihood: Likelihood) -> bool:
+        """Whether it has sites for a likelihood."""
+
+    @abstractmethod
+    def named(self, likelihood: Likelihood, c: int, size: int) -> Self:
+        """The same with all that depends on c functions of so many inducing inputs each chosen.
+
+        Raises
+        ------
+        ValueError
+            If the likelihood has no such sites.
+        """
+
+    @property
+    def chosen(self) -> str:
+        """The choice made, in words that a comma follows; empty where there is no choice."""
+        return ""
+
+    @abstractmethod
+    def number(self, likelihood: Likelihood, c: int, size: int) -> Number:
+        """Kind of number that the approximation computes, arguments as of `named`."""
+
+    @abstractmethod
+    def point_sites(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int, size: int) -> PointSites:
+        """The sites of all points; a ValueError if the likelihood has none."""
+
+    def begin(  # noqa: B027 - there is nothing to do as a rule
+        self, features: RowFeatures, team: Team, sites: Array, labels: NDArray[np.int64], likelihood: Likelihood
+    ) -> None:
+        """Write where a cold start begins into sites (2, n, d), which are 0."""
+
+    @abstractmethod
+    def iterate(self, of: SitesOfRows, sites: Array, history: History) -> Iterated:
+        """Iterate from sites (2, n, d), which are overwritten."""
+
+    @abstractmethod
+    def one_sweep(self) -> "SparseApproximation":
+        """The same for a single sweep, after which sites are further on."""
+
+    def between(self, starts: Array, weights: Array, nearest: int) -> Array:
+        """A start from those of neighbouring problems, see `Approximator.between`."""
+        return sites_between(starts, weights, nearest)
+
+    def solve(
+        self,
+        prior: InducedPrior,
+        labels: ArrayLike,
+        start: Array | None = None,
+        *,
+        likelihood: Likelihood | None = None,
+        pull: Pull | None = None,
+        pull_anyway: bool = False,
+    ) -> SparseSolution:
+        """Approximate the posterior.
+
+        Parameters
+        ----------
+        prior : InducedPrior
+            For example `InducedArrays`.
+        labels : array (n,)
+            Observations: classes, counted from 0.
+        start : array, optional
+            `SparseSolution.start` of a neighbouring problem; a cold start if not given.
+        likelihood : Likelihood, optional
+            The multinomial probit if not given.
+        pull : function of (slice, Block), optional
+            Function that is given the derivatives of the evidence in the prior moments, block by block, once the
+            evidence has converged.
+        pull_anyway : bool
+            Whether `pull` is given the derivatives with the sites held where iterations were not enough to converge.
+
+        Raises
+        ------
+        ValueError
+            If labels are not classes, the start has another size, or the likelihood has no such sites.
+        """
+        likelihood = likelihood or MultinomialProbitLikelihood()
+        with np.errstate(all="ignore"):
+            covariance = prior.inducing()
+        c, size = prior.n_functions, covariance.shape[-1] + prior.n_effects
+        observed = likelihood.check(labels, c, prior.n_points)
+        points = self.point_sites(likelihood, observed, c, size)
+        sites = np.zeros((2, *points.shape))
+        if start is not None:
+            if np.size(start) != sites.size or not np.isfinite(start).all():
+                raise ValueError(f"start must be {sites.size} finite numbers, the start of a solution of this size.")
+            sites[:] = np.reshape(start, sites.shape)
+        history = History(self.max_iterations)
+        found, posterior, slope = Iterated(np.nan, NOT_POSITIVE_DEFINITE, self.first_scheme), None, np.empty(0)
+        with one_blas_thread(), gather(prior.n_points) as team, np.errstate(all="ignore"):
+            if (white := whitening(covariance, self.jitter, prior.n_effects)) is not None:
+                features = RowFeatures(prior, white)
+                sweeps = points.sweeps(features, team)
+                if start is None:
+                    self.begin(features, team, sites, observed, likelihood)
+                found = self.iterate(SitesOfRows(points, sweeps, features, team, likelihood), sites, history)
+                if np.isfinite(found.evidence):
+                    whitened = sweeps.posterior(sites)
+                    posterior = InducingPosterior(white, whitened)
+                    pulls = found.status == CONVERGED or (pull_anyway and found.status == OUT_OF_ITERATIONS)
+                    if pull is not None and pulls:
+                        slope = sweeps.derivatives(sites, whitened, pull)
+        return SparseSolution(
+            evidence=found.evidence,
+            number=self.number(likelihood, c, size),
+            posterior=posterior,
+            labels=observed,
+            likelihood=likelihood,
+            start=sites.ravel(),
+            convergence=Convergence(found.status, history.array, self.tolerance, found.scheme),
+            inducing_slope=slope,
+            floored=found.floored,
+        )
+
+    def left_out(self, prior: InducedPrior, solution: SparseSolution) -> Iterator[LeftOut]:
+        """Latent values of all points, part by part, each given the sites of all others.
+
+        Parameters
+        ----------
+        prior : InducedPrior
+            Prior of the solution.
+        solution : SparseSolution
+            Solution that has a posterior and sites.
+        """
+        posterior = solution.posterior
+        assert posterior is not None
+        points = self.point_sites(solution.likelihood, solution.labels, prior.n_functions, posterior.size)
+        sites = solution.start.reshape(2, *points.shape)
+        with one_blas_thread(), gather(prior.n_points) as team:
+            sweeps = points.sweeps(RowFeatures(prior, posterior.whitening), team)
+            yield from sweeps.left_out(sites, posterior.whitened)
+
 
 _ELSEWHERE = {"coupled": "nested", "independent": "quadrature"}  # what the IVM calls them
 _SHORT = 0.4  # of steps with sites that widen, in units of others

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import at_least, fraction
-from pymc_gpep.approximations.sparse import Iterated, Number, SitesOfRows, SparseApproximation
-from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.approximations.sparse_ep import Iterated, Number, SitesOfRows, SparseApproximation, SparseEP
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.solution import Convergence, Neighbours
-from pymc_gpep.approximations.sparse import SparseSolution
-from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.cluster.rounds import Begin, PartRecipe, Rounds
 from pymc_gpep.cluster.sites import SitesOnCluster

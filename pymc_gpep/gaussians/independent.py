@@ -4,7 +4,6 @@ from functools import cached_property
 from typing import Self
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
@@ -133,19 +132,6 @@ class IndependentPosterior(DensePosterior):
             solve_right_transposed(lower, rows)
             own[:] = np.einsum("ij,ij->i", rows, rows)
         return np.asarray(prior.diagonal(axis1=-2, axis2=-1) - explained)
-
-    def covariance_roots(self) -> Array:
-        """R_k, (1 or c, n, n), where the posterior covariance of a function is R_k R_kᵀ; one if all have the same.
-
-        With K_k = L_k L_kᵀ these are L_k M_k⁻ᵀ, M_k M_kᵀ = I + L_kᵀ D_k L_k, which subtracts nothing.
-        """
-        shared = len(self.prior.k) == 1 and (self.precision == self.precision[0]).all()
-        found = []
-        for a, pi in enumerate(self.precision[:1] if shared else self.precision):
-            root = own_matrix(self.prior.roots, a)
-            inner = np.linalg.cholesky(np.eye(len(root)) + root.T @ (pi[:, None] * root))
-            found.append(solve_triangular(inner, root.T, lower=True, check_finite=False).T)
-        return np.stack(found)
 
     def site_blocks(self) -> tuple[Array, Array]:
         b = self._b

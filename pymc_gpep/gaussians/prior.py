@@ -295,31 +295,6 @@ class DensePrior(Prior):
         """The derivative Lᵀ s (c, q) with respect to z of what has the derivative s (c, n) with respect to f."""
         return np.asarray(np.matmul(self.roots.swapaxes(1, 2), slope[..., None])[..., 0])
 
-    def expected_log_density(self, mean: Array, roots: Array | None = None) -> Array:
-        """The average of log p(f_k), (c,), over functions f_k that are Gaussian.
-
-        Parameters
-        ----------
-        mean : array (c, n)
-        roots : array (1 or c, n, n), optional
-            R_k, one for all functions or one for each, with covariance R_k R_kᵀ; without them f is the mean.
-
-        Raises
-        ------
-        NotPositiveDefiniteError
-            If the prior covariance has no Cholesky factor.
-        """
-        log_det = 2.0 * np.log(self.roots.diagonal(axis1=1, axis2=2)).sum(axis=1)  # one, or one for each
-        quadratic = (self.whitened(mean) ** 2).sum(axis=1)
-        if roots is not None:
-            spread = [
-                (solve_triangular(self.roots[a % len(self.k)], roots[a % len(roots)], lower=True, check_finite=False)
-                 ** 2).sum()
-                for a in range(max(len(roots), len(self.k)))
-            ]  # fmt: skip
-            quadratic = quadratic + np.array(spread)
-        return np.asarray(-0.5 * (self.shape[1] * np.log(2 * np.pi) + log_det + quadratic))
-
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         return self.latent(rng.standard_normal((count, *self.shape)))
 

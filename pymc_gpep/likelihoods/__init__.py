@@ -3,11 +3,10 @@
 local_computations: computations at one point that a likelihood offers and methods use
 observed: checks of observed classes, counts and numbers
 likelihood: the contract of a likelihood
-links: link functions in the graph of a model
 log_probabilities: log probabilities of observations and of censored ranges, as graphs
 adaptive_averages: averages of a unimodal density over a normal latent value
 averages_over_cells: averages of a density with several modes
-one_function: base classes of likelihoods of one latent function
+one_function: base classes of likelihoods of one latent function, and link functions in graphs
 standard_density: base class of likelihoods with a standard density
 bernoulli: two classes: probit, logistic, complementary log-log
 ordered: ordered classes: probit, logistic

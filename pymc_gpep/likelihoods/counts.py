@@ -16,10 +16,9 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.scalar import poisson
 from pymc_gpep.kernels.scalar.poisson import NO_EXPOSURE
 from pymc_gpep.likelihoods.likelihood import Reading
-from pymc_gpep.likelihoods.links import argument_of, behind, read_log_odds, read_log_rate
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes, ScalarDensity
 from pymc_gpep.likelihoods.observed import checked_counts, rows_text
-from pymc_gpep.likelihoods.one_function import OneFunction
+from pymc_gpep.likelihoods.one_function import OneFunction, argument_of, behind, read_log_odds, read_log_rate
 from pymc_gpep.likelihoods.standard_density import (
     LOGISTIC_POWERS,
     StandardForm,

@@ -17,7 +17,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.scalar import ordinal
 from pymc_gpep.likelihoods.adaptive_averages import average_log_density, parameter_slopes
 from pymc_gpep.likelihoods.likelihood import Reading
-from pymc_gpep.likelihoods.links import read_cutpoints
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
@@ -25,7 +24,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 from pymc_gpep.likelihoods.observed import rows_text, some_of, without_marks
-from pymc_gpep.likelihoods.one_function import OneFunction
+from pymc_gpep.likelihoods.one_function import OneFunction, read_cutpoints
 
 _PROBIT = ScalarDensity(ordinal.probit_derivatives)
 

@@ -17,8 +17,8 @@ from scipy.special import gamma, gammainc, gammaln, psi
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Reading, censored_side, observable_of
-from pymc_gpep.likelihoods.links import free_of_latents, read_log_rate
 from pymc_gpep.likelihoods.observed import checked_numbers
+from pymc_gpep.likelihoods.one_function import free_of_latents, read_log_rate
 from pymc_gpep.likelihoods.standard_density import (
     LOG_RATE,
     StandardForm,

@@ -21,9 +21,8 @@ from pymc_gpep.kernels.likelihoods.softmax import along_line, curvature_slope, s
 from pymc_gpep.kernels.methods.softmax_qep import softmax_qep_update
 from pymc_gpep.kernels.special.softmax_average import BLOCK, SEQUENCES, softmax_average
 from pymc_gpep.likelihoods.likelihood import Reading, gaussian_moments
-from pymc_gpep.likelihoods.links import has_cutpoints, softmax_argument
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature
-from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
+from pymc_gpep.likelihoods.one_function import OneFunctionPerClass, has_cutpoints, softmax_argument
 from pymc_gpep.likelihoods.over_factors import DEAR, FEWEST, UtilityNoise, over_factors
 
 _LATTICE = 5  # dimensions from which on a lattice needs too many points

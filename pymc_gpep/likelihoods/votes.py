@@ -17,10 +17,9 @@ from pymc_gpep.kernels.likelihoods.votes import along_line, curvature_slope, log
 from pymc_gpep.kernels.methods.softmax_qep import votes_qep_update
 from pymc_gpep.kernels.moments.softmax_quadrature import votes_log_normalisers
 from pymc_gpep.likelihoods.likelihood import Reading
-from pymc_gpep.likelihoods.links import softmax_argument
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature
 from pymc_gpep.likelihoods.observed import checked_counts, shape_text
-from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
+from pymc_gpep.likelihoods.one_function import OneFunctionPerClass, softmax_argument
 from pymc_gpep.likelihoods.softmax import class_nodes, softmax_probabilities
 
 _NODES = 2000  # for a predictive density

@@ -18,7 +18,7 @@ from scipy.linalg import solve_triangular
 
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
 from pymc_gpep.approximations.solution import Convergence, Neighbours
-from pymc_gpep.approximations.sparse import Number, SparseApproximation, SparseSolution
+from pymc_gpep.approximations.sparse_ep import Number, SparseApproximation, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.evidence.memory import check_memory
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior

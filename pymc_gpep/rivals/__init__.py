@@ -14,9 +14,7 @@ naive_tap: naive TAP, a mean field method for two classes
 gfitc: EP with the FITC prior
 selection: choice of a few active rows among all
 ivm: informative vector machine: the posterior given the labels of active rows
-model_rows: prior moments of any rows, for the choice of active rows
-active_log_posterior: log posterior of the hyperparameters given active rows
-active_rows: the informative vector machine in `pm.fit`
+active_log_posterior: log posterior by active rows, and the informative vector machine in `pm.fit`
 learning_curve: predictions against the number of active rows
 plot_active: pictures of active rows
 hierarchy: hyperparameters and their parents
@@ -55,7 +53,7 @@ register(
     "pymc_gpep.rivals.computations:SOFTMAX_SITES",
 )
 register("posterior", "pymc_gpep.rivals.factorial_posterior:FACTORIAL")
-register("plan", "pymc_gpep.rivals.active_rows:ActiveRows")
+register("plan", "pymc_gpep.rivals.active_log_posterior:ActiveRows")
 register("file", "pymc_gpep.rivals.active_log_posterior:ActiveLogPosterior")
 register("hyper", "pymc_gpep.rivals.mean_field:MeanField")
 register(

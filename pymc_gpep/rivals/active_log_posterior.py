@@ -1,40 +1,123 @@
-"""The log posterior of hyperparameters by active rows, and its maximum where rows are chosen anew.
+"""Fits by active rows: prior moments of rows, log posterior, rounds that choose rows, and the plan.
+
+The covariance of a row with itself is the prior variance. It includes terms of the diagonal alone, such as PyMC's
+jitter. The covariance of different rows is that of the covariance function, even if their inputs are the same.
 
 A major round chooses active rows and their sites at the present hyperparameters. Minor steps then increase the bound
 with both fixed (Seeger and Jordan 2004, section 5). The choice of rows is not part of the function that increases, so
 that a round may end lower than the one before. The best round is the result.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
+from pymc.blocking import PointType
 
+from pymc_gpep.approximations.methods import check_fits, with_options
 from pymc_gpep.approximations.solution import Convergence
+from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.fit import Fit
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.hyper.optimum import Optimum, maximise, refuse
+from pymc_gpep.hyper.optimum import Optimum, looked_at, maximise, refuse
+from pymc_gpep.hyper.several_starts import Follow
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
+from pymc_gpep.latent.gp_latent import jitter_of
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
-from pymc_gpep.log_posteriors.log_posterior import Gps, StoredFit
+from pymc_gpep.log_posteriors.log_posterior import Gps, LogPosterior, StoredFit
 from pymc_gpep.log_posteriors.sparse_log_posterior import FEW, BlockLogPosterior
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
+from pymc_gpep.processes.cross_covariance import functions_of
+from pymc_gpep.reading import GPClassifier
 from pymc_gpep.rivals.ivm import IVM, ActivePosterior, ActiveSolution, RowSample, active_prior, sites_of
-from pymc_gpep.rivals.model_rows import ModelRows, RowInputs
 from pymc_gpep.rivals.selection.bound import ActiveBound
 from pymc_gpep.rivals.selection.row_site_rules import Selection
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.sparse_sweeps import LeftOut
+from pymc_gpep.variational.fit_run import FitRun
+from pymc_gpep.variational.model_warnings import warn_of_single_class
+from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
+
+
+class RowInputs(NamedTuple):
+    """Inputs of all rows, and what their prior covariances are made by."""
+
+    blocks: InducingBlocks
+    inputs: Array
+    """(n, columns)."""
+    jitter: Array
+    """On the diagonal of the covariance of each function, or of the one that all have, (q, 1)."""
+
+    @classmethod
+    def of(cls, classifier: GPClassifier, blocks: InducingBlocks) -> "RowInputs":
+        """Return the inputs of the rows of a model.
+
+        Raises
+        ------
+        StructureError
+            If the jitter of a prior is not a number.
+        """
+        jitter = np.empty((classifier.n_functions, 1))
+        for latent in classifier.latents:
+            jitter[list(latent.classes)] = jitter_of(latent)
+        rows = blocks.rows
+        return cls(blocks, np.asarray(rows.inputs(slice(0, rows.n_rows))), jitter[: blocks.n_covariances])
+
+
+class ModelRows:
+    """The prior at fixed hyperparameters; a `pymc_gpep.rivals.selection.row_site_rules.RowPrior`.
+
+    Parameters
+    ----------
+    given : RowInputs
+    point : dict
+        Values of the model's value variables.
+    """
+
+    def __init__(self, given: RowInputs, point: PointType) -> None:
+        self._blocks, self._inputs, self._jitter = given
+        self._point = point
+        self.n_points = len(self._inputs)
+        self.n_functions = self._blocks.n_functions
+        self.n_covariances = self._blocks.n_covariances
+
+    def block(self, columns: NDArray[np.int64], rows: NDArray[np.int64]) -> Block:
+        some = columns if columns.size else rows[:1]
+        found = self._blocks.block(self._point, self._inputs[some][None], self._inputs[rows])
+        cross, variance = found.cross[:, : columns.size], found.variance + self._jitter
+        if np.intersect1d(columns, rows).size:
+            at, where = np.nonzero(columns[:, None] == rows)
+            cross[:, at, where] = variance[:, where]
+        return Block(cross, variance, found.mean)
+
+    def slopes(self, columns: NDArray[np.int64], rows: NDArray[np.int64], bars: Block) -> Array:
+        """Return derivatives in the hyperparameters, flat, from those in the moments of rows outside the columns."""
+        return self._blocks.block_slopes(self._point, self._inputs[columns][None], self._inputs[rows], bars)[0]
+
+    def own_slopes(self, rows: NDArray[np.int64], covariance: Array, mean: Array) -> Array:
+        """The same from those in the covariance (q, d, d) among some rows and in their means (c, d)."""
+        every = np.arange(len(rows))
+        apart = covariance.copy()
+        apart[:, every, every] = 0.0
+        variance = np.ascontiguousarray(covariance[:, every, every])
+        none = np.zeros((len(covariance), 1, len(rows)))
+        return np.asarray(
+            self._blocks.inducing_slopes(self._point, self._inputs[rows][None], apart)[0]
+            + self.slopes(rows[:1], rows, Block(none, variance, mean))
+        )
+
 
 _NO_START = np.empty(0)
 _STEP = 0.01  # of a hyperparameter, unconstrained, for differences of the bound
@@ -453,3 +536,78 @@ def climb_in_rounds(
     message = "" if ended_by else _HOW[ended].format(rounds=rounds, iterations=max_iterations)
     optimum = Optimum(evaluation, ended in _WELL, message, history or (evaluation,), remark=remark)
     return optimum if ended_by is None else optimum.stopped_by(ended_by), solution
+
+
+@dataclass(frozen=True)
+class ActiveRows(Plan):
+    """Options of `"ivm"`.
+
+    Parameters
+    ----------
+    rounds : int
+        How often active rows are chosen anew while hyperparameters are learned, at most. With 0 these stay at their
+        initial values.
+    """
+
+    rounds: int = 10
+
+    takes: ClassVar[tuple[str, ...]] = ("gp", "data", "starts")
+
+    def __post_init__(self) -> None:
+        check_whole("rounds, the limit on rounds of choosing rows,", self.rounds)
+
+    @classmethod
+    def methods(cls) -> Iterable[str]:
+        return (IVM.name,)
+
+    def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
+        made = with_options(IVM, options, self.besides(), others)
+        check_fits(method, made.approximates, classifier.likelihood_model, classifier.prior.singular)
+        return made.named(classifier.likelihood_model)
+
+    def check(self, given: FitTask) -> None:
+        functions_of(given.classifier.prior, given.gps)
+
+    def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Climb:
+        run.stage("making the graphs of the covariances")
+        blocks = InducingBlocks(given.classifier, given.gps, given.space.data, kwargs, given.rows)
+        log_posterior = ActiveLogPosterior(given.space, given.approximator, blocks, given.seed, given.rows)
+        warn_of_single_class(given.classifier, log_posterior.labels)
+        run.stage("choosing rows")
+        return _Rounds(given, log_posterior, self.rounds)
+
+
+class _Rounds(Climb):
+    """A search in rounds, at whose end the log posterior has active rows."""
+
+    def __init__(self, given: FitTask, log_posterior: ActiveLogPosterior, rounds: int) -> None:
+        super().__init__(given, log_posterior, whole=self._one)
+        self._limit = rounds
+        self._held: HeldActive | None = None
+        self._solutions: dict[bytes, ActiveSolution] = {}
+
+    def _one(self, x: Array, n: int, follow: Follow) -> Optimum:
+        def tell(history: tuple[Evaluation, ...], held: HeldActive) -> None:
+            self._held = held
+            follow(history)
+
+        optimum, solution = climb_in_rounds(self.log_posterior, x, n, self._limit, tell)
+        self._solutions[optimum.best.theta.tobytes()] = solution
+        return optimum
+
+    def so_far(self, reached: Optimum) -> LogPosterior:
+        assert self._held is not None
+        return self._ending(reached.best, self._held.solution_at(reached.best))
+
+    def judged(self, found: Optimum) -> Optimum:
+        """See `Climb`; the last minor step leaves a slope."""
+        best = found.best
+        self.log_posterior = self._ending(best, self._solutions[best.theta.tobytes()])
+        return looked_at(found, self._given.space)
+
+    def alarming(self, fit: Fit, n: int) -> bool:
+        return bool(self._limit and n) and super().alarming(fit, n)
+
+    def _ending(self, best: Evaluation, solution: ActiveSolution) -> ActiveLogPosterior:
+        log_posterior: ActiveLogPosterior = self.log_posterior
+        return log_posterior.ending_with(best.theta, solution)

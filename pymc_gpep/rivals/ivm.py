@@ -28,7 +28,7 @@ from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.rivals.class_independent_ep import QIEP
 from pymc_gpep.rivals.selection.bound import ActiveBound
 from pymc_gpep.rivals.selection.greedy import Candidates, choose_rows
-from pymc_gpep.rivals.selection.liquid import EVEN, Reweighting
+from pymc_gpep.rivals.selection.growth import EVEN, Reweighting
 from pymc_gpep.rivals.selection.row_site_rules import (
     OF_FUNCTIONS,
     RANDOM,

@@ -43,6 +43,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from pymc.blocking import PointType
+from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -65,6 +66,7 @@ from pymc_gpep.prior_moments.prior_functions import Moments
 from pymc_gpep.progress import progress_bar
 from pymc_gpep.reading.natural_scale import unconstrain
 from pymc_gpep.rivals.hierarchy import Hierarchy
+from pymc_gpep.solvers.problem import own_matrix
 
 
 class LatentValues(NamedTuple):
@@ -99,6 +101,47 @@ class Weights(NamedTuple):
     """Whether steps begin at the means of the priors, and not at the maximum of the hyperparameters' posterior."""
 
 
+def expected_log_density(prior: DensePrior, mean: Array, roots: Array | None = None) -> Array:
+    """The average of log p(f_k), (c,), over functions f_k that are Gaussian.
+
+    Parameters
+    ----------
+    prior : DensePrior
+    mean : array (c, n)
+    roots : array (1 or c, n, n), optional
+        R_k, one for all functions or one for each, with covariance R_k R_kᵀ; without them f is the mean.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If the prior covariance has no Cholesky factor.
+    """
+    log_det = 2.0 * np.log(prior.roots.diagonal(axis1=1, axis2=2)).sum(axis=1)  # one, or one for each
+    quadratic = (prior.whitened(mean) ** 2).sum(axis=1)
+    if roots is not None:
+        spread = [
+            (solve_triangular(prior.roots[a % len(prior.k)], roots[a % len(roots)], lower=True, check_finite=False)
+             ** 2).sum()
+            for a in range(max(len(roots), len(prior.k)))
+        ]  # fmt: skip
+        quadratic = quadratic + np.array(spread)
+    return np.asarray(-0.5 * (prior.shape[1] * np.log(2 * np.pi) + log_det + quadratic))
+
+
+def covariance_roots(posterior: IndependentPosterior) -> Array:
+    """R_k, (1 or c, n, n), where the posterior covariance of a function is R_k R_kᵀ; one if all have the same.
+
+    With K_k = L_k L_kᵀ these are L_k M_k⁻ᵀ, M_k M_kᵀ = I + L_kᵀ D_k L_k, which subtracts nothing.
+    """
+    shared = len(posterior.prior.k) == 1 and (posterior.precision == posterior.precision[0]).all()
+    found = []
+    for a, pi in enumerate(posterior.precision[:1] if shared else posterior.precision):
+        root = own_matrix(posterior.prior.roots, a)
+        inner = np.linalg.cholesky(np.eye(len(root)) + root.T @ (pi[:, None] * root))
+        found.append(solve_triangular(inner, root.T, lower=True, check_finite=False).T)
+    return np.stack(found)
+
+
 def _with_noise(moments: Moments) -> DensePrior:
     return DensePrior(moments.k + np.eye(moments.k.shape[-1]), moments.mean)
 
@@ -108,15 +151,15 @@ def _by_authors(moments: Moments, latent: LatentValues) -> Array:
 
 
 def _by_utilities(moments: Moments, latent: LatentValues) -> Array:
-    return _with_noise(moments).expected_log_density(latent.utilities)
+    return expected_log_density(_with_noise(moments), latent.utilities)
 
 
 def _by_latent_values(moments: Moments, latent: LatentValues) -> Array:
-    return DensePrior(moments.k, moments.mean).expected_log_density(latent.mean, latent.roots)
+    return expected_log_density(DensePrior(moments.k, moments.mean), latent.mean, latent.roots)
 
 
 def _as_printed(moments: Moments, latent: LatentValues) -> Array:
-    return DensePrior(moments.k, moments.mean).expected_log_density(latent.mean)
+    return expected_log_density(DensePrior(moments.k, moments.mean), latent.mean)
 
 
 WEIGHTS: dict[str, Weights] = {
@@ -402,7 +445,7 @@ def _latent_values(
                 posterior = IndependentPosterior.of(prior, IndependentSites(ones, utilities))
                 bound, utilities = approximator.bound(posterior, labels, likelihood)
         assert isinstance(posterior, IndependentPosterior)
-        roots = posterior.covariance_roots()
+        roots = covariance_roots(posterior)
     except NotPositiveDefiniteError as error:
         raise ValueError(f"hyper='mean_field': {error}") from None
     c, n = prior.shape

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
 from pymc_gpep.approximations.site_rules import ScalarSites
-from pymc_gpep.approximations.sparse import SparseApproximation
+from pymc_gpep.approximations.sparse_ep import SparseApproximation
 from pymc_gpep.approximations.sparse_vi import point_averages
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior

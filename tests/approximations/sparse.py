@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_gpep.approximations.sparse import InducedArrays
+from pymc_gpep.approximations.sparse_ep import InducedArrays
 from tests.reference.data import squared_exponential
 
 __all__ = ["Sparse", "random_sparse"]

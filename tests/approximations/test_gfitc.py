@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import SparseEP
-from pymc_gpep.approximations.sparse import Number
+from pymc_gpep.approximations.sparse_ep import Number
 from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 from pymc_gpep.likelihoods.label_noise import RobustMaxLikelihood
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
@@ -93,7 +93,7 @@ def test_without_a_rest_it_is_pairwise():
 def test_what_it_is_not_for():
     problem = random_sparse(3, 6, 1, 2, classes=2)
     assert not GFITC.approximates(ProbitLikelihood())
-    with pytest.raises(ValueError, match="pairs of classes, which a probit likelihood does not. Take 'ep'"):
+    with pytest.raises(ValueError, match=r"pairs of classes, which a probit likelihood does not\. Take 'ep'"):
         GFITC().solve(problem.prior, problem.y, likelihood=ProbitLikelihood())
     with pytest.raises(ValueError, match="sites must be one of 'latent_pairs'"):
         GFITC(sites="quadrature")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_gpep.approximations import SparseEP, SparseVI
-from pymc_gpep.approximations.sparse import InducedArrays
+from pymc_gpep.approximations.sparse_ep import InducedArrays
 from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import EP, SparseEP
-from pymc_gpep.approximations.sparse import InducedArrays
+from pymc_gpep.approximations.sparse_ep import InducedArrays
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.bernoulli import LogitLikelihood, ProbitLikelihood
 from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood
@@ -216,7 +216,7 @@ def test_rows_may_come_in_blocks_and_threads(sites, own, monkeypatch):
     monkeypatch.setattr(sparse_contract_module, "_PART", 3)
     monkeypatch.setattr(sparse_contract_module, "_PARTS", 2)
     monkeypatch.setattr(coupled_whitened_module, "_ENTRIES", 80)
-    monkeypatch.setattr("pymc_gpep.approximations.sparse.gather", lambda n: Team(2))
+    monkeypatch.setattr("pymc_gpep.approximations.sparse_ep.gather", lambda n: Team(2))
     solution, in_blocks = solved(problem, sites=sites)
     assert_allclose(solution.evidence, whole.evidence, rtol=1e-12)
     for a, b in zip(in_blocks, slopes, strict=True):

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import NestedEP, SparseEP
-from pymc_gpep.approximations.sparse import InducedArrays
+from pymc_gpep.approximations.sparse_ep import InducedArrays
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from tests.approximations.sparse import random_sparse

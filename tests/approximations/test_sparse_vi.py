@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from pymc_gpep.approximations import KL, SparseVI, VariationalBayes
-from pymc_gpep.approximations.sparse import InducedArrays, Number
+from pymc_gpep.approximations.sparse_ep import InducedArrays, Number
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.bernoulli import LogitLikelihood, ProbitLikelihood
 from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, RobustMaxLikelihood

@@ -5,8 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations.site_rules import OneFunctionSite, WholePoint
-from pymc_gpep.approximations.sparse import InducedArrays
-from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.approximations.sparse_ep import InducedArrays, SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.streaming import batch_log_posterior as recovered_sites

@@ -11,7 +11,7 @@ from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.prior_moments.prior_functions import prior_moments
 from pymc_gpep.reading import StructureError, read_classifier
-from pymc_gpep.rivals.model_rows import ModelRows, RowInputs
+from pymc_gpep.rivals.active_log_posterior import ModelRows, RowInputs
 from tests import models
 
 X, Y = models.data()

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import EP, SparseEP, SparseVI
-from pymc_gpep.approximations.sparse import InducedArrays
+from pymc_gpep.approximations.sparse_ep import InducedArrays
 from pymc_gpep.likelihoods.bernoulli import LogitLikelihood
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.rivals.selection.growth import CoupledGrowth, Growth, IndependentGrowth
-from pymc_gpep.rivals.selection.liquid import EVEN, LiquidGrowth, Reweighting
+from pymc_gpep.rivals.selection.growth import EVEN, CoupledGrowth, Growth, IndependentGrowth, LiquidGrowth, Reweighting
 from pymc_gpep.rivals.selection.row_site_rules import (
     SCORES,
     DenseRows,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pymc as pm
 
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS, check_fits, with_options
-from pymc_gpep.approximations.sparse import Number
+from pymc_gpep.approximations.sparse_ep import Number
 from pymc_gpep.argument_types import check_name, check_switches
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.ascent import FLAT
