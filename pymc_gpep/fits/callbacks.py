@@ -203,7 +203,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-_SAME = 1e-6  # relative difference of scores of a fit that was solved once more
+_SCORE_TOLERANCE = 1e-6  # relative difference of scores of a fit that was solved once more
 
 
 class EarlyStopping(Callback):
@@ -352,7 +352,7 @@ class EarlyStopping(Callback):
         if self._predicts_nothing(fit):
             return True
         density = float(self._predict(fit, slice(None))["log_density"].mean())
-        return bool(np.isclose(density, self._scores[self._iteration]["mlpd"], rtol=_SAME))
+        return bool(np.isclose(density, self._scores[self._iteration]["mlpd"], rtol=_SCORE_TOLERANCE))
 
     def _check(self, fit: Any) -> None:
         """Raise an error if there is something wrong with the rows, before time has been spent on a fit."""

@@ -30,7 +30,7 @@ from pymc_gpep.rows.fingerprint import FormerRows
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior
 
-_SAME = 1e-6  # relative difference of a density or a covariance that rounding on another machine may make
+_REFIT_TOLERANCE = 1e-6  # relative difference of a density or a covariance that rounding on another machine may make
 _OTHER = "The model is not the one that was fitted"
 
 
@@ -251,7 +251,7 @@ def _check_prior(log_posterior: LogPosterior, x: Array, stored: xr.Dataset) -> N
 def check_covariance(own: Array, was: Array) -> None:
     """Raise a ValueError if prior covariances (q, m, m) between some inputs differ; a jitter may differ."""
     apart = ~np.eye(was.shape[-1], dtype=bool)
-    if own.shape != was.shape or (np.abs(own - was) > _SAME * np.abs(was).max())[:, apart].any():
+    if own.shape != was.shape or (np.abs(own - was) > _REFIT_TOLERANCE * np.abs(was).max())[:, apart].any():
         raise ValueError(
             f"{_OTHER}: at the hyperparameters of the fit the prior covariance of its inputs is another one. Compare "
             "covariance functions."
@@ -286,4 +286,4 @@ def _check_latent(fit: Fit, stored: xr.Dataset, evidence: float) -> None:
 
 
 def _close(value: float, other: float, tolerance: float = 0.0) -> bool:
-    return bool(abs(value - other) <= max(_SAME, 10 * tolerance) * (1 + abs(other)))
+    return bool(abs(value - other) <= max(_REFIT_TOLERANCE, 10 * tolerance) * (1 + abs(other)))

@@ -35,12 +35,11 @@ from pymc_gpep.solvers.coefficients import (
 )
 from pymc_gpep.solvers.dense_form import SignedBlocks
 from pymc_gpep.solvers.inducing import Block
+from pymc_gpep.solvers.prior_form import EPSILON
 from pymc_gpep.solvers.problem import own_matrix
 from pymc_gpep.solvers.row_form import covariance_root, precision_factor
 from pymc_gpep.solvers.sparse_precision import SparsePrecision
 from pymc_gpep.solvers.whitened_posterior import CoupledWhitened
-
-_EPS = float(np.finfo(np.float64).eps)
 
 
 class RowPosterior(DensePosterior):
@@ -237,7 +236,7 @@ class RowPosterior(DensePosterior):
     def cavities(self, mean: Array, cov: Array) -> tuple[Array, Array]:
         if len(mean) > 1:
             return super().cavities(mean, cov)
-        wide = cov / np.maximum(1.0 - self.precision[0][:, None, None] * cov, _EPS)
+        wide = cov / np.maximum(1.0 - self.precision[0][:, None, None] * cov, EPSILON)
         return mean.T - wide[:, 0] * self.weights.T, wide
 
     @property
@@ -253,9 +252,9 @@ class RowPosterior(DensePosterior):
         roots: Array = self.sites_class(self.precision, self.weights).roots  # type: ignore[attr-defined]
         kept = np.eye(roots.shape[2]) - roots.swapaxes(1, 2) @ self._cov @ roots
         if roots.shape[2] == 1:
-            return roots, np.maximum(kept, _EPS)
+            return roots, np.maximum(kept, EPSILON)
         values, vectors = np.linalg.eigh(kept)
-        return roots, (vectors * np.maximum(values, _EPS)[:, None]) @ vectors.swapaxes(1, 2)
+        return roots, (vectors * np.maximum(values, EPSILON)[:, None]) @ vectors.swapaxes(1, 2)
 
     def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
         return self.normals.draw(rng, draws)

@@ -209,7 +209,8 @@ def _moved(
     return [now.get(each, each) for each in graph.outputs]
 
 
-_FEW = 16  # numbers that may as well be part of the code, as axes have to be
+# Most numbers of an array, or of an axis, that stay part of the graph.
+_LARGEST = 16
 
 
 def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
@@ -230,14 +231,14 @@ def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
         if not isinstance(variable, TensorConstant) or issparse(variable.data):
             return variable
         data = variable.data
-        if data.ndim and data.size > _FEW:
+        if data.ndim and data.size > _LARGEST:
             shape = _without_lengths(variable.type).shape
             return now.setdefault(variable, pytensor.shared(data, name="array", shape=shape, borrow=True))
-        return length(data) if is_length and not data.ndim and data.dtype.kind in "iu" and data > _FEW else variable
+        return length(data) if is_length and not data.ndim and data.dtype.kind in "iu" and data > _LARGEST else variable
 
     for node in io_toposort([], outputs):
         if isinstance(node.op, TensorFromScalar) and isinstance(number := node.inputs[0], ScalarConstant):
-            if number.type.dtype == "int64" and number.data > _FEW:  # a slope has such lengths
+            if number.type.dtype == "int64" and number.data > _LARGEST:  # a slope has such lengths
                 now[node.outputs[0]] = length(number.data)
             continue
         lengths = range(*_lengths(node).indices(len(node.inputs)))
@@ -265,7 +266,7 @@ def _without_lengths(kind: Any) -> Any:
     """Return the type of arrays whose axes may have any length where it has more than a few numbers."""
     if not isinstance(kind, TensorType):
         return kind
-    return kind.clone(shape=tuple(None if s is not None and s > _FEW else s for s in kind.shape))
+    return kind.clone(shape=tuple(None if s is not None and s > _LARGEST else s for s in kind.shape))
 
 
 def stacked(

@@ -37,7 +37,8 @@ _FIRST_NUMBERS = (Alloc, Reshape, SpecifyShape, Subtensor, AdvancedSubtensor)
 """What takes shapes or indices after its first input."""
 
 
-_ROUNDING = 1e-6
+# Largest distance of an input from an integer that it is rounded to.
+_DISTANCE_TO_INTEGER = 1e-6
 _ONLY_WHOLE = CheckAndRaise(
     ValueError,
     "Inputs must be whole numbers where the covariance looks something up by them: give Xnew, or inducing inputs, as "
@@ -105,7 +106,7 @@ def whole(made: TensorVariable, dtype: str) -> TensorVariable:
     if made.dtype == dtype:
         return made
     rounded = pt.round(made)
-    close = pt.all(pt.abs(rounded - made) < _ROUNDING)  # what is kept in other units is whole but for rounding
+    close = pt.all(pt.abs(rounded - made) < _DISTANCE_TO_INTEGER)
     return cast(TensorVariable, _ONLY_WHOLE(rounded, close).astype(dtype))
 
 

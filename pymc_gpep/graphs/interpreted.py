@@ -492,12 +492,12 @@ def initial_point(
     return dict(zip(names, evaluate(values), strict=True))
 
 
-# Distance of a nearby point from the initial point, in standard deviations of unconstrained values.
+# Standard deviation of the unconstrained values of a nearby point about the initial point.
 _NEARBY = 0.3
 # Seed of random values at which graphs are compared.
 SEED = 1
 # Largest relative difference that counts as rounding, between two evaluations of the same quantity by its graph.
-ROUNDING_OF_GRAPHS = 1e-8
+EVALUATION_TOLERANCE = 1e-8
 
 
 class AtPoint:
@@ -521,7 +521,7 @@ class ModelFunctions:
     ----------
     model : pm.Model
     hyperparameters : sequence of TensorVariable
-        Free variables of the model. Points that functions are called with have their value variables.
+        Free variables of the model. Functions read the values of their value variables from a point.
     data : mapping, optional
         Data of the model → what takes their place.
 
@@ -554,13 +554,13 @@ class ModelFunctions:
         replaced: Mapping[Variable, Variable] | None = None,
         shared: bool = False,
     ) -> AtPoint:
-        """Return a function of a point and and of `inputs`; if `shared`, with `arrays_as_shared`."""
+        """Return a function of a point and of `inputs`; `shared` applies `arrays_as_shared` to its graph."""
         known = self.known(outputs, replaced)
         known = arrays_as_shared(known) if shared else known
         return AtPoint(graph_function(self.model, [*self.values, *inputs], known), self.names)
 
     def nearby(self, rng: np.random.Generator, distance: float = _NEARBY) -> PointType:
-        """Return a random point near the initial point, where no value is special, such as a correlation of 0."""
+        """Return a random point near the initial point, at which no coefficient is 0 that is not 0 elsewhere."""
         start = initial_point(self.model)
         return {name: start[name] + distance * rng.standard_normal(np.shape(start[name])) for name in self.names}
 

@@ -18,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import is_elementwise
 from pymc_gpep.graphs.errors import listing
-from pymc_gpep.graphs.interpreted import ModelFunctions, graph_function
+from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, ModelFunctions, graph_function
 from pymc_gpep.graphs.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, MixedRowsError, Role, Walk, named
 
 # Number of rows that are compared alone and among others.
@@ -29,11 +29,10 @@ _COPIES = 5
 _COMPANIONS = 200
 # Factors that make companion rows of extreme values.
 _EXTREMES = (3.0, 1e2, 1e4)
-# Largest relative difference between values that count as equal, in double and in single precision.
-_SAME, _SAME_SINGLE = 1e-8, 1e-4
+# Largest relative difference between values of single precision that count as equal.
+_SINGLE = 1e-4
 # Largest absolute difference between values that count as equal.
-_ROUNDING = 1e-13
-_SEED = 5
+_NEAR_ZERO = 1e-13
 
 _AS_THEY_ARE = (DimShuffle, Elemwise, Reshape, SpecifyShape)
 _OPERATIONS = {
@@ -222,10 +221,10 @@ def _operation(why: CannotSplitError) -> str:
 
 def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDArray[Any]]) -> bool:
     """Return whether companions change the values of some of the fitted rows."""
-    rng = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(SEED)
     n = len(rows[0])
     own = rng.permutation(n)[:_COMPARED]
-    same = _SAME_SINGLE if any(values.dtype in (np.float32, np.float16) for values in rows) else _SAME
+    same = _SINGLE if any(values.dtype in (np.float32, np.float16) for values in rows) else EVALUATION_TOLERANCE
 
     def at(places: NDArray[np.int64], extremes: Sequence[Sequence[Any]] = ()) -> Array | None:
         """Values (m, ...) at fitted rows and at rows of extreme values; None where they cannot be computed."""
@@ -267,7 +266,7 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
         if extremes and not np.isfinite(found[len(places) :]).all():
             return False  # zeros times infinities, as of a diagonal matrix, would reach other rows
         here, there = (list(each) for each in zip(*pairs, strict=True))
-        return not np.allclose(found[here], expected[there], rtol=0.0, atol=same * size + _ROUNDING, equal_nan=True)
+        return not np.allclose(found[here], expected[there], rtol=0.0, atol=same * size + _NEAR_ZERO, equal_nan=True)
 
     every = rng.permutation(n)[:_COMPANIONS]
     companions = [own, own[::-1], rng.permutation(own), np.concatenate([every, own]), np.concatenate([own, every])]

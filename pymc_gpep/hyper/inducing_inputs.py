@@ -104,7 +104,7 @@ def initial_inducing(
 _CANDIDATES = 4_000  # rows that are drawn from, of more of them
 _OF_A_CLASS = 2_000
 _ROUNDS = 5  # of k-means
-_SAME = 1e-13  # of squared norms: what rounding makes of a distance of 0
+_DISTANCE_ROUNDING = 1e-13  # of squared norms: what rounding makes of a distance of 0
 
 
 def spread_rows(data: Rows, count: int, rng: np.random.Generator) -> Array:
@@ -168,7 +168,7 @@ def _spread(scaled: Array, count: int, rng: np.random.Generator) -> list[int]:
     while len(chosen) < count:
         last = chosen[-1]
         apart = norms + norms[last] - 2.0 * (scaled @ scaled[last])
-        apart[apart <= _SAME * (norms + norms[last])] = 0.0
+        apart[apart <= _DISTANCE_ROUNDING * (norms + norms[last])] = 0.0
         distance = np.minimum(distance, apart)
         total = distance.sum()
         weights = distance / total if total > 0.0 else None

@@ -81,7 +81,7 @@ _SUGGESTED = (("neighbours", 0.5), ("between", 0.9), ("between", 0.5), ("within"
 
 _MAGNITUDE = 3.0  # standard deviation of the latent functions, in units of the probit's noise
 _PATH = np.linspace(-9, 9, 37)  # steps along which a correlation is sought, unconstrained
-_SAME = 0.5  # correlation above which points are the same, at scales far too short for others
+_CORRELATED = 0.5  # correlation above which points are the same, at scales far too short for others
 
 
 def starting_points(log_posterior: LogPosterior, first: Array, count: int, random_seed: int = 0) -> Array:
@@ -117,7 +117,7 @@ def _suggested(log_posterior: LogPosterior, first: Array) -> list[Array]:
     if not scales.any():
         return []
     # Points that are the same stay alike on any scale, and say nothing of one.
-    same = correlations(log_posterior.covariance(first + _PATH[0] * scales)[0]).max(axis=0) > _SAME
+    same = correlations(log_posterior.covariance(first + _PATH[0] * scales)[0]).max(axis=0) > _CORRELATED
     pairs = {kind: which & ~same for kind, which in pairs.items()}
     seen = [look(first + step * scales) for step in _PATH]
     points = []

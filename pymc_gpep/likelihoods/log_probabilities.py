@@ -59,7 +59,7 @@ def log_ndtr(z: TensorVariable) -> TensorVariable:
     return cast(TensorVariable, pt.switch(in_tail, tail, pt.log1p(-0.5 * pt.erfc(high * _SQRT_HALF))))
 
 
-_LEAST = np.float64(1e-280)  # probability below which its logarithm is computed by another form
+_SMALL_PROBABILITY = np.float64(1e-280)  # probability below which its logarithm is computed by another form
 _ZERO = np.float64(-1e-290)
 _UNBOUNDED = np.float64(UNBOUNDED)
 
@@ -266,17 +266,17 @@ def _of_counts(count: TensorVariable, last: TensorVariable | float, found: Tenso
 def _log_gamma_above(a: TensorVariable, x: TensorVariable) -> TensorVariable:
     """log Γ(a, x)/Γ(a), by the first term of its series for large x where it is too small for a number."""
     p = pt.gammaincc(a, x)
-    far = pt.switch(pt.lt(p, _LEAST), x, a)
+    far = pt.switch(pt.lt(p, _SMALL_PROBABILITY), x, a)
     return _log_or(p, a * pt.log(far) - far - pt.gammaln(a) - pt.log(far - a + 1.0))
 
 
 def _log_gamma_below(a: TensorVariable, x: TensorVariable) -> TensorVariable:
     """log γ(a, x)/Γ(a), by the first terms of its series for small x where it is too small for a number."""
     p = pt.gammainc(a, x)
-    near = pt.switch(pt.lt(p, _LEAST), x, a)
+    near = pt.switch(pt.lt(p, _SMALL_PROBABILITY), x, a)
     return _log_or(p, a * pt.log(near) - near - pt.gammaln(a + 1.0) - pt.log(1.0 - near / (a + 1.0)))
 
 
 def _log_or(p: TensorVariable, log_small: TensorVariable) -> TensorVariable:
-    small = pt.lt(p, _LEAST)
+    small = pt.lt(p, _SMALL_PROBABILITY)
     return cast(TensorVariable, pt.switch(small, log_small, pt.log(pt.switch(small, 1.0, p))))

@@ -35,7 +35,8 @@ from pymc_gpep.likelihoods.observed import one_for_each_point, recoding, some_of
 _POINTWISE = (Elemwise, DimShuffle, ViewOp, CheckAndRaise)
 """What gives each point a value of its own; the last two hand on what they are given."""
 _GRID = np.linspace(-6.0, 6.0, 41)
-_SAME = 1e-6  # PyMC has functions that take √2 in single precision
+# Largest difference between values of a function and of its link: some functions of PyMC take √2 in single precision.
+_LINK_TOLERANCE = 1e-6
 _PLAIN = Mode(linker="py", optimizer=None)  # nothing is worth compiling
 
 
@@ -55,7 +56,7 @@ def argument_of(value: TensorVariable, link: Callable[[Array], Array]) -> Tensor
         if argument.ndim > value.ndim:
             continue  # a product of matrices gives its vectors a second axis
         found = _on_grid(value, argument)
-        if found.shape == expected.shape and np.abs(found - expected).max() < _SAME:
+        if found.shape == expected.shape and np.abs(found - expected).max() < _LINK_TOLERANCE:
             innermost = argument
             if argument.name:
                 break  # further in is what it is made of
@@ -396,14 +397,14 @@ def _gives(
             )
     except (ValueError, IndexError):  # shapes of the data are in the way
         return False
-    return found.shape == expected.shape and bool(np.abs(found - expected).max() < _SAME)
+    return found.shape == expected.shape and bool(np.abs(found - expected).max() < _LINK_TOLERANCE)
 
 
 _FEWEST, _MOST = 32, 2048  # nodes of the rule for distribution functions
 _RANGE = 8.5  # standard deviations that it reaches
 _EDGE = 1e-13  # distance from 0 and 1 at which a distribution function is taken to be there
 _STEPS = 50  # of halving
-_SETTLED = 1e-8  # change of a probability with twice the nodes
+_PROBABILITY_TOLERANCE = 1e-8  # Largest change of a probability with twice the nodes that counts as converged.
 
 
 @dataclass(frozen=True)
@@ -469,7 +470,7 @@ class OneFunction(Likelihood, ABC):
             before = found
             inside = (weights[:, None] * given(z) * np.exp(-0.5 * z**2)).sum(axis=0) * half / math.sqrt(2.0 * math.pi)
             found = np.clip(ndtr(first) + inside, 0.0, 1.0)
-            if nodes > _FEWEST and np.abs(found - before).max(initial=0.0) < _SETTLED:
+            if nodes > _FEWEST and np.abs(found - before).max(initial=0.0) < _PROBABILITY_TOLERANCE:
                 break
             nodes *= 2
         return np.asarray(found)

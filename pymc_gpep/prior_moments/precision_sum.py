@@ -21,7 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import BoundPrior, DensePrior
 from pymc_gpep.gaussians.row_prior import PrecisionPrior
-from pymc_gpep.graphs.interpreted import AtPoint, ModelFunctions
+from pymc_gpep.graphs.interpreted import SEED, AtPoint, ModelFunctions
 from pymc_gpep.latent.latent_prior import Elsewhere, Joint, PosteriorFunctions, RowsOfNormals
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.reading.classifier import GPClassifier
@@ -198,7 +198,6 @@ def _numbers(functions: PosteriorFunctions) -> Numbers:
 
 
 _DIRECTIONS = 3  # along which rows are compared
-_SEED = 1
 
 
 class PrecisionElsewhere(SumElsewhere):
@@ -222,7 +221,7 @@ class PrecisionElsewhere(SumElsewhere):
 
     def _slopes(self, value: TensorVariable, z: TensorVariable) -> TensorVariable:
         """Slopes along a few directions, which tell rows apart."""
-        units = np.random.default_rng(_SEED).standard_normal((_DIRECTIONS, self._prior.n_normals))
+        units = np.random.default_rng(SEED).standard_normal((_DIRECTIONS, self._prior.n_normals))
         return slopes_along(value, z, pt.constant(units))
 
     def by_normals(self, point: PointType, x: NewData | ModelRows) -> RowsOfNormals:

@@ -143,7 +143,8 @@ def _scaled(matrix: Variable) -> tuple[Variable, list[Variable]]:
 
 _SPREADS = 0.01, 0.3, 1.0, 3.0  # of points, in length scales over root 2 d
 _POINTS = 8  # for each of these
-_ALIKE = 3e-6  # PyMC adds 1e-12 to squared distances, and their root is to be had of that
+# Largest relative difference of equal covariances: PyMC adds 1e-12 to squared distances before it takes their root.
+_TOLERANCE = 3e-6
 
 
 class Stationary(NamedTuple):
@@ -201,12 +202,12 @@ def stationary(
             for _ in range(2)
         )
         cross_at, own_at, mean_at, *_ = found(*point, z_at, x_at)
-        if np.any(mean_at != 0.0) or not np.allclose(own_at, kappa, rtol=_ALIKE, atol=0.0):
+        if np.any(mean_at != 0.0) or not np.allclose(own_at, kappa, rtol=_TOLERANCE, atol=0.0):
             return None
-        noisy = noisy or not np.isclose(kappa, v, rtol=_ALIKE, atol=0.0)
+        noisy = noisy or not np.isclose(kappa, v, rtol=_TOLERANCE, atol=0.0)
         squares = (((z_at[:, None] - x_at) * own_scales) ** 2).sum(axis=2)
         possible = [
-            each for each in possible if np.allclose(cross_at, each.at(squares, v)[0], rtol=0.0, atol=_ALIKE * v)
+            each for each in possible if np.allclose(cross_at, each.at(squares, v)[0], rtol=0.0, atol=_TOLERANCE * v)
         ]
     if not possible:
         return None

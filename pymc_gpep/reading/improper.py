@@ -25,7 +25,7 @@ from pymc_gpep.recipes.recipe import inverse_root, parameters, read_root
 from pymc_gpep.recipes.sparse_normal import SparseNormalRV
 
 # A negative eigenvalue below this fraction of the largest is an error of rounding.
-_ROUNDING = 1e-6
+_EIGENVALUE_ROUNDING = 1e-6
 # Largest matrix whose eigenvalues are computed for a message.
 _LARGEST = 2000
 # Loss of relative precision of squared distances that a message names, and that a warning is given for.
@@ -192,14 +192,14 @@ def _of_eigenvalues(name: str, matrix: Array, called: str, inverted: bool, eye: 
         return f"{what} is not symmetric. Give it ({called} + {called}.T) / 2."
     if least > _EPSILON * n * largest:
         return ""
-    if least < -_ROUNDING * largest:
+    if least < -_EIGENVALUE_ROUNDING * largest:
         return (
             f"{what} is not positive semi-definite (smallest eigenvalue {least:.2g}). No jitter makes it a "
             f"{'precision' if inverted else 'covariance'}: look at how it is computed."
         )
     return (
         f"{what} is singular to rounding (smallest eigenvalue {least:.2g}). Add to its diagonal: "
-        f"{called} + {_power_of_ten(_ROUNDING * largest):g} * {eye}({n})."
+        f"{called} + {_power_of_ten(_EIGENVALUE_ROUNDING * largest):g} * {eye}({n})."
     )
 
 
@@ -215,7 +215,7 @@ def _of_processes(processes: Sequence[LatentGP], k: Array) -> str:
         return f"{wrong} {found}" if least < 0.0 else found
     if least >= 0.0:
         return ""
-    if least < -_ROUNDING * largest:
+    if least < -_EIGENVALUE_ROUNDING * largest:
         return f"{wrong} That is more than rounding, so that no jitter mends it: check the covariance function."
     jitter = _power_of_ten(-10.0 * least)
     return f"{wrong} That is rounding: give the prior a larger jitter, gp.prior(..., jitter={jitter:g})."

@@ -14,7 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.double_precision import in_double_precision
 from pymc_gpep.graphs.errors import StructureError, listing, quoted
-from pymc_gpep.graphs.interpreted import ROUNDING_OF_GRAPHS, SEED, ModelFunctions, evaluate, initial_point
+from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, ModelFunctions, evaluate, initial_point
 from pymc_gpep.processes.processes import with_functions
 from pymc_gpep.reading.improper import why_improper
 from pymc_gpep.reading.integrated import Gaussians
@@ -204,7 +204,7 @@ class _Numbers:
             apart = ours - theirs
             unequal = max(unequal, float(np.abs(apart - apart[:, :1]).max()))
             largest = max(largest, float(np.abs(ours).max()))
-        return unequal <= ROUNDING_OF_GRAPHS * (1.0 + largest)
+        return unequal <= EVALUATION_TOLERANCE * (1.0 + largest)
 
     def completed(self) -> LatentSum:
         """Return the sum with its functions, and the terms that processes are."""
@@ -220,7 +220,7 @@ class _Numbers:
         arguments = [self._function(self._point, t * self._noise, *self._nothing)[0] for t in (1.0, 2.0)]
         once, twice = (self._by_function(each) - self._by_function(self._centre) for each in arguments)
         size = 1.0 + np.abs(self._by_function(self._centre)).max() + np.abs(twice).max()
-        if not np.allclose(2.0 * once, twice, rtol=0.0, atol=ROUNDING_OF_GRAPHS * size):
+        if not np.allclose(2.0 * once, twice, rtol=0.0, atol=EVALUATION_TOLERANCE * size):
             raise StructureError(
                 f"The argument of {self._name} was read as affine in Gaussian variables, and is not. Please report "
                 "this model."

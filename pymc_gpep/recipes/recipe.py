@@ -30,7 +30,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.graphs.affine import is_elementwise
-from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.graphs.interpreted import SEED, evaluate
 
 Shape = tuple[int, ...]
 Make = Callable[[TensorVariable, Sequence[TensorVariable], Sequence[TensorVariable]], TensorVariable]
@@ -216,9 +216,6 @@ def as_double(variable: TensorVariable) -> TensorVariable:
     return cast(TensorVariable, pt.cast(variable, "float64"))
 
 
-_SEED = 1
-
-
 class Root(NamedTuple):
     """A parameter of a distribution, and the function that makes a root of the covariance from it."""
 
@@ -263,7 +260,7 @@ def pattern_of(precision: TensorVariable) -> tuple[NDArray[np.int64], NDArray[np
     """Return rows and columns of the entries of the lower triangle that a precision has at random hyperparameters."""
     random = [v for v in ancestors([precision]) if v.owner is not None and isinstance(v.owner.op, RNGConsumerOp)]
     given = [cast(TensorVariable, v) for v in random if not isinstance(v.type, RandomType)]
-    rng = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(SEED)
     shapes = evaluate(get_symbolic_rv_shapes(given)) if given else []
     there = False
     for _ in range(2):

@@ -35,7 +35,8 @@ from pymc_gpep.solvers.sparse_precision import FactorPattern, SparsePrecision
 
 type Indices = NDArray[np.int64]
 
-_SAME = 1e-9  # relative, of an entry and the one on the other side of the diagonal
+# Largest difference of a symmetric matrix from its transpose, relative to its largest entry.
+_ASYMMETRY = 1e-9
 
 
 class _Pattern(NamedTuple):
@@ -219,7 +220,7 @@ class SparseNormal(Continuous):
             matrix = csc_array(each.data, dtype=np.float64)
             if matrix.shape != (n, n):
                 raise ValueError(f"tau must be square, but has a matrix of shape {matrix.shape}, beside {(n, n)}.")
-            if abs(matrix - matrix.T).max() > _SAME * abs(matrix).max():
+            if abs(matrix - matrix.T).max() > _ASYMMETRY * abs(matrix).max():
                 raise ValueError("tau must be symmetric, but has a matrix that is not. Give it (Q + Q.T) / 2.")
             there = there + abs(matrix)
         there = there.tocoo()

@@ -99,7 +99,7 @@ _MOST_NODES = 10**6  # for each point and sweep
 def quadrature_rule(rule: Rule, order: int) -> Array:
     """Nodes, as the kernel wants them, and log weights of a rule for one dimension, (2, order).
 
-    See `pymc_gpep.kernels.moments.probit_quadrature` and `pymc_gpep.kernels.moments.probit_quadrature`.
+    See `pymc_gpep.rivals.kernels.quadrature_ep`.
     """
     if rule == "gauss_hermite":
         nodes, weights = np.polynomial.hermite_e.hermegauss(order)

@@ -92,7 +92,7 @@ class BlockPrecisions(SitePrecisions):
         return np.asarray(np.einsum("iab,bi->ai", self.array, f))
 
 
-_FEW = 40  # entries of a row, up to which loops over them are faster than products of matrices
+_MOST_ENTRIES = 40  # entries of a row, up to which loops over them are faster than products of matrices
 _SHARE = 0.25  # of all, at most
 
 
@@ -298,7 +298,7 @@ class Composed(Coefficients):
 
 def from_entries(cells: NDArray[np.int64], values: Array, q: int) -> Coefficients:
     """Make coefficients of entries (n, k) in ascending order, in full where rows have many of them."""
-    if cells.shape[1] <= min(_FEW, _SHARE * q):
+    if cells.shape[1] <= min(_MOST_ENTRIES, _SHARE * q):
         return Entries(np.ascontiguousarray(cells), np.ascontiguousarray(values), q)
     full = np.zeros((len(cells), q))
     np.add.at(full, (np.arange(len(cells))[:, None], cells), values)
@@ -309,7 +309,7 @@ def coefficients(j: Array) -> Coefficients:
     """Make coefficients of an array (n, q), by entries where rows have few of them."""
     there = j != 0.0
     most = int(there.sum(axis=1).max(initial=0))
-    if most > min(_FEW, _SHARE * j.shape[1]):
+    if most > min(_MOST_ENTRIES, _SHARE * j.shape[1]):
         return _Full(j)
     rows, columns = np.nonzero(there)
     place = np.arange(rows.size) - np.searchsorted(rows, np.arange(len(j)))[rows]

@@ -19,10 +19,8 @@ from scipy.linalg.blas import dgemm, dsyrk
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import mirror
 from pymc_gpep.solvers.inducing import Features
-from pymc_gpep.solvers.step_algebra import StepFeatures, StepPosterior, solved
+from pymc_gpep.solvers.step_algebra import RIDGE, StepFeatures, StepPosterior, solved
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, lower_product
-
-_RIDGE = 1e-10
 
 type _Sums = tuple[Array, Array]
 
@@ -53,7 +51,7 @@ def shared_features_shift(
     size = posterior.mean.shape[1]
     stacked = posterior.root.reshape(-1, size)
     pull = len(posterior.root) * np.eye(size) - stacked.T @ stacked
-    ridge = _RIDGE * pull.trace() / size
+    ridge = RIDGE * pull.trace() / size
     if not ridge > 0.0:
         return posterior, lambda block: np.zeros(block.features.w.shape[-1])
     weights = -np.linalg.solve(pull + ridge * np.eye(size), posterior.mean.sum(axis=0))

@@ -67,7 +67,7 @@ from pymc_gpep.solvers.team import ALONE, Team
 type Matrices = NDArray[np.float64] | NDArray[np.float32]
 """Those that take the time of a sweep, with 64 or 32 bits a number."""
 
-_FEW = 200  # points; below, a triangular system less is not worth its digits
+_FEWEST_POINTS = 200  # points; below, a triangular system less is not worth its digits
 _DIGITS = 1e-9  # of what classes differ by, that may be lost for it
 _LONG = 2000  # points; above, all is shared out that can be
 _GAIN = 1.6  # up to there, as many factorisations as make a sweep this much faster by the count of operations
@@ -139,7 +139,7 @@ def _last_follows(k: Array) -> bool:
     It is a difference of numbers as large as the prior variance then, so that this must not be too large.
     """
     n = k.shape[-1]
-    return len(k) == 1 and n >= _FEW and float(np.finfo(np.float64).eps * k[0].trace()) < _DIGITS
+    return len(k) == 1 and n >= _FEWEST_POINTS and float(np.finfo(np.float64).eps * k[0].trace()) < _DIGITS
 
 
 def evidence_gradient(inverses: Matrices, p: Matrices, pi: Array, b: Array, work: Array, gradient: Array) -> None:
@@ -154,7 +154,8 @@ def evidence_gradient(inverses: Matrices, p: Matrices, pi: Array, b: Array, work
         mirror(matrix)
 
 
-_ROUNDING = 1e-8  # relative, as of what else is taken for a covariance
+# Largest difference of R Rᵀ from a covariance with the root R, relative to the largest variance.
+_ROOT_ERROR = 1e-8
 
 
 class SignedBlocks(SiteAlgebra):
@@ -241,7 +242,7 @@ def _root(k: Array) -> Array:
     except np.linalg.LinAlgError:
         root = covariance_root(k)
     missing = np.abs(root @ root.T - k).max()
-    return root if missing <= _ROUNDING * np.abs(k).max() else np.full_like(k, np.nan)
+    return root if missing <= _ROOT_ERROR * np.abs(k).max() else np.full_like(k, np.nan)
 
 
 class DenseBlocks(SiteAlgebra):

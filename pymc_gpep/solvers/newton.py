@@ -48,12 +48,12 @@ from pymc_gpep.kernels.status import (
     OUT_OF_DIGITS,
     OUT_OF_ITERATIONS,
 )
+from pymc_gpep.solvers.prior_form import STEP_ROUNDING
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, function_found
 
 _CLOSE = 0.1  # latent values that move less do not overshoot
 _MAX_INVERSIONS = 100
 _LOST = 1e-8  # slope of μ + D h′(μ) that has few digits left
-_ROUNDING = 8.0 * np.finfo(np.float64).eps
 _MOST_KEPT = 0.2  # part of a wide cavity's variance that a factor leaves, below which a narrower one serves as well
 _SHORT = 1e-4  # relative change of h″ and h‴ up to which the series of h, of fourth order, is as good as h
 _SLIGHT = 0.3  # change of a step that its third-order term may be
@@ -158,7 +158,7 @@ class CavityAscent:
         for _ in range(_MAX_INVERSIONS):
             pull = width[at] * h[1, at]
             excess = mean[at] + pull - f[at]
-            off = np.abs(excess) > _ROUNDING * (np.abs(mean[at]) + np.abs(pull) + np.abs(f[at]))
+            off = np.abs(excess) > STEP_ROUNDING * (np.abs(mean[at]) + np.abs(pull) + np.abs(f[at]))
             if not off.any():
                 break
             at, pull, excess = at[off], pull[off], excess[off]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.sparse_rows import add_gram
 from pymc_gpep.solvers.coefficients import Entries
-from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, PriorForm, SiteAlgebra
+from pymc_gpep.solvers.prior_form import EPSILON, STEP_ROUNDING, Algebra, FunctionPosterior, PriorForm, SiteAlgebra
 from pymc_gpep.solvers.sparse_precision import FactorPattern, SparsePrecision, pairs_of_rows
 from pymc_gpep.solvers.team import Team
 
@@ -112,10 +112,6 @@ def _distinct(q: int, pairs: Sequence[tuple[Indices, Indices]]) -> tuple[Indices
     codes = [np.unique(np.maximum(one, other).ravel() * q + np.minimum(one, other).ravel()) for one, other in pairs]
     own, other = np.divmod(np.unique(np.concatenate(codes)), q)
     return own[own != other], other[own != other]
-
-
-_EPS = float(np.finfo(np.float64).eps)
-_AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.lapack`
 
 
 class PrecisionForm(PriorForm):
@@ -223,7 +219,7 @@ class PrecisionForm(PriorForm):
         """See `PriorForm`; |f_i − m_i| is at most the root of K_ii xᵀQx."""
         if not x.size:  # no posterior was found
             return 0.0
-        return _AMPLIFIED * _EPS * float(np.sqrt(self.variances.max() * max(self.inner(x, x, x), 0.0)))
+        return STEP_ROUNDING * float(np.sqrt(self.variances.max() * max(self.inner(x, x, x), 0.0)))
 
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> "PrecisionFunctionPosterior":
         return PrecisionFunctionPosterior(self, prior_mean, signed=signed)
@@ -278,7 +274,7 @@ class PrecisionFunctionPosterior(FunctionPosterior):
 
     @property
     def kept(self) -> Array:
-        return np.asarray(np.maximum(1.0 - self.precision * self.variance, _EPS))
+        return np.asarray(np.maximum(1.0 - self.precision * self.variance, EPSILON))
 
     def smooth(self, force: Array) -> Array:
         return force - self.precision * self.moved(force)

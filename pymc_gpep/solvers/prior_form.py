@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.team import Team
 
+EPSILON = float(np.finfo(np.float64).eps)
+# Rounding of a step of Newton's method, relative to the variances; see `pymc_gpep.kernels.linalg.lapack`.
+STEP_ROUNDING = 8.0 * EPSILON
+
 
 class FunctionPosterior(ABC):
     """Moments of f ~ N(m₀, K) times sites exp(νᵀf − ½ fᵀ Dg(π) f), NaN until they are computed.

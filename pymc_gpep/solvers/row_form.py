@@ -36,7 +36,7 @@ from pymc_gpep.solvers.coefficients import (
     coefficients,
     rows_of_functions,
 )
-from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, PriorForm, SiteAlgebra
+from pymc_gpep.solvers.prior_form import EPSILON, STEP_ROUNDING, Algebra, FunctionPosterior, PriorForm, SiteAlgebra
 from pymc_gpep.solvers.team import Team
 
 
@@ -130,10 +130,6 @@ class CoupledRowAlgebra(RowAlgebra):
         return ok, log_det + float(np.log(precision.sum(axis=0)).sum())
 
 
-_EPS = float(np.finfo(np.float64).eps)
-_AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.lapack`
-
-
 class RowFunctionPosterior(FunctionPosterior):
     """The posterior by Λ.
 
@@ -202,7 +198,7 @@ class RowFunctionPosterior(FunctionPosterior):
 
     @property
     def kept(self) -> Array:
-        return np.asarray(np.maximum(1.0 - self.precision * self.variance, _EPS))
+        return np.asarray(np.maximum(1.0 - self.precision * self.variance, EPSILON))
 
     def smooth(self, force: Array) -> Array:
         return force - self.precision * self.moved(force)
@@ -286,7 +282,7 @@ class RowForm(PriorForm):
 
     def rounding(self, x: Array) -> float:
         """See `PriorForm`; |J_i z| is at most |J_i| |z|."""
-        return _AMPLIFIED * _EPS * float(np.sqrt(self.variances.max() * np.vdot(x, x)))
+        return STEP_ROUNDING * float(np.sqrt(self.variances.max() * np.vdot(x, x)))
 
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> RowFunctionPosterior:
         return RowFunctionPosterior(self.rows, prior_mean, signed=signed)

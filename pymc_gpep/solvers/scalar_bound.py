@@ -121,7 +121,7 @@ def accelerated_ascent(
 
 
 _DIFFERENCE = 1e-4  # of standard deviations, and of variances relative to themselves
-_LEAST = 1e-12  # difference of means
+_LEAST_DIFFERENCE = 1e-12  # of means
 _NARROWEST = 0.1  # to which part of a variance one step may take it
 _CLOSE = 0.3  # in standard deviations: means that move less do not overshoot
 _ROUGHLY = 1e-3  # tolerance of the sites that a solve from cold begins with
@@ -172,7 +172,7 @@ def bound_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
     """Where g is a bound: a step of Newton's method in the mean, with a line search, and the precisions there."""
     posterior, g = look.posterior, look.g
     m, v, b = posterior.mean, posterior.variance, posterior.weights
-    apart = np.maximum(_DIFFERENCE * np.sqrt(v), _LEAST)  # a point may have no variance at all
+    apart = np.maximum(_DIFFERENCE * np.sqrt(v), _LEAST_DIFFERENCE)  # a point may have no variance at all
 
     def curvature(mean: Array) -> Array:
         rise = look.at(mean - apart, v)[1] - look.at(mean + apart, v)[1]

@@ -31,10 +31,10 @@ from pymc_gpep.kernels.sparse_step.loops import (
 )
 from pymc_gpep.solvers.step_blocks import Group, InducingMoments, RowMoments
 
-_RIDGE = 1e-10  # of a system, relative to the mean of its diagonal
+RIDGE = 1e-10  # of a system, relative to the mean of its diagonal
 _SINGLE_RIDGE = 1e-6  # of a system whose numbers have 32 bits
 _LARGEST_TRACE = 1e5  # of β S, for inverses with 32 bits a number
-_LEAST = 1e-100  # where there is nothing to solve
+LEAST_RIDGE = 1e-100  # of a system of zeros
 _UNDIVIDED = 80  # rows of a matrix that LAPACK factorises and inverts
 
 
@@ -222,7 +222,7 @@ class StepPosterior:
         diagonal = np.arange(size)
         system[diagonal, diagonal] += (1.0 / self._share).sum()
         missing = (self.location - self.mean / self._share[:, None]).sum(axis=0) - common
-        weights = solved(system, missing, _SINGLE_RIDGE if self._single else _RIDGE)
+        weights = solved(system, missing, _SINGLE_RIDGE if self._single else RIDGE)
         if weights is None:
             return common
         moved = np.array([_symmetric_product(own, weights) for own in self._precision])
@@ -308,10 +308,10 @@ def average_sites(
             mirror(own)
 
 
-def solved(system: Array, right: Array, ridge: float = _RIDGE) -> Array | None:
+def solved(system: Array, right: Array, ridge: float = RIDGE) -> Array | None:
     """Solution of a system (n, n) with a ridge; None without one. The system, a lower triangle, is overwritten."""
     diagonal = np.arange(len(system))
-    system[diagonal, diagonal] += ridge * max(float(system.trace()), 0.0) / len(system) + _LEAST
+    system[diagonal, diagonal] += ridge * max(float(system.trace()), 0.0) / len(system) + LEAST_RIDGE
     _, solution, failed = dposv(system.T, right, lower=0, overwrite_a=1)
     return None if failed or not np.isfinite(solution.sum()) else solution
 

@@ -20,7 +20,7 @@ from pymc_gpep.kernels.sparse_step.loops import (
     squared_norms,
 )
 
-_LEAST = 1e-12  # what PyMC adds to squared distances before it takes their root
+_ADDED_TO_SQUARES = 1e-12  # what PyMC adds to squared distances before it takes their root
 
 
 class ProfileValues(NamedTuple):
@@ -70,7 +70,7 @@ class _OfDistance:
         raise NotImplementedError
 
     def at(self, squares: Array, variance: float) -> ProfileValues:
-        t = squares + _LEAST
+        t = squares + _ADDED_TO_SQUARES
         np.sqrt(t, out=t)
         t *= self.rate
         value, slope = self.polynomials(t)
@@ -120,7 +120,7 @@ PROFILES: tuple[Profile, ...] = (_SquaredExponential(), _Matern52(), _Matern32()
 """All there are; another one is a class and its place here."""
 
 
-_SAME = 1e-13  # by how much ratios of scales that are the same differ, relatively
+_RATIO_TOLERANCE = 1e-13  # Largest relative difference of equal ratios of scales.
 _FAR = 100.0  # squared distance from the middle, in length scales, that leaves products of 32 bits enough digits
 
 
@@ -309,7 +309,7 @@ class _Products:
         """By how much products of one more user are larger; None, and no user more, if scales are not in proportion."""
         place = int(np.argmax(self.scales))
         root = scales[place] / self.scales[place]
-        if not np.allclose(root * self.scales, scales, rtol=_SAME, atol=0.0):
+        if not np.allclose(root * self.scales, scales, rtol=_RATIO_TOLERANCE, atol=0.0):
             return None
         self._users, self._largest = self._users + 1, max(self._largest, float(root**2))
         return float(root**2)

@@ -34,12 +34,11 @@ from pymc_gpep.solvers.sparse_sweeps import LeftOut, SparseSweeps
 from pymc_gpep.solvers.sparse_vi import SparseVISweeps
 from pymc_gpep.solvers.team import ALONE, Team, gather, one_blas_thread
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, whitened_posterior
-from pymc_gpep.streaming.memories import STREAMING_METHODS, Memory
+from pymc_gpep.streaming.memories import CAVITY_SHARE, STREAMING_METHODS, Memory
 from pymc_gpep.streaming.rules import Rule, rule_for
 from pymc_gpep.streaming.state import LeftOff
 
 _ITERATIONS = 50
-_LEAST = 0.05  # of the precision of a marginal that a cavity keeps
 
 
 class Recovered(NamedTuple):
@@ -126,7 +125,7 @@ def _sites(
         found = tilted(rows, prior_mean + cavity_mean, rest + cavity_variance)
         gamma = np.maximum(found.gamma, 0.0)
         new, location = site_of(found.rho, gamma, cavity_mean, cavity_variance)
-        bounded = np.minimum(new, (1.0 - _LEAST) / variance)
+        bounded = np.minimum(new, (1.0 - CAVITY_SHARE) / variance)
         t, nu = bounded, np.where(new > bounded, location * bounded / new, location)
     return np.array([t, nu])
 

@@ -44,6 +44,7 @@ from pymc_gpep.processes.cross_covariance import functions_of
 from pymc_gpep.processes.stationary import Stationary, scales_outside
 from pymc_gpep.reading.classifier import GPClassifier
 from pymc_gpep.solvers.inducing import Block
+from pymc_gpep.solvers.step_algebra import LEAST_RIDGE, RIDGE
 from pymc_gpep.solvers.step_blocks import (
     InducingMoments,
     RowMoments,
@@ -165,10 +166,6 @@ def batch_features(blocks: PriorBlocks, jitter: TensorVariable) -> BatchFeatures
     return BatchFeatures(stacked_features, rest, blocks.mean)
 
 
-_RIDGE = 1e-10
-_LEAST = 1e-100  # where there is nothing to solve
-
-
 class CommonTerms(NamedTuple):
     """What is known of sites and test functions."""
 
@@ -246,7 +243,7 @@ def shifted(
     follows = (share[:, None, None] * pt.matmul(half.transpose(0, 2, 1), half)).sum(axis=0)
     system = terms.precision - follows
     tests = system.type.shape[0]
-    ridge = _RIDGE * pt.maximum(pt.diagonal(system).sum(), 0.0) / tests + _LEAST
+    ridge = RIDGE * pt.maximum(pt.diagonal(system).sum(), 0.0) / tests + LEAST_RIDGE
     missing = pt.matmul(terms.cross, seen.mean[:, :, None])[:, :, 0].sum(axis=0) - terms.location
     factor = pt.linalg.cholesky(system + ridge * pt.eye(tests))
     solved = pt.linalg.solve_triangular(factor, missing, lower=True, b_ndim=1)

@@ -272,7 +272,7 @@ class AveragesMemory(Memory):
         )
 
 
-_LEAST = 0.05  # of the precision of a marginal that a cavity keeps
+CAVITY_SHARE = 0.05  # of the precision of a marginal that a cavity keeps
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ class Stateless(AveragesMemory):
             gamma = of_point.in_mean**2 - 2.0 * of_point.in_variance
             new, location = site_of(of_point.in_mean, gamma, cavity_mean, cavity_variance)
             # The mean that the site has stays where its precision is held back.
-            bounded = pt.minimum(new, (1.0 - _LEAST) / here.variance)
+            bounded = pt.minimum(new, (1.0 - CAVITY_SHARE) / here.variance)
             return [bounded, pt.switch(new > bounded, location * bounded / new, location)]
 
         mean, variance = marginals.mean, marginals.variance
@@ -314,11 +314,11 @@ class Stateless(AveragesMemory):
             of_point.in_mean,
             0.5 * of_point.in_mean * without + of_point.in_variance / keep,
             of_point.in_variance,
-            pt.ge(t * variance, (1.0 - _LEAST) * (1.0 - 1e-12)).any(axis=1),
+            pt.ge(t * variance, (1.0 - CAVITY_SHARE) * (1.0 - 1e-12)).any(axis=1),
         )
 
     def in_arrays(self) -> StatelessSites:
-        return StatelessSites(self.local_iterations, _LEAST)
+        return StatelessSites(self.local_iterations, CAVITY_SHARE)
 
     def constant(
         self, seen: Gaussian, precision: TensorVariable, location: TensorVariable, counts: TensorVariable

@@ -355,7 +355,7 @@ def _of_both(slope: TensorVariable, in_variance: TensorVariable) -> tuple[Tensor
 
 
 _NODES_OF_POINT = 64
-_LEAST = 1e-12  # variance of utilities that have none
+_LEAST_NOISE = 1e-12  # variance of utilities that have none
 
 
 @dataclass(frozen=True)
@@ -383,7 +383,7 @@ class _OfWholePoint(Rule, ABC):
     @classmethod
     def of(cls, likelihood: Likelihood) -> Self:
         epsilon = float(likelihood.parameters[0, 0]) if likelihood.has_parameters else 0.0
-        noise = max(likelihood.computation(LargestUtility).noise, _LEAST)
+        noise = max(likelihood.computation(LargestUtility).noise, _LEAST_NOISE)
         return cls(epsilon, noise, likelihood.log_concave)
 
     def functions(self, labels: TensorVariable, c: int) -> TensorVariable:

@@ -22,6 +22,9 @@ from pymc_gpep.graphs.affine import Affinity, NotAffineError
 from pymc_gpep.graphs.interpreted import ModelFunctions, graph_function
 from pymc_gpep.latent.latent_prior import IntegratedVariables, Joint, PosteriorFunctions
 
+# Largest relative difference that counts as rounding, between coefficients of standard normals.
+COEFFICIENT_TOLERANCE = 1e-9
+
 
 def kept_random(outputs: Sequence[Variable]) -> dict[Variable, Variable]:
     """Return the random variables behind some variables, each to be replaced by itself.

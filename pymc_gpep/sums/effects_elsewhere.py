@@ -17,7 +17,7 @@ from scipy.linalg import solve_triangular
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.errors import listing
-from pymc_gpep.graphs.interpreted import AtPoint, ModelFunctions, evaluate
+from pymc_gpep.graphs.interpreted import SEED, AtPoint, ModelFunctions, evaluate
 from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart
 from pymc_gpep.graphs.rows_of_graphs import CannotSplitError
 from pymc_gpep.latent.gp_latent import LatentGP
@@ -76,7 +76,6 @@ class EffectsInMeans(Elsewhere):
 
 
 _INPUTS = "Xnew"
-_SEED = 4
 
 
 class EffectsElsewhere:
@@ -239,7 +238,7 @@ class EffectsElsewhere:
     def _check_apart(self, name: str, point: PointType) -> None:
         """Refuse a variable of which an entry depends on data of other new rows."""
         prior = self._prior
-        noise = np.random.default_rng(_SEED).standard_normal
+        noise = np.random.default_rng(SEED).standard_normal
         z = pt.constant(noise(prior.n_normals))
         by_point = {
             latent.f: pt.tensor(latent.f.name, dtype="float64", shape=(None,) * latent.f.ndim) for latent in self._moved

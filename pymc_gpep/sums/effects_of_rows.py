@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.errors import StructureError
-from pymc_gpep.graphs.interpreted import ROUNDING_OF_GRAPHS, SEED, ModelFunctions, evaluate
+from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, ModelFunctions, evaluate
 from pymc_gpep.graphs.rows_apart import check_rows_apart
 from pymc_gpep.processes.cross_covariance import new_inputs
 from pymc_gpep.rows.rows import RowError
@@ -213,7 +213,7 @@ class EffectsOfRows:
             among, alone = self._function(outputs, x)(self.table()[_some(self._whole.n_points)])
             n = self._whole.n_points
             among = np.broadcast_to(among, (n,))[_some(n)]
-            rounding = ROUNDING_OF_GRAPHS * (1.0 + np.abs(among).max())
+            rounding = EVALUATION_TOLERANCE * (1.0 + np.abs(among).max())
             same = bool(np.allclose(among, alone, rtol=0.0, atol=rounding)) and self._apart(x, outputs[1])
         except (ValueError, IndexError, TypeError, AssertionError, NotImplementedError):
             same = False

@@ -23,8 +23,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import is_elementwise
-from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.graphs.interpreted import SEED, evaluate
 from pymc_gpep.solvers.coefficients import Entries
+from pymc_gpep.sums.affine_variables import COEFFICIENT_TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,6 @@ NOT_ALIKE = (
 )
 """What is wrong with data that name a new level, after the name of the data."""
 
-_SAME = 1e-9
-_SEED = 1
-
 
 def levels_of(variable: Variable, outputs: Sequence[TensorVariable]) -> int | None:
     """Return the number of levels that data select from by their values; None where they are no index."""
@@ -142,7 +140,7 @@ def of_each_level(variable: Variable, outputs: Sequence[TensorVariable]) -> Tens
     """
     if _read_otherwise(variable, outputs):
         return None
-    levels, rng = levels_of(variable, outputs), np.random.default_rng(_SEED)
+    levels, rng = levels_of(variable, outputs), np.random.default_rng(SEED)
     total: TensorVariable = pt.zeros((levels or 0,))
     for source, axis in _selected(variable, outputs):
         count, *rest = np.moveaxis(np.empty(_shape(source), bool), axis, 0).shape
@@ -332,8 +330,8 @@ def owners_of(name: str, mean: Array, rows: Entries) -> NDArray[np.int64]:
     first[place] = value
     own = alone[place]
     squares = np.bincount(level[own], value[own] ** 2, minlength=count)
-    same = all(np.ptp(each) <= _SAME * (1.0 + np.abs(each).max()) for each in (mean, squares))
-    size = _SAME * (1.0 + np.abs(value).max(initial=0.0))
+    same = all(np.ptp(each) <= COEFFICIENT_TOLERANCE * (1.0 + np.abs(each).max()) for each in (mean, squares))
+    size = COEFFICIENT_TOLERANCE * (1.0 + np.abs(value).max(initial=0.0))
     if not same or not (own | ((times[place] == count) & (np.abs(value - first[place]) <= size))).all():
         raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
     owners = np.full(rows.q, -1)

@@ -37,7 +37,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Observed
 from pymc_gpep.graphs.errors import StructureError
-from pymc_gpep.graphs.interpreted import ModelFunctions, evaluate, initial_point
+from pymc_gpep.graphs.interpreted import SEED, ModelFunctions, evaluate, initial_point
 from pymc_gpep.graphs.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Leaves, Role, Walk
 from pymc_gpep.latent.gp_latent import LatentGP, without_jitter
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -291,9 +291,8 @@ class RowsOfGraph(Walk):
 
 
 _POINTS = 5  # random hyperparameters and effects at which coefficients are compared
-_FEWEST = 3  # of these at which they must be finite
+_FEWEST_FINITE = 3  # of these at which they must be finite
 _DISTANCE = 1.0  # of these from the initial point, unconstrained
-_SEED = 3
 _WASTE = 20  # times as many numbers of factors as there are, which tables of them may have
 _SMALL = 1_000_000  # numbers, below which a table may have any number
 
@@ -431,7 +430,7 @@ class _Rows:
     def _by_values(self) -> NDArray[np.int64]:
         """Compare coefficients at random hyperparameters and effects, where a graph mixes rows."""
         prior = self._prior
-        n, rng = prior.n_points, np.random.default_rng(_SEED)
+        n, rng = prior.n_points, np.random.default_rng(SEED)
         z = pt.vector("normals", shape=(prior.n_plain,), dtype="float64")
         values = [pt.tensor(f"values_{i}", dtype="float64", shape=shape) for i, shape in enumerate(prior.sizes)]
         functions = ModelFunctions(prior.model, prior.hyperparameters, self._data)
@@ -443,7 +442,7 @@ class _Rows:
             (argument,) = function(point, *noise)
             found.append(np.broadcast_to(argument, (n,)))
         finite = [each for each in found if np.isfinite(each).all()]
-        return equal_rows(np.stack(finite, axis=1)) if len(finite) >= _FEWEST else np.arange(n)
+        return equal_rows(np.stack(finite, axis=1)) if len(finite) >= _FEWEST_FINITE else np.arange(n)
 
     def at(self, variable: TensorVariable, roles: tuple[object, ...], rows: NDArray[np.int64]) -> TensorVariable:
         """Return a variable at some rows."""

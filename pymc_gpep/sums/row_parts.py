@@ -24,14 +24,14 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import Affinity
-from pymc_gpep.graphs.interpreted import ROUNDING_OF_GRAPHS, SEED, ModelFunctions
+from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, ModelFunctions
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import Elsewhere
 from pymc_gpep.solvers.coefficients import Coefficients, Composed, rows_from_entries
-from pymc_gpep.sums.affine_variables import InNormals, slopes_of
+from pymc_gpep.sums.affine_variables import COEFFICIENT_TOLERANCE, InNormals, slopes_of
 
-_SAME = 1e-9
-_SEED = 2
+# Seed of the noise of probes: not that of the point at which they are evaluated.
+_PROBE_SEED = 2
 
 type Linear = Callable[[TensorVariable], TensorVariable]
 """From values of a process less their mean, in its shape, to what they add to the latent functions, (c, n)."""
@@ -43,7 +43,7 @@ def probes(shape: tuple[int, ...]) -> list[Array]:
     return [
         np.ones(shape),
         np.arange(1.0, count + 1).reshape(shape),
-        np.random.default_rng(_SEED).standard_normal(shape),
+        np.random.default_rng(_PROBE_SEED).standard_normal(shape),
     ]
 
 
@@ -64,7 +64,7 @@ def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[N
     values = probes(shape)[2].ravel()
     inside = (cells >= 0) & (cells < values.size)
     again = np.where(inside, coefficient * values[np.where(inside, cells, 0)], np.nan)
-    return cells, np.isclose(again, noise, rtol=_SAME, atol=_SAME)
+    return cells, np.isclose(again, noise, rtol=COEFFICIENT_TOLERANCE, atol=COEFFICIENT_TOLERANCE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ class ProcessTerm:
         feeds = np.where(taken.any(axis=0), taken.argmax(axis=0), -1)
         points = shape[-1]
         own = [np.array_equal(cells[k] % points, np.arange(points)) for k in feeds if k >= 0]
-        plain = all(np.allclose(coefficient[k], 1.0, rtol=0.0, atol=_SAME) for k in feeds if k >= 0)  # but for rounding
+        plain = all(np.allclose(coefficient[k], 1.0, rtol=0.0, atol=COEFFICIENT_TOLERANCE) for k in feeds if k >= 0)
         fixed = not _follows_data(linear, shape)
         return cls(latent, shape, linear, feeds, selected, selected and all(own) and plain and fixed)
 
@@ -274,7 +274,7 @@ def row_parts(prior: WholeSum, data: Mapping[Variable, Variable], most: int) -> 
     there = by_normals(point, noise)[1]
     found = centre + rows.products(small @ noise).reshape(centre.shape)
     size = 1.0 + max(np.abs(there).max(), np.abs(centre).max())
-    return RowParts(rows, apart.root) if np.allclose(found, there, rtol=0.0, atol=ROUNDING_OF_GRAPHS * size) else None
+    return RowParts(rows, apart.root) if np.allclose(found, there, rtol=0.0, atol=EVALUATION_TOLERANCE * size) else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ _ONE_BY_ONE = 64  # numbers that are moved alone
 _PARTS = 8  # of numbers that a value takes several of
 _ROUNDS = 30  # of parts; a value of four numbers, or of some of them, is left over once in ten million
 _TOO_MANY = 0.7  # of values that one round leaves over: of two numbers 0.12, of four 0.59, of five 0.79
-_FEW = 8  # coefficients of a value that are told apart by directions
+_MOST_COEFFICIENTS = 8  # coefficients of a value that are told apart by directions
 _SIDE_BY_SIDE = 8  # entries of a last axis, of which a value may take several
 
 type _Entries = tuple[NDArray[np.int64], NDArray[np.int64], Array]
@@ -224,7 +224,7 @@ class SparseSlopes:
         there = self.entries.values != 0.0
         colours = _colours(self.entries, q)
         k = cells.shape[1]
-        if k <= _FEW and colours.max() >= k + 2:
+        if k <= _MOST_COEFFICIENTS and colours.max() >= k + 2:
             # A value of k coefficients has them from its slopes along a few directions.
             directions = np.random.default_rng(SEED).standard_normal((k + 2, q))
             apart = np.linalg.pinv(np.where(there, directions[:, cells], 0.0).swapaxes(0, 1))

@@ -16,7 +16,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import ModelFunctions, evaluate
+from pymc_gpep.graphs.interpreted import SEED, ModelFunctions, evaluate
 from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart, dependent_rows
 from pymc_gpep.graphs.rows_of_graphs import CannotSplitError, MixedRowsError
 from pymc_gpep.latent.gp_latent import LatentGP
@@ -109,7 +109,6 @@ def _taken(ones: Array, codes: Array, points: int) -> _Taken:
 
 
 _INPUTS = "Xnew"
-_SEED = 4
 
 
 class _AtRows(NamedTuple):
@@ -400,7 +399,7 @@ class SumElsewhere(Elsewhere):
         functions = ModelFunctions(prior.model, prior.hyperparameters, {**self._data, **replaced})
         if checked is not None:
             point, shared = checked
-            noise = np.random.default_rng(_SEED).standard_normal
+            noise = np.random.default_rng(SEED).standard_normal
             of = {each.f: pt.tensor(each.f.name, dtype="float64", shape=(None,) * each.f.ndim) for each in moved}
             rows = {v: self._fitted[name] for name, v in there.items() if name not in shared}
             rows |= {of[each.f]: noise((self._rows, *[len(each.classes)] * (each.f.ndim - 1))) for each in moved}

@@ -19,11 +19,11 @@ from pymc_gpep.graphs.interpreted import SEED, AtPoint, ModelFunctions
 from pymc_gpep.latent.latent_prior import SampledValues
 from pymc_gpep.recipes import Recipe
 from pymc_gpep.solvers.coefficients import Composed, coefficients
-from pymc_gpep.sums.affine_variables import at_zero, slopes_of
+from pymc_gpep.sums.affine_variables import COEFFICIENT_TOLERANCE, at_zero, slopes_of
 from pymc_gpep.sums.row_parts import RowParts, RowSum
 
-_SAME = 1e-9  # relative, of what a diagonal matrix and its diagonal make of noise
-_SINGULAR = 1e-10  # relative, of singular values that are rounding
+# Singular values below this fraction of the largest count as zero.
+_SINGULAR = 1e-10
 
 _Undo = Callable[[Array, Array, np.random.Generator], Array]
 """Returns z, given r and T (size, d) of r = Tᵀz."""
@@ -186,8 +186,8 @@ class SumValues(SampledValues):
             residual = (variable.astype("float64") - centre).ravel()
             signs = rng.uniform(0.5, 1.5, recipe.size)
             probes = [_made_of(recipe, noise) - centre for noise in (np.ones(recipe.size), signs)]
-            whole, scaled = functions(probes)(nearby)
-            if np.size(whole) == recipe.size and np.allclose(np.ravel(scaled), signs * np.ravel(whole), _SAME, 0.0):
+            whole, scaled = map(np.ravel, functions(probes)(nearby))
+            if whole.size == recipe.size and np.allclose(scaled, signs * whole, COEFFICIENT_TOLERANCE, 0.0):
                 outputs += [residual, (_made_of(recipe, np.ones(recipe.size)) - centre).ravel()]
                 undo.append(_by_diagonal)
                 continue

@@ -13,7 +13,7 @@ from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 
 _FEWEST = 3  # knots: with two there is a line alone
-_SAME = 1e-6  # of the range: values nearer to each other than this are one, as 0.1 + 0.2 and 0.3 are
+_GAP = 1e-6  # of the range: values nearer to each other than this are one, as 0.1 + 0.2 and 0.3 are
 
 
 def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
@@ -71,7 +71,7 @@ def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
     check_whole("k", k, _FEWEST)
     values = _values(x)
     distinct = np.unique(values)
-    if (gap := _SAME * np.ptp(distinct)) > 0.0:  # one value of each interval of this length
+    if (gap := _GAP * np.ptp(distinct)) > 0.0:  # one value of each interval of this length
         distinct = distinct[np.unique(np.floor((distinct - distinct[0]) / gap), return_index=True)[1]]
     if distinct.size < k:
         mend = f"take k={distinct.size} at most" if distinct.size >= _FEWEST else "take the line or its levels alone"

@@ -41,7 +41,8 @@ from pymc_gpep.univariate.density import RowDensity, row_graph
 from pymc_gpep.univariate.outcomes import average_moments, count_moments, number_moments
 from pymc_gpep.univariate.row_cut import RowsMixedError
 
-_FEW = 5  # numbers of Gaussian variables that stay hyperparameters, as those of a scale
+# Most numbers of a Gaussian variable that stays a hyperparameter, such as a scale.
+_MOST_NUMBERS = 5
 
 
 class Argument(NamedTuple):
@@ -88,7 +89,7 @@ def argument_of_variable(variable: TensorVariable, sources: Collection[Variable]
         if not rest:
             return Argument(_peeled(each, behind), frozenset())
         size = _size(rest)
-        if size <= _FEW and size < _size(own) and (best is None or (size, place) < best[:2]):
+        if size <= _MOST_NUMBERS and size < _size(own) and (best is None or (size, place) < best[:2]):
             best = (size, place, Argument(each, frozenset(rest)))
     return None if best is None else best[2]._replace(variable=_peeled(best[2].variable, behind))
 

@@ -247,14 +247,14 @@ _MOST_COUNTS = 4096  # that are summed one by one
 _EACH = 256.0  # counts on either side of a mode that are summed one by one where there are more
 _PANEL = 64  # steps of a panel beyond them
 _PARTS = 8  # of the counts at a time, to save memory
-_SAME = 1e-7
+_INTEGRAL_TOLERANCE = 1e-7  # Largest relative change of an integral with twice the nodes that counts as converged.
 _NORMALISED = 1e-4  # error of ∫ p dy
 _HEAVY = 8.0  # Largest exponent of a tail that is added, of a probability to exceed y that falls as y to it.
 _SLOWEST = 0.01  # Excess of that exponent over the power of a moment, below which the moment is infinite.
 _REACH, _FAR = 9.0, 45.0  # Standard deviations of a latent value: a range at first, and the widest one.
 _STEP = 1.0  # Distance of latent values in standard deviations, at first.
 _FINEST = 0.02
-_AGREE = 1e-6  # Largest relative change of an average that is kept.
+_CONVERGED = 1e-6  # Largest relative change of an average that is kept.
 _TINY = 1e-14  # Share of an average at an end of the range that counts as zero.
 _UNSEEN = 1e-6  # Largest share of an average that may come from latent values whose moments were not computed.
 _STRAIGHT = 1e-5  # Change of the slope of the logarithm of a moment below which the logarithm is straight.
@@ -318,7 +318,7 @@ def _averaged(
         now = _sum(z, fine)
         with np.errstate(invalid="ignore"):
             scale = np.stack([np.sqrt(np.abs(now[1])), np.abs(now[1])])
-            same = (now == before) | np.isnan(now) & np.isnan(before) | (np.abs(now - before) <= _AGREE * scale)
+            same = (now == before) | np.isnan(now) & np.isnan(before) | (np.abs(now - before) <= _CONVERGED * scale)
         done = same.all(axis=0)
         out[:, left[done]] = now[:, done]
         left, before, values = left[~done], now[:, ~done], fine[:, :, ~done]
@@ -507,7 +507,7 @@ def number_moments(log_density: _LogDensity, f: Array) -> Array:
             if before is not None:
                 spread = np.where(infinite[2], np.abs(total[1]) + total[0] * width, np.sqrt(total[0] * total[2]))
                 size = np.stack([total[0], spread, total[2]])  # a mean may be 0
-                done = (infinite | (np.abs(total - before) <= _SAME * (size + 1e-12))).all(axis=0)
+                done = (infinite | (np.abs(total - before) <= _INTEGRAL_TOLERANCE * (size + 1e-12))).all(axis=0)
                 wholes = np.stack([total[0], total[0] + at_zero]) + tails[0]
                 right = np.abs(wholes - 1.0) < _NORMALISED
                 done &= right.any(axis=0)

@@ -104,7 +104,7 @@ def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta
 _STEP = 0.1
 _MOVE = 1.0  # of what is symmetric, unconstrained
 _ROWS = 20
-_SAME = 1e-10
+_MOMENT_CHANGE = 1e-10  # Largest change, or derivative, of moments that counts as none.
 _FEW = 20  # hyperparameters that are looked at without derivatives, whose graph takes a second to make
 
 
@@ -144,7 +144,7 @@ def _without_slope(space: Hyperparameters, blocks: InducingBlocks, theta: Array,
     point, rng = space.point(theta), np.random.default_rng(0)
     bars = Block(*(rng.normal(size=each.shape) for each in blocks.block(point, x[None], x)))
     slopes, _ = blocks.block_slopes(point, x[None], x, bars)
-    return np.flatnonzero(np.abs(slopes) <= _SAME)
+    return np.flatnonzero(np.abs(slopes) <= _MOMENT_CHANGE)
 
 
 def _in_use(moments: Callable[[Array], Array], here: Array, theta: Array, which: NDArray[np.intp]) -> list[int]:
@@ -160,7 +160,7 @@ def _in_use(moments: Callable[[Array], Array], here: Array, theta: Array, which:
 
 
 def _same(one: Array | float, other: Array | float) -> bool:
-    return bool(np.allclose(one, other, rtol=_SAME, atol=_SAME))
+    return bool(np.allclose(one, other, rtol=_MOMENT_CHANGE, atol=_MOMENT_CHANGE))
 
 
 _MUCH = 1e-3  # of the prior variance
@@ -196,7 +196,7 @@ def warn_of_offset(classifier: GPClassifier) -> None:
 _FEW_FOR_DESIGN = 15  # Number of hyperparameters, up to which a central composite design is an advice.
 _STEP_OF_SLOPES = 1e-3  # Step of a hyperparameter, unconstrained.
 _AT = (-0.6, 0.0, 0.5)  # Latent values, less their prior mean, at which two slopes are compared.
-_SAME_SLOPES = 1e-4  # Largest relative difference of slopes that counts as none.
+_SLOPE_TOLERANCE = 1e-4  # Largest relative difference of slopes that counts as none.
 
 
 def warn_of_joint_maximum(fit: Fit) -> None:
@@ -341,7 +341,7 @@ class _Effect:
             # The ratio of both slopes is the same at all latent values, if it is a shift.
             apart = np.abs(of_rv * of_f[:1] - of_rv[:1] * of_f)
             size = np.abs(of_rv).max(axis=0) * np.abs(of_f).max(axis=0)
-            same &= bool((apart <= _SAME_SLOPES * size).all())
+            same &= bool((apart <= _SLOPE_TOLERANCE * size).all())
             seen |= bool(of_rv.any())
         return same and seen
 

@@ -9,7 +9,7 @@ import pytest
 from pytensor.link.c.basic import CLinker
 
 import pymc_gpep as gpep
-from pymc_gpep.graphs.interpreted import evaluate, graph_function, interpreted
+from pymc_gpep.graphs.interpreted import ModelFunctions, evaluate, graph_function, interpreted
 
 
 @pytest.mark.usefixtures("c_compiler")
@@ -43,3 +43,21 @@ def test_an_evaluation_takes_the_memory_of_the_one_before_it():
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     pages = value.nbytes / resource.getpagesize()
     assert min(faults[1:]) < pages, f"{faults} pages were cleared; an array has {pages:.0f}."
+
+
+def test_model_functions_replace_random_variables_before_the_data_that_these_depend_on():
+    with pm.Model() as model:
+        x = pm.Data("x", [1.0, 2.0])
+        tau = pm.HalfNormal("tau")
+        mu = pm.Normal("mu", x.sum())
+    new = pt.dvector("new")
+    functions = ModelFunctions(model, [tau, mu], {x: pt.constant([3.0, 4.0])})
+    point = functions.nearby(np.random.default_rng(1))
+    assert list(point) == functions.names == ["tau_log__", "mu"]
+    function = functions([tau * x, mu + x], [new], {x: new})
+    for values in ([1.0, 1.0], [0.0, 2.0]):
+        product, total = function(point, values)
+        np.testing.assert_allclose(product, np.exp(point["tau_log__"]) * np.array(values))
+        np.testing.assert_allclose(total, point["mu"] + np.array(values))
+    np.testing.assert_allclose(*functions([x])(point), [3.0, 4.0])
+    assert functions([])(point) == []
