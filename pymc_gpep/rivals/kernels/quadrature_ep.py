@@ -5,8 +5,9 @@ quadratures over a truncated normal (`truncated_moments`). The product rule is p
 exceed the width of Φ, which is 1.
 
 Φ(g_j) is the probability that z_j = g_j + e_j is positive, e ~ N(0, I). So the normaliser is the probability that all
-of z ~ N(μ, S), S = C + I, are positive. The moments of g follow from those of z truncated to that orthant. Let z = μ +
-L x, S = L Lᵀ, and m and V the mean and covariance of x. The moments of g are μ + C L⁻ᵀ m and C − C L⁻ᵀ (I − V) L⁻¹ C.
+of z ~ N(μ, S), S = C + I, are positive. The moments of g follow from those of z truncated to that orthant. Let
+z = μ + L x, S = L Lᵀ, and m and V the mean and covariance of x. The moments of g are μ + C L⁻ᵀ m and C − C L⁻ᵀ (I − V)
+L⁻¹ C.
 
 Coordinate x_j is a standard normal above a bound that those before it set (separation of variables: Genz 1992, Journal
 of Computational and Graphical Statistics 1). It is written as the quantile of a uniform q, its upper tail being q times
