@@ -12,7 +12,7 @@ nested_ep: nested EP for the multinomial probit, with and without label noise
 qep_softmax: EP by quadrature for a softmax
 variational_bayes: variational Bayes for the multinomial probit
 site_rules: factors of a likelihood for EP with inducing inputs, with one rule for each
-sparse_ep: base class of approximations with inducing inputs, their solution, and EP
+sparse_ep: EP with inducing inputs, and the base class for other approximations with these
 sparse_vi: variational inference with inducing inputs
 methods: table of approximations by name, and of the likelihoods that each can fit
 """

@@ -2,9 +2,9 @@
 
 Williams and Barber (1998); Rasmussen and Williams (2006), section 3.5. `solvers/newton.py` finds the mode.
 
-Class probabilities of a softmax may be corrected by Laplace's method (Tierney and Kadane 1986): both evidences in p(y*
-| y) = p(y, y*) / p(y) are approximated. Their errors from lack of symmetry are much the same, and cancel (nested EP
-paper, section 4.1.1, LA-TKP). An average over the Gaussian instead inherits the errors of the Gaussian.
+Class probabilities of a softmax may be corrected by Laplace's method (Tierney and Kadane 1986): both evidences in
+p(y* | y) = p(y, y*) / p(y) are approximated. Their errors from lack of symmetry are much the same, and cancel (nested
+EP paper, section 4.1.1, LA-TKP). An average over the Gaussian instead inherits the errors of the Gaussian.
 
 With one latent function the mean may be corrected (`smoothed_mode`). The mode of Σ ℓ_i(f_i) − ½ (f − m₀)ᵀ K⁻¹ (f − m₀)
 differs from the mean if the posterior is skewed. The corrected mean is the mode with g(m, v) in place of ℓ, the average

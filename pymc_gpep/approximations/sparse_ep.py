@@ -1,4 +1,4 @@
-"""Approximations with inducing inputs: options, `solve`, and EP (Villacampa-Calvo and Hernández-Lobato 2017)."""
+"""EP with inducing inputs (Villacampa-Calvo and Hernández-Lobato 2017), and the base of such approximations."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

@@ -29,9 +29,9 @@ v⁰ = f⁰ + noise of the utilities, with d_k = v_k − m_k − v⁰_k,
 has that distribution.
 
 The class of the largest utility does not depend on a shift of all utilities of a point. Alternating between f and v
-would move that shift by small steps only. With f integrated out, the shift s has the density ∏_k N(v_k + s; m_k, K_k +
-I). A draw of it is s = −(Σ_k S_k)⁻¹ Σ_k S_k d_k. If all classes have one covariance, s is minus the mean of d_k over
-them. The same d_k may then serve to draw f given the shifted v: the random part of f⁰ is independent of v⁰.
+would move that shift by small steps only. With f integrated out, the shift s has the density ∏_k N(v_k + s; m_k,
+K_k + I). A draw of it is s = −(Σ_k S_k)⁻¹ Σ_k S_k d_k. If all classes have one covariance, s is minus the mean of d_k
+over them. The same d_k may then serve to draw f given the shifted v: the random part of f⁰ is independent of v⁰.
 """
 
 import math

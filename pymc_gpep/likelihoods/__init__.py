@@ -6,7 +6,7 @@ likelihood: the contract of a likelihood
 log_probabilities: log probabilities of observations and of censored ranges, as graphs
 adaptive_averages: averages of a unimodal density over a normal latent value
 averages_over_cells: averages of a density with several modes
-one_function: links in the graph of a model, and base classes of likelihoods of one latent function
+one_function: base classes of likelihoods of one latent function, and link functions in graphs
 standard_density: base class of likelihoods with a standard density
 bernoulli: two classes: probit, logistic, complementary log-log
 ordered: ordered classes: probit, logistic

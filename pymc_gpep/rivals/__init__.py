@@ -14,7 +14,7 @@ naive_tap: naive TAP, a mean field method for two classes
 gfitc: EP with the FITC prior
 selection: choice of a few active rows among all
 ivm: informative vector machine: the posterior given the labels of active rows
-active_log_posterior: log posterior of the hyperparameters given active rows, for `pm.fit`
+active_log_posterior: log posterior by active rows, and the informative vector machine in `pm.fit`
 learning_curve: predictions against the number of active rows
 plot_active: pictures of active rows
 hierarchy: hyperparameters and their parents

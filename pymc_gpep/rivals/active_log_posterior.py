@@ -1,7 +1,7 @@
-"""Methods that fit the labels of active rows: prior by blocks, log posterior, rounds of choosing rows, and the plan.
+"""Fits by active rows: prior moments of rows, log posterior, rounds that choose rows, and the plan.
 
-The covariance of a row with itself is the prior variance. Terms of the diagonal alone, such as PyMC's jitter, are part
-of it. The covariance of different rows is that of the covariance function, even where their inputs are the same.
+The covariance of a row with itself is the prior variance. It includes terms of the diagonal alone, such as PyMC's
+jitter. The covariance of different rows is that of the covariance function, even if their inputs are the same.
 
 A major round chooses active rows and their sites at the present hyperparameters. Minor steps then increase the bound
 with both fixed (Seeger and Jordan 2004, section 5). The choice of rows is not part of the function that increases, so

@@ -6,8 +6,8 @@ Matrices have the size of z: with Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ
 
     (I + ΠK)⁻¹ r = r − Π J Λ⁻¹ Jᵀ r,   M = Π − Π H Hᵀ Π.
 
-The posterior mean is m + J z̄ with z̄ = Λ⁻¹ Jᵀ(ν − Πm), and the quadratic form of the prior is |z̄|². Weights b = ν −
-Π(m + J z̄) are computed from these, since the sum J Jᵀ b cancels if the prior is wide.
+The posterior mean is m + J z̄ with z̄ = Λ⁻¹ Jᵀ(ν − Πm), and the quadratic form of the prior is |z̄|². Weights
+b = ν − Π(m + J z̄) are computed from these, since the sum J Jᵀ b cancels if the prior is wide.
 
 With c functions J is (cn, q), all rows of a function after those of the one before. Π has a block for each point.
 Functions may have normals in common. Time for n rows is O(c² n q²), products of matrices, or O(c² n k²) if rows have k

@@ -1,9 +1,9 @@
 """Features of a batch, q(v), the common shift, and prior moments of a step, as graphs.
 
 Here q(v_k) = N(μ, Σ), Σ = (I + S)⁻¹, μ = Σ h. The sums S = Σ t w wᵀ and h = Σ ν w are over all sites exp(ν x − ½ t x²),
-x = wᵀv. The features are w = L⁻¹ k(x), with K = L Lᵀ the prior covariance of the inducing values of a function. Then f
-= m + wᵀv + e with v ~ N(0, I) and e ~ N(0, s), s = κ − wᵀw, as in `pymc_gpep.solvers.inducing`. Coefficients of effects
-stand below these features, as there.
+x = wᵀv. The features are w = L⁻¹ k(x), with K = L Lᵀ the prior covariance of the inducing values of a function. Then
+f = m + wᵀv + e with v ~ N(0, I) and e ~ N(0, s), s = κ − wᵀw, as in `pymc_gpep.solvers.inducing`. Coefficients of
+effects stand below these features, as there.
 
 The common shift is a function δ(x) added to all latent functions. It moves their sites with it, ν_k + t_k δ, and the
 prior decides which δ is best. Steps alone would move it by a small part of the distance, while the noise of batches

@@ -1,4 +1,4 @@
-"""The Gaussian posterior of one class whose sites see no other class, in O(n³).
+"""The Gaussian posterior of one class whose sites do not involve other classes, in O(n³).
 
 Prior f ~ N(m, K), sites exp(νᵀf − fᵀDf/2) with D = diag(π), π ≥ 0. With
 

@@ -1,4 +1,4 @@
-"""The softmax likelihood p(y | f) = exp f_y / Σ_k exp f_k of all points: values, derivatives, and them along a line.
+"""The softmax likelihood p(y | f) = exp f_y / Σ_k exp f_k of all points: values and derivatives, also along a line.
 
 Arrays: latent values `f`, probabilities `pi` and gradients (c, n), labels `y` (n,), covariances `cov` (n, c, c). The
 curvature −∇∇ log p(y_i | f_i) is diag(π_i) − π_iπ_iᵀ, a coupled site precision with 1ᵀπ_i = 1 (Williams and Barber

@@ -6,13 +6,13 @@ of Villacampa-Calvo and Hernández-Lobato 2017). Without label noise it has no b
 (2006) leave the utilities a distribution of their own. As log ∫ p(u) exp(mᵀu − ½ uᵀu) du is convex in m, log p(y | f)
 averages to log p(y | m) − ½ Σ v or more.
 
-EP uses the normaliser Z = ∫ t(f) ∏ N(f_k | m_k, v_k) df of a factor t, and ρ_k = ∂ log Z / ∂m_k. It also needs γ_k =
-ρ_k² − 2 ∂ log Z / ∂v_k, which by the heat equation is −∂² log Z / ∂m_k².
+EP uses the normaliser Z = ∫ t(f) ∏ N(f_k | m_k, v_k) df of a factor t, and ρ_k = ∂ log Z / ∂m_k. It also needs
+γ_k = ρ_k² − 2 ∂ log Z / ∂v_k, which by the heat equation is −∂² log Z / ∂m_k².
 
 `quadrature_tilted` treats a point of the multinomial probit as one factor. With independent cavities N(μ_k, v_k) the
-utilities f_k + e_k, e_k ~ N(0, 1), are independent too. Class y is observed if its utility t ~ N(μ_y, τ²), τ² = 1 +
-v_y, is the largest (Girolami and Zhong 2007). Given t the rest has a closed form, and every moment is one integral over
-x = (t − μ_y) / τ:
+utilities f_k + e_k, e_k ~ N(0, 1), are independent too. Class y is observed if its utility t ~ N(μ_y, τ²),
+τ² = 1 + v_y, is the largest (Girolami and Zhong 2007). Given t the rest has a closed form, and every moment is one
+integral over x = (t − μ_y) / τ:
 
     Ẑ = ∫ φ(x) ∏_{j≠y} Φ(z_j) dx,   z_j = (μ_y + τ x − μ_j) / σ_j,   σ_j² = 1 + v_j.
 

@@ -15,8 +15,8 @@ The gradient of log Z, and minus the Hessian, are averages over the tilted distr
 
 sums of terms that are small if the label is all but certain, and exact for every C, singular or zero.
 
-For votes (`votes_moments`), with P = I − 11ᵀ/c, f less its average is Pμ + R z. R is the symmetric root of P S P, and z
-~ N(0, I). N(z) p(y | z) is log-concave, and its nodes have no component along 1. Let g = y − N π. Under the tilted
+For votes (`votes_moments`), with P = I − 11ᵀ/c, f less its average is Pμ + R z. R is the symmetric root of P S P, and
+z ~ N(0, I). N(z) p(y | z) is log-concave, and its nodes have no component along 1. Let g = y − N π. Under the tilted
 distribution the gradient of log Z is E[g]. Minus the Hessian is E[N (diag π − ππᵀ)] − Cov(g).
 """
 

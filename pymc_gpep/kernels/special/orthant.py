@@ -1,7 +1,7 @@
 """Probabilities that two, three and more jointly normal variables are below bounds, and that a utility is the largest.
 
-Throughout, the probability is P(x_1 < b_1, ..., x_d < b_d) of x ~ N(0, S). The utility of a class is the largest if d =
-c − 1 differences are below 0.
+Throughout, the probability is P(x_1 < b_1, ..., x_d < b_d) of x ~ N(0, S). The utility of a class is the largest if
+d = c − 1 differences are below 0.
 
 Two variables have a closed form by Owen's T function, a difference of larger terms. It is right to 1e-16, so that small
 probabilities lose all digits. For these, `bivariate` integrates positive terms. Let h and k be the bounds in units of

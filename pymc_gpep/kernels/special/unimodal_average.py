@@ -1,10 +1,10 @@
 """Averages of a function with features about 0, and of exp of a concave one, over a normal variable of any width.
 
-`sinh_rule` has nodes f = c sinh(jh): the trapezoid rule in τ = jh, dense about 0 and far-reaching. It integrates N(f |
-m, v) L(f) if L has features of width c about 0 and is smooth, on its own scale, far from it. With v large the rule
-needs log(v) nodes, and the values of L there can be tabulated. The normal density is analytic and falls for |Im τ| <
-π/4. Along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line. The error exp(−2πη/h) of the
-rule has to pay for that (Trefethen and Weideman 2014, theorem 5.1).
+`sinh_rule` has nodes f = c sinh(jh): the trapezoid rule in τ = jh, dense about 0 and far-reaching. It integrates
+N(f | m, v) L(f) if L has features of width c about 0 and is smooth, on its own scale, far from it. With v large the
+rule needs log(v) nodes, and the values of L there can be tabulated. The normal density is analytic and falls for
+|Im τ| < π/4. Along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line. The error
+exp(−2πη/h) of the rule has to pay for that (Trefethen and Weideman 2014, theorem 5.1).
 
 `log_unimodal_normal` is log E exp ℓ(g) for one of four ℓ:
 

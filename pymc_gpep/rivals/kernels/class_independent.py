@@ -5,10 +5,9 @@ distribution. Class k's precision is 1/v̂_k − 1/v_k, v_k the variance of its 
 which makes that non-negative (Prékopa). Noise of variance 1 smooths each marginal likelihood of an f_k, which keeps it
 below 1. The quadrature of a multinomial probit is that of `pymc_gpep.kernels.methods.factors.quadrature_tilted`.
 
-For a softmax, `pymc_gpep.kernels.moments.softmax_quadrature` computes moments of the differences
-g_j = f_y − f_j = (F t)_j. It returns the loss of covariance Ω of t as well. Under an independent cavity of
-variances v_k the differences have C = diag(v_j) + v_y 11ᵀ = F Fᵀ. The latent values follow them by
-Cov(f, g) C⁻¹ F = R, with the rows
+For a softmax the differences are g_j = f_y − f_j = (F t)_j. Their moments, with the loss of covariance Ω of t, come
+from `pymc_gpep.kernels.moments.softmax_quadrature`. Under an independent cavity of variances v_k the differences have
+C = diag(v_j) + v_y 11ᵀ = F Fᵀ. The latent values follow them by Cov(f, g) C⁻¹ F = R, with the rows
 
     R_y = Σ_j q_j F_j / Σ_k q_k,   R_j = R_y − F_j,   q_k = 1 / v_k,
 

@@ -1,23 +1,24 @@
 """EP of a multinomial probit by quadrature (nested EP paper, section 3.3): tilted moments, and sites that match them.
 
-**Moments** of N(g | μ, C) ∏_j Φ(g_j) come from a product rule, which is the rule of the paper, or from nested
-quadratures over a truncated normal. The product rule is poor where the standard deviations of g exceed the width of Φ,
-which is 1.
+The moments of N(g | μ, C) ∏_j Φ(g_j) come from the product rule of the paper (`product_moments`), or from nested
+quadratures over a truncated normal (`truncated_moments`). The product rule is poor if the standard deviations of g
+exceed the width of Φ, which is 1.
 
 Φ(g_j) is the probability that z_j = g_j + e_j is positive, e ~ N(0, I). So the normaliser is the probability that all
-of z ~ N(μ, S), S = C + I, are positive. The moments of g follow from those of z truncated to that orthant. Let z = μ +
-L x, S = L Lᵀ, and m and V the mean and covariance of x. The moments of g are μ + C L⁻ᵀ m and C − C L⁻ᵀ (I − V) L⁻¹ C.
+of z ~ N(μ, S), S = C + I, are positive. The moments of g follow from those of z truncated to that orthant. Let
+z = μ + L x, S = L Lᵀ, and m and V the mean and covariance of x. The moments of g are μ + C L⁻ᵀ m and C − C L⁻ᵀ (I − V)
+L⁻¹ C.
 
 Coordinate x_j is a standard normal above a bound that those before it set (separation of variables: Genz 1992, Journal
 of Computational and Graphical Statistics 1). It is written as the quantile of a uniform q, its upper tail being q times
 that above the bound. That leaves an integrand of the same shape for any C, and the last coordinate is in closed form.
-In q the moments are singular like powers of log q at 0. Where the bound is far below, they are singular like powers of
+In q the moments are singular like powers of log q at 0. If the bound is far below, they are singular like powers of
 log(1 − q) at 1. With q = s³ (4 − 3s), Gauss–Legendre in s meets 12 s² (1 − s) times that and converges fast. Classes
 come in the order of their standardised means, the least likely to be positive first.
 
-**Sites** are those of nested EP, exp(ξᵀg − gᵀΛg/2) in g_j = f_y − f_j + u. They match the mean of the tilted
-distribution of g and Σ̂⁻¹ − Σ⁻¹, or its diagonal alone (equations 19 to 21). That diagonal lies in [0, 1): the factors Φ
-are log-concave with a curvature below 1. A full Λ is stored as in `pymc_gpep.kernels.moments.full_sites`.
+The sites are those of nested EP, exp(ξᵀg − gᵀΛg/2) in g_j = f_y − f_j + u. They match the mean of the tilted
+distribution of g and Σ̂⁻¹ − Σ⁻¹, or its diagonal alone (equations 19 to 21). That diagonal lies in [0, 1): the factors
+Φ are log-concave with a curvature below 1. A full Λ is stored as in `pymc_gpep.kernels.moments.full_sites`.
 """
 
 import math

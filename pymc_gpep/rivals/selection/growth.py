@@ -1,18 +1,18 @@
-"""The posterior that active rows imply, as it grows: moments of many candidates, inclusion by inclusion.
+"""The posterior that active rows imply, as it grows: moments of many candidates, one inclusion after the other.
 
-Each candidate j has a stub m_k = L_k⁻¹ D_k^½ K_k,j, one number for each active row and each function. Here
-A_k = I + D_k^½ K_k D_k^½ = L_k L_kᵀ over the active rows. A candidate that comes later gets all stubs at once, from the
+Each candidate j has a column m_k = L_k⁻¹ D_k^½ K_k,j, one number for each active row and each function. Here
+A_k = I + D_k^½ K_k D_k^½ = L_k L_kᵀ over the active rows. A later candidate gets its whole column at once, from the
 prior covariance with the active rows.
 
-Their appendix D has these rows as a Gaussian of their own, with sites exp(νᵀf − ½ fᵀΠf). Given the frozen rows it has
+`LiquidGrowth` moves the sites of the latest active rows by EP, before they are fixed (Seeger and Jordan 2004, appendix
+D). These rows are a Gaussian of their own, with sites exp(νᵀf − ½ fᵀΠf). Given the rows with fixed sites it has
 G = Cov(f_L) and h = E f_L. With Π = R Rᵀ and S = I + RᵀG R, a candidate with covariances C with them has
 
     mean + C w,  w = (I − B G)(ν − Πh),  and covariance A − C B Cᵀ,  B = R S⁻¹Rᵀ          (32, 33).
 
-So all that is kept of a candidate are its covariances with them given the frozen rows. A newly frozen row changes these
-by conditioning on its site.
-
-Labels of these rows may say less at first, by a weight γ that multiplies the latent values of a row in its likelihood.
+So a candidate needs its covariances with these rows alone. A row whose site is fixed changes them by conditioning on
+its site. `Reweighting` makes the labels of these rows less informative at first. A weight γ multiplies the latent
+values of a row in its likelihood.
 """
 
 from abc import ABC, abstractmethod
