@@ -57,7 +57,7 @@ def test_no_slope_at_the_beginning_is_no_maximum():
 class Overflowing(Parabola):
     """Of which no value is a number."""
 
-    classifier = SimpleNamespace(integrated=(), processes=())
+    classifier = SimpleNamespace(prior=SimpleNamespace(integrated=(), processes=()))
 
     def __call__(self, theta, start=None):
         return super().__call__(theta, start)._replace(status=NOT_FINITE, log_posterior=np.nan)

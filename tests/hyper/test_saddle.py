@@ -19,7 +19,7 @@ class MadeUp:
     """A log posterior by its value and its slopes, which counts how often it is asked."""
 
     name = "made up"
-    classifier = SimpleNamespace(integrated=(), processes=())
+    classifier = SimpleNamespace(prior=SimpleNamespace(integrated=(), processes=()))
 
     def __init__(self, function):
         self.function = function

@@ -22,10 +22,9 @@ def classifier(n, c, likelihood=MultinomialProbitLikelihood):
         n_points=n,
         n_functions=c,
         likelihood_model=likelihood(),
-        effects=(),
+        prior=SimpleNamespace(effects=()),
         kind=likelihood.name,
         learned_parameters=[],
-        prior=None,
         check_one=lambda: None,
     )
 
