@@ -27,14 +27,16 @@ SHARES = {
     "approximations": 0.21,
     "variational": 0.25,
     "fits": 0.24,
-    "structure": 0.17,
+    "reading": 0.10,
+    "sums": 0.08,
+    "rivals": 0.10,
     "likelihoods": 0.13,
     "hyper": 0.16,
     "samplers": 0.10,
     "kernels": 0.10,
     "checks": 0.09,
     "streaming": 0.07,
-    "graph": 0.07,
+    "evidence": 0.07,
     ".": 0.07,
 }
 """Share of the processor time that each folder of tests may take, in a whole run by `make test`."""

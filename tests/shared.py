@@ -15,7 +15,7 @@ import pytest
 
 from pymc_gpep.graphs.interpreted import INTERPRETED
 from pymc_gpep.variational import inference
-from tests import graphs, models
+from tests import graph_modes, models
 from tests.compile_once import compile_once
 from tests.short_lived import ShortLived
 
@@ -27,7 +27,7 @@ _CXX = pytensor.config.cxx
 pytensor.config.cxx = ""
 # Nor does a variable keep the lines that made it, which takes a seventh of the time of a graph.
 pytensor.config.traceback__limit = 0
-graphs.make_functions_quickly()
+graph_modes.make_functions_quickly()
 
 # Most tests of Gaussian processes look at the maximum; those of the default set this as it is for users.
 inference._MOST_OF_PROCESSES = 0
@@ -46,16 +46,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _REWRITTEN = {
     "approximations/test_negative_sites.py",
     "checks/test_other_mode.py",
-    "graph/test_evidence.py",
+    "evidence/test_evidence.py",
     "samplers",
     "golden",
     "streaming/test_step.py",
-    "structure/test_interpreted.py",
-    "structure/test_pymc_differences.py",
-    "structure/test_recipes.py",
-    "structure/test_rewrites.py",
-    "structure/test_support.py",
-    "hyper/test_active_log_posterior.py",
+    "graphs/test_interpreted.py",
+    "reading/test_pymc_differences.py",
+    "recipes/test_recipes.py",
+    "graphs/test_rewrites.py",
+    "reading/test_support.py",
+    "rivals/test_active_log_posterior.py",
     "hyper/test_log_posterior.py",
     "hyper/test_sparse_log_posterior.py",
 }
@@ -118,7 +118,7 @@ def rewriting(request):
     file = request.path.relative_to(Path(__file__).parent)
     names = {file.parts[0], file.as_posix()}
     as_for_users = names & _REWRITTEN and not names & _NOT_REWRITTEN
-    with nullcontext() if as_for_users else graphs.hardly_rewritten():
+    with nullcontext() if as_for_users else graph_modes.hardly_rewritten():
         yield
 
 
@@ -129,7 +129,7 @@ def rewriting_of_slow_tests(request):
     A variation has its graphs like the test that it varies.
     """
     long = any(not mark.args for mark in request.node.iter_markers("slow"))
-    with graphs.rewritten() if long else nullcontext():
+    with graph_modes.rewritten() if long else nullcontext():
         yield
 
 
@@ -152,7 +152,7 @@ def c_compiler():
 @cache
 def _fit(build, **kwargs):
     model, gp = build()
-    with model, graphs.hardly_rewritten():
+    with model, graph_modes.hardly_rewritten():
         fit = pm.fit(method="nested_ep", progressbar=False, random_seed=1, **kwargs)
     return models.Fitted(model, gp, *models.data(), fit)
 
@@ -163,7 +163,7 @@ def _centred():
 
 @cache
 def _fit_again(**kwargs):
-    with _fit(models.shared).model, graphs.hardly_rewritten():
+    with _fit(models.shared).model, graph_modes.hardly_rewritten():
         return pm.fit(progressbar=False, random_seed=1, **kwargs)
 
 

@@ -14,7 +14,7 @@ from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.log_posteriors.latent_functions import DenseFunctions
 from tests.reference.data import random_problem
 from tests.reference.exact import log_likelihood
-from tests.sums import MODELS
+from tests.sum_models import MODELS
 
 PROBIT, POISSON = (next(each for each in LIKELIHOODS if each.name == name) for name in ("probit", "poisson"))
 N = 12

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.reading import GPModel, read_classifier
-from tests.sums import BINARY, KINDS, XY, made
+from tests.sum_models import BINARY, KINDS, XY, made
 
 NEW = np.array([[0.3, -0.2], [1.1, 0.4], [-0.7, 2.0]])
 SMALL = {"n": 30, "progressbar": False, "random_seed": 1}

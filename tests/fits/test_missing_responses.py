@@ -14,8 +14,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import pymc_gpep as gpep
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.reading import StructureError, read_classifier
-from tests.graphs import rewritten
-from tests.sums import BINARY, COUNTS, GROUP, HOURS, KINDS, XY, J, N, X
+from tests.graph_modes import rewritten
+from tests.sum_models import BINARY, COUNTS, GROUP, HOURS, KINDS, XY, J, N, X
 
 pytestmark = pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
 

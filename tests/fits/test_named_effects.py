@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.fits.effects import names_of_effects
 from pymc_gpep.reading import read_classifier
-from tests.sums import BINARY, GROUP, PLACES, J, N, X, made
+from tests.sum_models import BINARY, GROUP, PLACES, J, N, X, made
 
 
 def non_centred():

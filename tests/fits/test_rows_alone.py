@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from pymc.gp.cov import ExpQuad, WarpedInput
 
 import pymc_gpep as gpep
-from tests.sums import BINARY
+from tests.sum_models import BINARY
 
 N, SD = 16, 0.5
 RNG = np.random.default_rng(8)

@@ -16,7 +16,7 @@ from pymc_gpep.approximations import EP
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import StructureError, read_classifier
-from tests.sums import BINARY, COUNTS, GROUP, HOURS, MODELS, PLACES, SUMS, XY, J, N, X, made
+from tests.sum_models import BINARY, COUNTS, GROUP, HOURS, MODELS, PLACES, SUMS, XY, J, N, X, made
 
 pytestmark = pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
 

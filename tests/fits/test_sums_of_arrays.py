@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from tests.sums import BINARY, GROUP, HOURS, KINDS, XY, J, N, made
+from tests.sum_models import BINARY, GROUP, HOURS, KINDS, XY, J, N, made
 
 NEW = np.array([[0.3, -0.2], [1.1, 0.4], [-0.7, 2.0], [0.0, 0.0]])
 LS = 1.3

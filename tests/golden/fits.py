@@ -19,7 +19,7 @@ import pymc as pm
 import pytensor
 
 from tests import models
-from tests.graphs import HARDLY_REWRITTEN
+from tests.graph_modes import HARDLY_REWRITTEN
 
 __all__ = ["AT_A_FIXED_POINT", "FITS", "NEW", "slope", "summary"]
 

@@ -13,7 +13,7 @@ from pymc_gpep.hyper.optimum import ran_away
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.reading import read_classifier
 from tests import models
-from tests.graphs import rewritten
+from tests.graph_modes import rewritten
 
 X = np.random.default_rng(3).normal(size=(40, 3))
 Y = (X[:, 0] + 0.5 * np.sin(2 * X[:, 1]) + 0.3 * np.random.default_rng(4).standard_normal(40) > 0).astype(int)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from tests.approximations import test_binary_reference, test_independent_ep, test_sparse_ep
+from tests.approximations import test_binary_reference, test_sparse_ep
 from tests.kernels.test_independent_classes import by_mpmath
 from tests.kernels.test_logistic import exact
 from tests.kernels.test_orthant import given_first
@@ -12,6 +12,7 @@ from tests.kernels.test_scalar_counts_and_categories import exact_average_of_cou
 from tests.reference import stored as module
 from tests.reference.multinomial_probit import gradient, hessian, log_probability
 from tests.reference.scalar_averages import exact_average_log, exact_log_average
+from tests.rivals import test_independent_ep
 from tests.samplers import exactness
 
 

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.evidence.latent_model import LatentModel
 from pymc_gpep.reading import read_classifier
-from tests.sums import MODELS
+from tests.sum_models import MODELS
 
 FEW = {"centred_slopes", "persons_and_items", "random_walk", "two_processes", "plain_classes"}
 """The others read other distributions, and break with nothing here."""

@@ -19,7 +19,7 @@ from pymc_gpep.streaming.rules import rule_for
 from pymc_gpep.streaming.run import Batch, Batches
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, make_step, step_graph
-from tests.graphs import HARDLY_REWRITTEN
+from tests.graph_modes import HARDLY_REWRITTEN
 
 __all__ = ["Small", "small"]
 

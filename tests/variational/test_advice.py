@@ -9,7 +9,7 @@ import pymc_gpep as gpep
 from pymc_gpep.evidence import memory
 from tests import models
 from tests.advice import Advice, checked, fitted, follow
-from tests.graphs import rewritten
+from tests.graph_modes import rewritten
 
 N = 40
 GROUP = np.arange(N) % 8

@@ -12,7 +12,7 @@ from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.streaming.memories import STREAMING_METHODS
 from pymc_gpep.variational.inference import GPInference
-from tests.structure.test_refused_labels import declared, labels
+from tests.reading.test_refused_labels import declared, labels
 
 made = cache(lambda likelihood: declared(likelihood, labels(likelihood)))
 """A model of each likelihood, which nobody changes."""

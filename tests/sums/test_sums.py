@@ -16,9 +16,9 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.reading import StructureError, read_classifier
-from tests import sums
-from tests.graphs import rewritten
-from tests.sums import BINARY, COUNTS, GROUP, KINDS, MODELS, XY, J, N, X, made
+from tests import sum_models
+from tests.graph_modes import rewritten
+from tests.sum_models import BINARY, COUNTS, GROUP, KINDS, MODELS, XY, J, N, X, made
 
 INTEGRATED = {
     "process_of_sums": {"f_rotated_", "a"},
@@ -344,11 +344,11 @@ REFUSED = {
     ),
     "flat": (lambda: binary(pm.Flat("u")), ["'u' (Flat) has no density", "pm.Normal('u', 0, s)"]),
     "areas with a learned scale": (
-        lambda: counts(pm.ICAR("u", W=sums._lattice(), sigma=pm.HalfNormal("s"))[GROUP]),
+        lambda: counts(pm.ICAR("u", W=sum_models._lattice(), sigma=pm.HalfNormal("s"))[GROUP]),
         ["'u' (ICAR) has a sigma that is not constant", "sigma * pm.ICAR('u', W)"],
     ),
     "areas with a learned scale beside a level": (
-        lambda: counts(normal("a") + pm.ICAR("u", W=sums._lattice(), sigma=pm.HalfNormal("s"))[GROUP]),
+        lambda: counts(normal("a") + pm.ICAR("u", W=sum_models._lattice(), sigma=pm.HalfNormal("s"))[GROUP]),
         ["'u' (ICAR) has a sigma that is not constant", "sigma * pm.ICAR('u', W)"],
     ),
     "classes with a common level": (
@@ -358,7 +358,9 @@ REFUSED = {
     "too few rows": (lambda: binary(pm.Normal("u", shape=J)), ["has the shape (8,)", f"{N} observations"]),
     "process in a scale": (
         lambda: binary(
-            pm.Normal("u", 0, pt.exp(pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=sums.PLACES)))[GROUP]
+            pm.Normal("u", 0, pt.exp(pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=sum_models.PLACES)))[
+                GROUP
+            ]
         ),
         ["The prior of 'u' depends on latent values", "'f'", "hyperparameters only"],
     ),
@@ -395,7 +397,7 @@ def test_users_keep_hyperparameters():
     mean = model.replace_rvs_by_values([found.prior.mean()])
     point = model.initial_point() | {"beta": np.array(0.7), "gamma": np.array(-0.4)}
     (value,) = graph_function(model, model.value_vars, mean)(*(point[v.name] for v in model.value_vars))
-    assert_allclose(value, [0.7 * X - 0.4 * sums.PLACES[GROUP, 0]], atol=1e-12)
+    assert_allclose(value, [0.7 * X - 0.4 * sum_models.PLACES[GROUP, 0]], atol=1e-12)
     with pytest.raises(StructureError, match=r"hyperparameters names 'nothing', but the free variables .* 'level'"):
         read_classifier(model, hyperparameters=["nothing"])
 

@@ -34,7 +34,7 @@ from scipy.sparse import csc_matrix, csr_matrix
 import pymc_gpep as gpep
 from pymc_gpep.graphs.interpreted import INTERPRETED
 from pymc_gpep.recipes import recipe, why_no_recipe
-from tests.graphs import HARDLY_REWRITTEN
+from tests.graph_modes import HARDLY_REWRITTEN
 
 RNG = np.random.default_rng(41)
 COORDS = {"group": range(3), "week": range(5), "term": ["level", "slope"]}

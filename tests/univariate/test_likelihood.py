@@ -25,7 +25,7 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.reading import StructureError, read_classifier
 from pymc_gpep.univariate.likelihood import ANY_UNIVARIATE
-from tests.graphs import rewritten
+from tests.graph_modes import rewritten
 from tests.likelihoods.with_parameters import EVERY, NUMBERS, model_of
 
 N = 12

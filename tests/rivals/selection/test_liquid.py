@@ -10,8 +10,8 @@ from pymc_gpep.rivals.ivm import IVM, sites_of
 from pymc_gpep.rivals.selection.greedy import Candidates
 from pymc_gpep.rivals.selection.growth import Reweighting
 from pymc_gpep.rivals.selection.row_site_rules import DenseRows
-from tests.approximations.selection.cases import CASES
 from tests.reference.data import random_problem
+from tests.rivals.selection.cases import CASES
 
 
 @pytest.mark.variation(

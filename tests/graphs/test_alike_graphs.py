@@ -21,7 +21,7 @@ from pymc_gpep.graphs.alike_graphs import arrays_as_shared
 from pymc_gpep.graphs.interpreted import evaluate, interpreted
 from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 from pymc_gpep.reading import StructureError
-from tests.graphs import rewritten
+from tests.graph_modes import rewritten
 
 
 @pytest.fixture

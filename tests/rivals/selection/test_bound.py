@@ -9,10 +9,10 @@ from pymc_gpep.rivals.ivm import row_sample, sites_of
 from pymc_gpep.rivals.selection.bound import ActiveBound
 from pymc_gpep.rivals.selection.greedy import Candidates
 from pymc_gpep.solvers.inducing import Block
-from tests.approximations.selection.cases import CASES, Case
 from tests.reference import active_rows
 from tests.reference.data import random_problem
 from tests.reference.exact import orthant_evidence
+from tests.rivals.selection.cases import CASES, Case
 
 ROWS = np.array([3, 1, 4, 5])
 

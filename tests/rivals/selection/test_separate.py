@@ -7,9 +7,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.rivals.ivm import IVM, sites_of
 from pymc_gpep.rivals.selection.greedy import Candidates
-from tests.approximations.selection.cases import SEPARATE
-from tests.approximations.selection.test_bound import moments
 from tests.reference.active_rows import MATCHES, bound, separate
+from tests.rivals.selection.cases import SEPARATE
+from tests.rivals.selection.test_bound import moments
 
 EVERY = pytest.mark.parametrize("case", SEPARATE, ids=str)
 FIRST, ACTIVE = [3, 1], 4

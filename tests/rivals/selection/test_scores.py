@@ -7,9 +7,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from pymc_gpep.rivals.ivm import IVM
 from pymc_gpep.rivals.selection.greedy import Candidates
 from pymc_gpep.rivals.selection.row_site_rules import SCORES, DenseRows
-from tests.approximations.selection.cases import CASES
 from tests.reference.active_rows import MATCHES, adf, divergence, label_probability
 from tests.reference.data import random_problem
+from tests.rivals.selection.cases import CASES
 
 ORDER = [3, 1, 6]
 

@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.rivals.ivm import sites_of
 from pymc_gpep.rivals.selection.greedy import Candidates
-from tests.approximations.selection.cases import CASES
 from tests.reference.active_rows import MATCHES, adf
+from tests.rivals.selection.cases import CASES
 
 ORDER = np.array([3, 1, 8, 10, 5, 0])
 

@@ -10,10 +10,10 @@ from pymc.dims.distributions import transforms
 import pymc_gpep as gpep
 from pymc_gpep.prior_moments.prior_functions import prior_moments
 from pymc_gpep.reading import read_classifier
-from tests import sums
+from tests import sum_models
 
-COORDS = {"group": range(sums.J), "row": range(sums.N), "term": ["level", "slope"], "kind": list("abc")}
-X, GROUP = sums.X, sums.GROUP
+COORDS = {"group": range(sum_models.J), "row": range(sum_models.N), "term": ["level", "slope"], "kind": list("abc")}
+X, GROUP = sum_models.X, sum_models.GROUP
 
 
 def rows(values):
@@ -28,12 +28,12 @@ def crossed(p):
         u = pmd.Normal("u", pmd.Normal("level", 0, 2), s, dims="group")
         z = pmd.ZeroSumNormal("z", 0.5, core_dims="term", dims="term")
         eta = u.isel(group=of) + z.isel(term=0) * x
-        pmd.Bernoulli("y", logit_p=eta, observed=rows(sums.BINARY))
+        pmd.Bernoulli("y", logit_p=eta, observed=rows(sum_models.BINARY))
     else:
         s = pm.HalfNormal("s", 1, initval=0.7)
         u = pm.Normal("u", pm.Normal("level", 0, 2), s, dims="group")
         z = pm.ZeroSumNormal("z", 0.5, dims="term")
-        pm.Bernoulli("y", logit_p=u[of] + z[0] * x, observed=sums.BINARY, dims="row")
+        pm.Bernoulli("y", logit_p=u[of] + z[0] * x, observed=sum_models.BINARY, dims="row")
 
 
 def turned(p):
@@ -42,13 +42,13 @@ def turned(p):
         s = pmd.Uniform("s", 0.5, 2, dims="term")
         u = pmd.Normal("u", pmd.as_xtensor([0.0, 1.0], dims="term"), s, dims=("term", "group"))
         eta = u.isel(term=0, group=rows(GROUP)) + u.isel(term=1, group=rows(GROUP)) * rows(X)
-        pmd.NegativeBinomial("y", mu=pmd.math.exp(eta), alpha=pmd.Gamma("size", 2, 1), observed=rows(sums.COUNTS))
+        pmd.NegativeBinomial("y", mu=pmd.math.exp(eta), alpha=pmd.Gamma("size", 2, 1), observed=rows(sum_models.COUNTS))
     else:
         s = pm.Uniform("s", 0.5, 2, dims="term")
         u = pm.Normal("u", np.array([[0.0], [1.0]]), s[:, None], dims=("term", "group"))
         eta = u[0, GROUP] + u[1, GROUP] * X
         size = pm.Gamma("size", 2, 1)
-        pm.NegativeBinomial("y", mu=pm.math.exp(eta), alpha=size, observed=sums.COUNTS, dims="row")
+        pm.NegativeBinomial("y", mu=pm.math.exp(eta), alpha=size, observed=sum_models.COUNTS, dims="row")
 
 
 def correlated(p):
@@ -72,13 +72,13 @@ def softmax(p):
     """Three classes with coefficients of each."""
     if p:
         b = pmd.Normal("b", 0, pmd.HalfNormal("s", 1), dims=("term", "kind"))
-        features = pmd.as_xtensor(sums.XY, dims=("row", "term"))
+        features = pmd.as_xtensor(sum_models.XY, dims=("row", "term"))
         eta = pmd.Deterministic("eta", features.dot(b, dim="term"), dims=("row", "kind"))
-        pmd.Categorical("y", logit_p=eta, core_dims="kind", observed=rows(sums.KINDS))
+        pmd.Categorical("y", logit_p=eta, core_dims="kind", observed=rows(sum_models.KINDS))
     else:
         b = pm.Normal("b", 0, pm.HalfNormal("s", 1), dims=("term", "kind"))
-        eta = pm.Deterministic("eta", sums.XY @ b, dims=("row", "kind"))
-        pm.Categorical("y", logit_p=eta, observed=sums.KINDS, dims="row")
+        eta = pm.Deterministic("eta", sum_models.XY @ b, dims=("row", "kind"))
+        pm.Categorical("y", logit_p=eta, observed=sum_models.KINDS, dims="row")
 
 
 def processes(p):
@@ -87,9 +87,9 @@ def processes(p):
     f = gp.prior("f", X=X[:, None], dims="row")
     if p:
         level = pmd.Normal("level", 0, 1)
-        pmd.Poisson("y", mu=pmd.math.exp(level + pmd.as_xtensor(f, dims="row")), observed=rows(sums.COUNTS))
+        pmd.Poisson("y", mu=pmd.math.exp(level + pmd.as_xtensor(f, dims="row")), observed=rows(sum_models.COUNTS))
     else:
-        pm.Poisson("y", mu=pm.math.exp(pm.Normal("level", 0, 1) + f), observed=sums.COUNTS, dims="row")
+        pm.Poisson("y", mu=pm.math.exp(pm.Normal("level", 0, 1) + f), observed=sum_models.COUNTS, dims="row")
 
 
 FORMS = {form.__name__: form for form in (crossed, turned, correlated, softmax, processes)}

@@ -11,8 +11,8 @@ from scipy.special import log_ndtr
 import pymc_gpep as gpep
 from pymc_gpep.evidence.latent_model import LatentModel
 from pymc_gpep.reading import read_classifier, read_processes
-from tests.structure.test_refused_labels import DECLARED, VOTES, declared
-from tests.structure.test_refused_labels import labels as legal
+from tests.reading.test_refused_labels import DECLARED, VOTES, declared
+from tests.reading.test_refused_labels import labels as legal
 
 Y = np.array([0, 1, 0, 1])
 

@@ -11,7 +11,7 @@ from pymc_gpep.graphs.interpreted import evaluate, graph_function
 from pymc_gpep.processes.cross_covariance import CrossCovariance
 from pymc_gpep.processes.process_functions import process_functions
 from pymc_gpep.reading import StructureError, read_classifier, read_processes
-from tests.graphs import rewritten
+from tests.graph_modes import rewritten
 
 cov = pm.gp.cov
 RNG = np.random.default_rng(3)

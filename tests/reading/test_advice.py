@@ -12,7 +12,7 @@ from scipy import integrate, stats
 
 import pymc_gpep as gpep
 from pymc_gpep.reading import read_classifier
-from tests import graphs
+from tests import graph_modes
 from tests.advice import Advice, checked, fitted, follow
 
 N = 40
@@ -339,7 +339,7 @@ PRIORS = {
 
 @checked(PRIORS)
 def test_advised_priors_have_a_density(advice):
-    with graphs.rewritten():  # otherwise an inverse is computed, and fails before anything is read
+    with graph_modes.rewritten():  # otherwise an inverse is computed, and fails before anything is read
         follow(advice)
 
 

@@ -8,8 +8,8 @@ from pymc_gpep.approximations import approximator
 from pymc_gpep.rivals.ivm import IVM, ActivePosterior
 from pymc_gpep.rivals.selection.row_site_rules import DenseRows
 from pymc_gpep.solvers.inducing import Block
-from tests.approximations.selection.cases import CASES, SEPARATE
 from tests.reference.data import random_problem
+from tests.rivals.selection.cases import CASES, SEPARATE
 
 
 @pytest.mark.parametrize("case", CASES + SEPARATE, ids=str)

@@ -6,11 +6,11 @@ from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal, norm
 
 import pymc_gpep as gpep
-from tests import sums
+from tests import sum_models
 
 
 def test_densities_of_areas_lack_the_power_of_sigma():
-    W = sums._lattice()
+    W = sum_models._lattice()
     effects = np.random.default_rng(1).normal(size=len(W))
     effects -= effects.mean()
     densities = [pm.logp(pm.ICAR.dist(W=W, sigma=s), s * effects).eval() for s in (1.0, 2.0)]
@@ -24,7 +24,7 @@ def test_a_bernoulli_of_a_probit_loses_its_far_tail():
 
 
 def test_densities_of_areas_differ_by_a_constant():
-    W = sums._lattice()
+    W = sum_models._lattice()
     effects, degrees = np.random.default_rng(2).normal(size=len(W)), np.diag(W.sum(axis=0))
     constants = [
         pm.logp(pm.CAR.dist(mu=np.zeros(len(W)), W=W, alpha=alpha, tau=tau), effects).eval().item()

@@ -9,7 +9,7 @@ from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.sums.row_parts import row_parts
-from tests.sums import GROUP, OTHER, SUMS, J, N, X
+from tests.sum_models import GROUP, OTHER, SUMS, J, N, X
 
 BINARY = (np.arange(N) % 3 == 0).astype(int)
 
