@@ -11,6 +11,5 @@ gaussians: Gaussian posteriors, by the structure of their sites
 moments: moments of tilted distributions, and the sites that match them
 methods: updates of the sites of all points, by method
 schemes: acceleration and step directions of iterations
-sparse_step: loops over the rows of a batch
 sampling: draws of utilities and latent values
 """

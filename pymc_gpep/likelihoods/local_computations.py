@@ -104,7 +104,7 @@ class TabulatedFactor(NamedTuple):
 
     derivatives: Kernel
     """`(mean, variance, y, log_z, rho, gamma)`, see
-    `pymc_gpep.kernels.sparse_step.point_terms.tabulated_derivatives`."""
+    `pymc_gpep.kernels.methods.factors.tabulated_derivatives`."""
 
 
 class PointAverage(NamedTuple):

@@ -32,6 +32,7 @@ from pymc_gpep.kernels.likelihoods.multinomial_probit import (
 from pymc_gpep.kernels.methods.factors import (
     pair_derivatives,
     point_derivatives,
+    tabulated_derivatives,
     utility_average,
 )
 from pymc_gpep.kernels.moments.inner_ep import (
@@ -43,7 +44,6 @@ from pymc_gpep.kernels.moments.inner_ep import (
 from pymc_gpep.kernels.sampling import draw_in_cone
 from pymc_gpep.kernels.scalar import probit
 from pymc_gpep.kernels.schemes.energy_descent import site_energies
-from pymc_gpep.kernels.sparse_step.point_terms import tabulated_derivatives
 from pymc_gpep.kernels.special.largest_of_independent import FINE, probabilities_of_independent
 from pymc_gpep.kernels.special.orthant import (
     BITS,

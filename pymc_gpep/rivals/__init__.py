@@ -15,8 +15,7 @@ gfitc: EP with the FITC prior
 selection: choice of a few active rows among all
 ivm: informative vector machine: the posterior given the labels of active rows
 active_log_posterior: log posterior by active rows, and the informative vector machine in `pm.fit`
-learning_curve: predictions against the number of active rows
-plot_active: pictures of active rows
+learning_curve: predictions against the number of active rows, and pictures of active rows
 hierarchy: hyperparameters and their parents
 mean_field: variational distribution of the hyperparameters
 pseudo_marginal: pseudo-marginal Metropolis-Hastings sampler
@@ -62,4 +61,4 @@ register(
     "pymc_gpep.rivals.scaled_metropolis:ScaledMetropolis",
 )
 register("diagnostic", "pymc_gpep.rivals.learning_curve:learning_curve")
-register("plot", "pymc_gpep.rivals.plot_active:plot_active", "pymc_gpep.rivals.plot_active:plot_learning_curve")
+register("plot", "pymc_gpep.rivals.learning_curve:plot_active", "pymc_gpep.rivals.learning_curve:plot_learning_curve")

@@ -40,8 +40,7 @@ from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.processes.cross_covariance import functions_of
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.rivals.ivm import IVM, ActivePosterior, ActiveSolution, RowSample, active_prior, sites_of
-from pymc_gpep.rivals.selection.bound import ActiveBound
-from pymc_gpep.rivals.selection.row_site_rules import Selection
+from pymc_gpep.rivals.selection.row_site_rules import ActiveBound, Selection
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block, row_blocks

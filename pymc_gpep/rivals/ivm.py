@@ -26,15 +26,14 @@ from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SiteForm, 
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.rivals.class_independent_ep import QIEP
-from pymc_gpep.rivals.selection.bound import ActiveBound
-from pymc_gpep.rivals.selection.greedy import Candidates, choose_rows
-from pymc_gpep.rivals.selection.growth import EVEN, Reweighting
+from pymc_gpep.rivals.selection.greedy import EVEN, Candidates, Reweighting, choose_rows
 from pymc_gpep.rivals.selection.row_site_rules import (
     OF_FUNCTIONS,
     RANDOM,
     RULE_NAMES,
     SCORE_NAMES,
     SEPARATE,
+    ActiveBound,
     DenseRows,
     Places,
     PriorBlocks,

@@ -1,20 +1,27 @@
 """Scores of predictions against the number of active rows."""
 
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.prediction import held_out, predict_given
+from pymc_gpep.plots.canvas import LINE_STYLES, colours, label_of, panels
+from pymc_gpep.plots.probabilities import input_grid, plot_probabilities, row_of_class, varying
 from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.rivals.ivm import ActivePosterior
 from pymc_gpep.solvers.inducing import row_blocks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def check_active(fit: Any) -> None:
@@ -94,3 +101,134 @@ def learning_curve(
             right[i] += (found.p.argmax(axis=1) == observed[rows]).sum()
     n = len(inputs)
     return xr.Dataset({"mlpd": ("active", density / n), "accuracy": ("active", right / n)}, coords={"active": counts})
+
+
+_SCORES = {"mlpd": "mean log predictive density", "accuracy": "accuracy"}
+
+
+def plot_active(
+    fit: Fit,
+    gp: Any = None,
+    Xnew: Any = None,
+    *,
+    ax: Axes | None = None,
+    legend: bool = True,
+    ring_kwargs: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Axes:
+    """Draw class probabilities over one or two inputs, the data, and rings around the active rows.
+
+    The plot is that of Figure 5 of Girolami and Rogers (2006).
+
+    Parameters
+    ----------
+    fit : Fit
+        Fit that `pm.fit(method="ivm")` returned.
+    gp : pm.gp.Latent or sequence of them, optional
+        Processes that made the latent values of the model. Without it the covariance is read from the graph of the
+        model.
+    Xnew : array (m, d), optional
+        New inputs of which one or two vary, two on a regular grid, see `input_grid`. The default is a grid around the
+        data.
+    ax : matplotlib.axes.Axes, optional
+    legend : bool
+    ring_kwargs : dict, optional
+        Arguments of `Axes.scatter`: the rings.
+    **kwargs
+        Arguments of `plot_probabilities`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    TypeError
+        If `fit` is something else.
+    ValueError
+        If more than two inputs vary, or if there is no `Xnew` and the data have more than two.
+
+    Examples
+    --------
+    >>> with model:
+    ...     fit = pm.fit(method="ivm", active=10, rounds=0)
+    >>> gpep.plots.plot_active(fit)
+    """
+    check_active(fit)
+    X = fit.fitted_inputs(gp)
+    new = input_grid(X) if Xnew is None else Xnew
+    p = fit.predict(gp, new)["p"]
+    ax = plot_probabilities(p, Xnew=new, X=X, y=fit.solution.labels, ax=ax, legend=False, **kwargs)
+    columns = varying(np.asarray(new, dtype=np.float64))
+    inputs = fit.active["input"].values[:, columns]
+    if len(columns) == 1:
+        inputs = np.column_stack([inputs, row_of_class(fit.active["label"].values)])
+    style: dict[str, Any] = {
+        "s": 60,
+        "facecolors": "none",
+        "edgecolors": "black",
+        "linewidths": 1.2,
+        "zorder": 5,
+        "label": "active",
+    }
+    ax.scatter(*inputs.T, **style | dict(ring_kwargs or {}))
+    if legend:
+        ax.legend(title=label_of(p.dims[1]))
+    return ax
+
+
+def plot_learning_curve(
+    curves: xr.Dataset | Mapping[str, xr.Dataset],
+    *,
+    axes: Any = None,
+    line_kwargs: Mapping[str, Any] | None = None,
+) -> NDArray[Any]:
+    """Draw scores of predictions against the number of active rows.
+
+    The plots are those of Figures 5 and 6 of Girolami and Rogers (2006).
+
+    Parameters
+    ----------
+    curves : Dataset or dict of them
+        Results of `gpep.diagnostics.learning_curve`, with their names where there are several.
+    axes : array of matplotlib.axes.Axes, optional
+        Two axes.
+    line_kwargs : dict, optional
+        Arguments of `Axes.plot`.
+
+    Returns
+    -------
+    array (2,) of matplotlib.axes.Axes
+        Axes of the mean log predictive density and of the accuracy.
+
+    Raises
+    ------
+    TypeError
+        If a curve is something else.
+
+    Examples
+    --------
+    >>> with model:
+    ...     fit = pm.fit(method="ivm", active=10, rounds=0)
+    >>> gpep.plots.plot_learning_curve(gpep.diagnostics.learning_curve(fit, Xnew, ynew, every=5))
+    """
+    several: Any = curves if not isinstance(curves, xr.Dataset) else {"": curves}
+    named = dict(several) if isinstance(several, Mapping) else {"": several}
+    for name, curve in named.items():
+        if not isinstance(curve, xr.Dataset):
+            raise TypeError(
+                f"{repr(name) if name else 'curves'} must be what "
+                f"gpep.diagnostics.learning_curve(fit, Xtest, ytest) returned, but is of type {type(curve).__name__}."
+            )
+    row = panels(axes, 1, 2, (4.2, 3.2))[0]
+    for i, ((name, curve), colour) in enumerate(zip(named.items(), colours(len(named)), strict=True)):
+        style = LINE_STYLES[i % len(LINE_STYLES)]
+        for ax, score in zip(row, _SCORES, strict=True):
+            given: dict[str, Any] = {"color": colour, "linestyle": style, "marker": ".", "label": name or None}
+            ax.plot(curve["active"], curve[score], **given | dict(line_kwargs or {}))
+    for ax, label in zip(row, _SCORES.values(), strict=True):
+        ax.set_xlabel("active rows")
+        ax.set_ylabel(label)
+    if len(named) > 1:
+        row[0].legend()
+    return np.asarray(row)

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.sparse_step import loops
-from pymc_gpep.kernels.sparse_step.loops import bounded_sites, cavities, matching_sites, without_sites
-from pymc_gpep.kernels.sparse_step.point_terms import (
+from pymc_gpep.kernels.methods import step_loops as loops
+from pymc_gpep.kernels.methods.factors import (
     FLAT,
     average_labels,
     expected_logit,
@@ -22,6 +21,7 @@ from pymc_gpep.kernels.sparse_step.point_terms import (
     pairs,
     whole_points,
 )
+from pymc_gpep.kernels.methods.step_loops import bounded_sites, cavities, matching_sites, without_sites
 from pymc_gpep.solvers.step_algebra import StepPosterior
 
 _LOG_ERROR = float(np.log(1e-6))  # of the integral of a point

@@ -19,7 +19,7 @@ from scipy.linalg.lapack import dposv, dpotrf, get_lapack_funcs
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import mirror
-from pymc_gpep.kernels.sparse_step.loops import (
+from pymc_gpep.kernels.methods.step_loops import (
     add_lower,
     average,
     feature_slopes,

@@ -5,13 +5,14 @@ rows. A pull-back turns derivatives in these into derivatives in hyperparameters
 covariances have both written down (`StationaryBlocks`).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.sparse_step.loops import (
+from pymc_gpep.kernels.methods.step_loops import (
     input_slopes,
     log_squared_exponential,
     row_slopes,
@@ -32,19 +33,21 @@ class ProfileValues(NamedTuple):
     """−2 v φ′(r²): the same array where it is the same function."""
 
 
-class Profile(Protocol):
+class Profile(ABC):
     """A function φ(r²), and what follows from v φ(0), which is what a point has."""
 
     name: str
 
+    @abstractmethod
     def at(self, squares: Array, variance: float) -> ProfileValues:
         """Return values at squared distances, from v φ(0)."""
 
+    @abstractmethod
     def between(self, products: Array, left: Array, right: Array, variance: float) -> ProfileValues:
         """The same in place of inner products (B, M), from squared norms (B,) and (M,)."""
 
 
-class _SquaredExponential:
+class _SquaredExponential(Profile):
     """φ = exp(−r² / 2), which is its own derivative."""
 
     name = "squared exponential"
@@ -59,10 +62,9 @@ class _SquaredExponential:
         return ProfileValues(products, products)
 
 
-class _OfDistance:
+class _OfDistance(Profile):
     """φ = p(a r) exp(−a r), with a polynomial p."""
 
-    name: str
     rate: float
 
     def polynomials(self, t: Array) -> tuple[Array, Array]:

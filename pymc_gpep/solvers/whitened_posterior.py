@@ -19,7 +19,7 @@ from scipy.linalg.lapack import dlauum, dtrtri
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import mirror
-from pymc_gpep.kernels.sparse_step.loops import scaled_rows, squared_rows
+from pymc_gpep.kernels.methods.step_loops import scaled_rows, squared_rows
 
 
 def lower_product(lower: Array, w: Array, transposed: bool = False) -> Array:

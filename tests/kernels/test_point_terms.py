@@ -8,7 +8,7 @@ from scipy.special import log_ndtr, logsumexp
 from scipy.stats import norm
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.sparse_step.point_terms import (
+from pymc_gpep.kernels.methods.factors import (
     FINE,
     FLAT,
     average_labels,

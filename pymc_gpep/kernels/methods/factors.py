@@ -1,4 +1,7 @@
-"""Factors of a likelihood under independent normal latent values: bounds, log normalisers and derivatives.
+"""Log normalisers and expected logarithms of the factors of many points, to the digits that a step needs.
+
+Normal latent values of B points come in, with means and variances (B, d) as the factor of each site sees them.
+`value` (B,), `in_mean` and `in_variance` (B, d) are overwritten: that number of each point and its derivatives.
 
 Variational methods use the average log probability of a label with noise ε, P log(1 − ε + ε/c) + (1 − P) log(ε/c). Here
 P is the probability that the observed one of the utilities u_k ~ N(m_k, v_k + noise) is the largest (equations 14 to 17
@@ -32,9 +35,305 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.likelihoods.multinomial_probit import log_probability_and_gradient
-from pymc_gpep.kernels.sparse_step.point_terms import FINE, average_labels, whole_points
+from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
+from pymc_gpep.kernels.special.logistic_average import ROOM, log_logistic_normal
 from pymc_gpep.kernels.special.normal import LOG_2PI, probit_moments
 from pymc_gpep.kernels.special.probit import LOWEST_LOG_WEIGHT, log_integrand, near_mode, trapezoid_rule
+from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+_NEWTON_STEPS = 30
+_MOST_NODES = 5000  # at most hundreds are wanted
+_STEEP = 1000.0  # κ from which on pieces take less time than the trapezoid rule
+_PIECES, _OF_PIECES = LEGENDRE
+_CLOSE = 0.02  # of the width of the integrand: how far the last step may lead
+
+
+FLAT = 15.0
+"""κ of an integral for a Gauss-Hermite rule."""
+FINE = math.log(1e-12)
+"""`log_error` of an integral for EP or a bound that is to converge."""
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
+_RULE = np.stack([_NODES, np.log(_WEIGHTS) + 0.5 * _NODES**2])  # for functions without the rule's own factor
+_AT, _SHARES = np.polynomial.hermite_e.hermegauss(64)
+_SHARES /= _SHARES.sum()
+
+
+@kernel
+def pairs(mean, variance, noise, value, in_mean, in_variance):
+    """log ∏_k Φ((f_y − f_k) / √noise): sites on f_y come first, then those on the f_k, in the same order."""
+    rows, d = mean.shape
+    half = d // 2
+    for b in range(rows):
+        total = 0.0
+        for i in range(half):
+            scale = 1.0 / math.sqrt(noise + variance[b, i] + variance[b, half + i])
+            z = scale * (mean[b, i] - mean[b, half + i])
+            log_cdf, rate = log_cdf_and_hazard(z)
+            total += log_cdf
+            slope = scale * rate
+            bend = -0.5 * scale * slope * z
+            in_mean[b, i] = slope
+            in_mean[b, half + i] = -slope
+            in_variance[b, i] = bend
+            in_variance[b, half + i] = bend
+        value[b] = total
+
+
+@kernel
+def one_probit(mean, variance, labels, noise, value, in_mean, in_variance):
+    """log Φ(±m / √(noise + v)) of one function, + for label 1 and − for label 0."""
+    for b in range(mean.shape[0]):
+        scale = 1.0 / math.sqrt(noise + variance[b, 0])
+        if labels[b] == 0:
+            scale = -scale
+        z = scale * mean[b, 0]
+        value[b], rate = log_cdf_and_hazard(z)
+        in_mean[b, 0] = scale * rate
+        in_variance[b, 0] = -0.5 * scale * scale * rate * z
+
+
+@kernel
+def one_logit(mean, variance, labels, value, in_mean, in_variance):
+    """log ∫ σ(±f) N(f | m, v) df of one function, + for label 1 and − for label 0; NaN where m or v is no number."""
+    room = np.empty(ROOM)
+    for b in range(mean.shape[0]):
+        sign = 1.0 if labels[b] else -1.0
+        centre, v = sign * mean[b, 0], variance[b, 0]
+        if not (0.0 <= v < math.inf and math.isfinite(centre)):
+            value[b] = np.nan
+            in_mean[b, 0] = np.nan
+            in_variance[b, 0] = np.nan
+            continue
+        found, first, second, _, _ = log_logistic_normal(centre, v, room)
+        value[b] = found
+        in_mean[b, 0] = sign * first
+        in_variance[b, 0] = 0.5 * (second + first * first)
+
+
+@kernel
+def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, in_mean, in_variance):
+    """log P that the utility of the label is the largest of d independent ones, latent values with normal noise.
+
+    It is log ∫ φ(x) ∏_k Φ(a_k x + d_k) dx over the other classes, about the mode of the integrand. Where κ = 1 + Σ a_k²
+    is less than `flat` a Gauss-Hermite rule of 16 nodes has it. With `FLAT` errors are 5e-5 at most and 1e-8 as a
+    rule. Else the trapezoid rule does with the step that has errors of exp(`log_error`): see
+    `pymc_gpep.kernels.special.probit`. Newton's method begins at `modes` (B,), which it overwrites by where it
+    ends. From κ = 1000 on it is an integral of pieces: see `pymc_gpep.kernels.special.largest_of_independent`.
+    """
+    rows, c = mean.shape
+    slopes, offsets, scales = np.empty(c), np.empty(c), np.empty(c)
+    rates, first_of, second_of = np.empty(c), np.empty(c), np.empty(c)
+    spread, room = np.empty(c), np.empty((10, c))
+    for b in range(rows):
+        y = labels[b]
+        own = math.sqrt(noise + variance[b, y])
+        steepest = 1.0
+        for k in range(c):
+            spread[k] = noise + variance[b, k]
+            scales[k] = 1.0 / math.sqrt(spread[k])
+            slopes[k] = own * scales[k]
+            offsets[k] = (mean[b, y] - mean[b, k]) * scales[k]
+            first_of[k] = 0.0
+            second_of[k] = 0.0
+            if k != y:
+                steepest += slopes[k] * slopes[k]
+        if steepest > _STEEP and math.isfinite(steepest) and math.isfinite(offsets.sum()):
+            value[b] = log_largest_and_derivatives(mean[b], spread, y, _PIECES, _OF_PIECES, rates, second_of, room)
+            for k in range(c):
+                in_mean[b, k] = rates[k]
+                in_variance[b, k] = 0.5 * (rates[k] * rates[k] - second_of[k])
+            continue
+        mode = modes[b] if math.isfinite(modes[b]) else 0.0
+        curvature = 1.0
+        for _ in range(_NEWTON_STEPS):
+            slope = -mode
+            curvature = 1.0
+            for k in range(c):
+                if k != y:
+                    z = slopes[k] * mode + offsets[k]
+                    rate = log_cdf_and_hazard(z)[1]
+                    slope += slopes[k] * rate
+                    curvature += slopes[k] * slopes[k] * rate * (rate + z)
+            step = slope / curvature
+            mode += step
+            if not step * step * curvature > _CLOSE * _CLOSE:
+                break
+        modes[b] = mode
+        hermite = steepest < flat
+        if hermite:
+            step = 1.0 / math.sqrt(curvature)
+            most = _RULE.shape[1]
+            peak = -0.5 * mode * mode
+            for k in range(c):
+                if k != y:
+                    peak += log_cdf_and_hazard(slopes[k] * mode + offsets[k])[0]
+        else:
+            step = math.pi * math.sqrt(-2.0 / (steepest * log_error))
+            most = _MOST_NODES
+            peak = 0.0
+        narrow = steepest < 2.0  # the label's utility: its moments are nearly those without the others
+        total = 0.0
+        first = 0.0
+        second = 0.0
+        bend = 0.0
+        x = mode
+        side = step
+        for node in range(most):
+            log_weight = -peak
+            if hermite:
+                x = mode + step * _RULE[0, node]
+                log_weight += _RULE[1, node]
+            log_weight -= 0.5 * x * x
+            for k in range(c):
+                if k != y:
+                    log_cdf, rates[k] = log_cdf_and_hazard(slopes[k] * x + offsets[k])
+                    log_weight += log_cdf
+            if not hermite:
+                if node == 0:
+                    peak = log_weight
+                    log_weight = 0.0
+                if log_weight < log_error:
+                    if side < 0.0:
+                        break
+                    side = -step
+                    x = mode - step
+                    continue
+            weight = math.exp(log_weight)
+            total += weight
+            first += weight * x
+            second += weight * x * x
+            pull = 0.0
+            curve = 0.0
+            for k in range(c):
+                if k != y:
+                    of_rate = weight * rates[k]
+                    first_of[k] += of_rate
+                    second_of[k] += of_rate * x
+                    if narrow:
+                        own_rate = scales[k] * rates[k]
+                        pull += own_rate
+                        curve += own_rate * (own_rate + scales[k] * (slopes[k] * x + offsets[k]))
+            bend += weight * (pull * pull - curve)
+            x += side
+        value[b] = peak + math.log(total * step) - _HALF_LOG_2PI
+        in_mean[b, y] = 0.0
+        for k in range(c):
+            if k == y:
+                if narrow:
+                    in_variance[b, k] = 0.5 * bend / total
+                else:
+                    in_mean[b, k] += first / total / own
+                    in_variance[b, k] = 0.5 * (second / total - 1.0) / (own * own)
+            else:
+                of_argument = slopes[k] * second_of[k] + offsets[k] * first_of[k]
+                in_mean[b, k] = -first_of[k] / total * scales[k]
+                if narrow:
+                    in_mean[b, y] -= in_mean[b, k]
+                in_variance[b, k] = -0.5 * of_argument / total * scales[k] * scales[k]
+
+
+@kernel
+def tabulated_derivatives(mean, variance, labels, log_z, rho, gamma):
+    """Log normalisers of `whole_points` with unit noise, to some ten digits, for EP that is to converge.
+
+    `rho` and `gamma` (B, d) are the first derivatives and minus the second ones in the means.
+    """
+    whole_points(mean, variance, labels, 1.0, 0.0, FINE, np.zeros(mean.shape[0]), log_z, rho, gamma)
+    for b in range(mean.shape[0]):
+        for k in range(mean.shape[1]):
+            gamma[b, k] = rho[b, k] * rho[b, k] - 2.0 * gamma[b, k]
+
+
+@kernel
+def mix_labels(epsilon, classes, value, in_mean, in_variance):
+    """The same of (1 − ε) p + ε / c, from log p and its derivatives, in place."""
+    right, wrong = math.log1p(-epsilon), math.log(epsilon / classes)
+    for b in range(value.shape[0]):
+        of_right = right + value[b]
+        largest = max(of_right, wrong)
+        value[b] = largest + math.log(math.exp(of_right - largest) + math.exp(wrong - largest))
+        share = math.exp(of_right - value[b])
+        for k in range(in_mean.shape[1]):
+            in_mean[b, k] *= share
+            in_variance[b, k] *= share
+
+
+@kernel
+def average_labels(epsilons, classes, value, in_mean, in_variance):
+    """p log(1 − ε + ε / c) + (1 − p) log(ε / c), from log p and its derivatives, in place; NaN without noise ε (B,)."""
+    for b in range(value.shape[0]):
+        epsilon = epsilons[b] if 0.0 < epsilons[b] < 1.0 else math.nan
+        lowest = math.log(epsilon / classes)
+        gain = (math.log1p(-epsilon * (1.0 - 1.0 / classes)) - lowest) * math.exp(value[b])
+        value[b] = lowest + gain
+        for k in range(in_mean.shape[1]):
+            in_mean[b, k] *= gain
+            in_variance[b, k] *= gain
+
+
+@kernel
+def _expected_log_cdf(mean, deviation):
+    """E log Φ(z), and its derivatives in the mean and in the variance, by a fixed rule of 64 nodes."""
+    value = 0.0
+    slope = 0.0
+    along = 0.0
+    for node in range(_AT.size):
+        log_cdf, rate = log_cdf_and_hazard(mean + deviation * _AT[node])
+        value += _SHARES[node] * log_cdf
+        slope += _SHARES[node] * rate
+        along += _SHARES[node] * rate * _AT[node]
+    return value, slope, min(0.5 * along / deviation, 0.0)
+
+
+@kernel
+def expected_pairs(mean, variance, noise, value, in_mean, in_variance):
+    """Σ_k E log Φ((f_y − f_k) / √noise), with sites as in `pairs`."""
+    rows, d = mean.shape
+    half = d // 2
+    scale = 1.0 / math.sqrt(noise)
+    for b in range(rows):
+        total = 0.0
+        for i in range(half):
+            deviation = scale * math.sqrt(variance[b, i] + variance[b, half + i])
+            found, slope, bend = _expected_log_cdf(scale * (mean[b, i] - mean[b, half + i]), deviation)
+            total += found
+            in_mean[b, i] = scale * slope
+            in_mean[b, half + i] = -scale * slope
+            in_variance[b, i] = scale * scale * bend
+            in_variance[b, half + i] = scale * scale * bend
+        value[b] = total
+
+
+@kernel
+def expected_probit(mean, variance, labels, value, in_mean, in_variance):
+    """E log Φ(±f) of one function, + for label 1 and − for label 0."""
+    for b in range(mean.shape[0]):
+        sign = 1.0 if labels[b] else -1.0
+        value[b], slope, in_variance[b, 0] = _expected_log_cdf(sign * mean[b, 0], math.sqrt(variance[b, 0]))
+        in_mean[b, 0] = sign * slope
+
+
+@kernel
+def expected_logit(mean, variance, labels, value, in_mean, in_variance):
+    """E log σ(±f) of one function, + for label 1 and − for label 0, by the same rule."""
+    for b in range(mean.shape[0]):
+        sign = 1.0 if labels[b] else -1.0
+        centre, deviation = sign * mean[b, 0], math.sqrt(variance[b, 0])
+        total = 0.0
+        slope = 0.0
+        along = 0.0
+        for node in range(_AT.size):
+            f = centre + deviation * _AT[node]
+            small = math.exp(-abs(f))
+            miss = (1.0 if f < 0.0 else small) / (1.0 + small)
+            total += _SHARES[node] * (min(f, 0.0) - math.log1p(small))
+            slope += _SHARES[node] * miss
+            along += _SHARES[node] * miss * _AT[node]
+        value[b] = total
+        in_mean[b, 0] = sign * slope
+        in_variance[b, 0] = min(0.5 * along / deviation, 0.0)
+
 
 _LEAST = 1e-12  # variance of latent values that have none
 

@@ -1,16 +1,34 @@
-"""Greedy choice of active rows: score candidates, include the best, update the others (Seeger and Jordan 2004)."""
+"""The posterior that active rows imply, as it grows: moments of many candidates, one inclusion after the other.
 
+Each candidate j has a column m_k = L_k⁻¹ D_k^½ K_k,j, one number for each active row and each function. Here
+A_k = I + D_k^½ K_k D_k^½ = L_k L_kᵀ over the active rows. A later candidate gets its whole column at once, from the
+prior covariance with the active rows.
+
+`LiquidGrowth` moves the sites of the latest active rows by EP, before they are fixed (Seeger and Jordan 2004, appendix
+D). These rows are a Gaussian of their own, with sites exp(νᵀf − ½ fᵀΠf). Given the rows with fixed sites it has
+G = Cov(f_L) and h = E f_L. With Π = R Rᵀ and S = I + RᵀG R, a candidate with covariances C with them has
+
+    mean + C w,  w = (I − B G)(ν − Πh),  and covariance A − C B Cᵀ,  B = R S⁻¹Rᵀ          (32, 33).
+
+So a candidate needs its covariances with these rows alone. A row whose site is fixed changes them by conditioning on
+its site. `Reweighting` makes the labels of these rows less informative at first. A weight γ multiplies the latent
+values of a row in its likelihood.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.gaussians.sites import FLOOR, CoupledSites, IndependentSites, SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.rivals.selection.growth import EVEN, CoupledGrowth, Growth, IndependentGrowth, LiquidGrowth, Reweighting
+from pymc_gpep.rivals.kernels.active_rows import append_coupled
 from pymc_gpep.rivals.selection.row_site_rules import (
     SCORES,
     DenseRows,
@@ -21,6 +39,404 @@ from pymc_gpep.rivals.selection.row_site_rules import (
     SeenRows,
     Selection,
 )
+
+
+class Growth(ABC):
+    """Moments of p candidates given the active rows; at first no row is active.
+
+    Parameters
+    ----------
+    n_functions : int
+        Number c of functions.
+    n_stubs : int
+        1 where all functions have the same covariance and every site the same precision for all, else c.
+    capacity : int
+        Most active rows.
+    candidates : int
+        Number p of candidates.
+
+    Attributes
+    ----------
+    size : int
+        Number of active rows.
+    mean : array (c, p)
+    held : array (·,) of int
+        Candidates that must stay where they are: none.
+    """
+
+    sites_class: ClassVar[type[CoupledSites | IndependentSites]]
+    """Class of the sites that a row gets."""
+    held: Places = np.empty(0, np.int64)
+
+    def __init__(self, n_functions: int, n_stubs: int, capacity: int, candidates: int) -> None:
+        self.size = 0
+        self.n_functions = n_functions
+        self._rows = np.zeros((n_stubs, capacity, capacity))  # B = L⁻¹ D^½
+        self._stubs = np.zeros((n_stubs, capacity, candidates))
+        self._weights = np.zeros((n_functions, capacity))  # β = L⁻¹ D^{-½} ν
+        self._sites = np.zeros((2, n_functions, capacity))
+        self.mean = np.zeros((n_functions, candidates))
+
+    @property
+    def sites(self) -> tuple[Array, Array]:
+        """π and ν of the active rows, (c, size) each."""
+        precision, location = self._sites[:, :, : self.size]
+        return precision, location
+
+    def finish(self) -> None:  # noqa: B027  # there is nothing to do
+        """Let all active rows say what they say, as they do here from the first."""
+
+    @abstractmethod
+    def covariance(self, places: Places | slice = slice(None)) -> Array:
+        """Return the covariance of the functions of some candidates, (·, c, c)."""
+
+    def between(self, place: int, column: Array, places: Places | slice = slice(None)) -> Array:
+        """Covariances (c, ·, c) of the functions of one candidate with those of some.
+
+        Parameters
+        ----------
+        place : int
+        column : array (q, ·)
+            Prior covariance of some candidates with it.
+        places : array of int
+            These; all if not given.
+        """
+        size, every = self.size, np.arange(self.n_functions)
+        known = np.matmul(self._stubs[:, None, :size, place], self._stubs[:, :size, places])[:, 0]
+        found = np.zeros((len(every), column.shape[1], len(every)))
+        found[every, :, every] = column - known
+        return found
+
+    def fill(self, places: Places, cross: Array, variance: Array, mean: Array) -> None:
+        """Put new candidates where others were.
+
+        Parameters
+        ----------
+        places : array (f,) of int
+            Places of the new candidates.
+        cross : array (q, size, f)
+            Prior covariance with the active rows, in their order.
+        variance : array (q, f)
+            Prior variance.
+        mean : array (c, f)
+            Prior mean.
+        """
+        size, n_stubs = self.size, len(self._stubs)
+        stubs = np.matmul(self._rows[:, :size, :size], np.broadcast_to(cross, (n_stubs, *cross.shape[1:])))
+        self._stubs[:, :size, places] = stubs
+        weights = self._weights[:, None, :size]
+        self.mean[:, places] = mean + np.matmul(weights, np.broadcast_to(stubs, (len(weights), *stubs.shape[1:])))[:, 0]
+        self._fill(places, stubs, variance - (stubs * stubs).sum(axis=1))
+
+    @abstractmethod
+    def _fill(self, places: Places, stubs: Array, variance: Array) -> None:
+        """The rest, from the stubs (·, size, f) and the variances without what couples functions (·, f)."""
+
+    def include(self, place: int, column: Array, precision: Array, location: Array, prior_mean: Array) -> None:
+        """Make a candidate active; it stays among the candidates, and says what it is like there.
+
+        Parameters
+        ----------
+        place : int
+            Which.
+        column : array (q, p)
+            Prior covariance of all candidates with it.
+        precision, location : array (c,)
+            π and ν of its site.
+        prior_mean : array (c,)
+        """
+        size, n_stubs = self.size, len(self._stubs)
+        self._sites[:, :, size] = precision, location
+        site = self.sites_class(precision[:, None], location[:, None])
+        pull = site.slope(prior_mean[:, None])[:, 0]
+        root = np.sqrt(np.maximum(precision[:n_stubs], FLOOR))
+        own = self._stubs[:, :size, place]
+        column = np.broadcast_to(column, (n_stubs, column.shape[1]))
+        known = np.matmul(own[:, None], self._stubs[:, :size])[:, 0]
+        corner = np.sqrt(1.0 + root**2 * (column[:, place] - known[:, place]))
+        stretch = root / corner
+        new = stretch[:, None] * (column - known)
+        rows = -stretch[:, None] * np.matmul(own[:, None], self._rows[:, :size, :size])[:, 0]
+        seen = (np.broadcast_to(own, (self.n_functions, size)) * self._weights[:, :size]).sum(axis=1)
+        new_weights = (pull / root - root * seen) / corner
+        self._rows[:, size, :size], self._rows[:, size, size] = rows, stretch
+        self._stubs[:, size] = new
+        self._weights[:, size] = new_weights
+        self._include(new, rows, stretch, new_weights)
+        self.size += 1
+
+    @abstractmethod
+    def _include(self, new: Array, rows: Array, stretch: Array, new_weights: Array) -> None:
+        """Moments with what stubs, B and β get by a new active row."""
+
+
+class IndependentGrowth(Growth):
+    """Sites that leave functions independent (Seeger and Jordan 2004, appendix B)."""
+
+    sites_class = IndependentSites
+
+    def __init__(self, n_functions: int, n_stubs: int, capacity: int, candidates: int) -> None:
+        super().__init__(n_functions, n_stubs, capacity, candidates)
+        self._variance = np.zeros((n_stubs, candidates))
+
+    def covariance(self, places: Places | slice = slice(None)) -> Array:
+        variance, every = np.broadcast_to(self._variance, self.mean.shape)[:, places].T, np.arange(self.n_functions)
+        found = np.zeros((*variance.shape, self.n_functions))
+        found[:, every, every] = variance
+        return found
+
+    def _fill(self, places: Places, stubs: Array, variance: Array) -> None:
+        self._variance[:, places] = np.maximum(variance, 0.0)
+
+    def _include(self, new: Array, rows: Array, stretch: Array, new_weights: Array) -> None:
+        self.mean += new_weights[:, None] * new
+        self._variance = np.maximum(self._variance - new * new, 0.0)
+
+
+class CoupledGrowth(Growth):
+    """Sites that couple the functions of a row (Seeger and Jordan 2004, section 4.2)."""
+
+    sites_class = CoupledSites
+
+    def __init__(self, n_functions: int, n_stubs: int, capacity: int, candidates: int) -> None:
+        super().__init__(n_functions, n_functions, capacity, candidates)
+        self._lower = np.zeros((capacity, capacity))
+        self._shared = np.zeros((n_functions, capacity, candidates))
+        self._common = np.zeros(capacity)
+        self._covariance = np.zeros((candidates, n_functions, n_functions))
+
+    def between(self, place: int, column: Array, places: Places | slice = slice(None)) -> Array:
+        own = self._shared[:, : self.size, place]
+        return super().between(place, column, places) + np.einsum(
+            "al,elj->aje", own, self._shared[:, : self.size, places], optimize=True
+        )
+
+    def covariance(self, places: Places | slice = slice(None)) -> Array:
+        return self._covariance[places]
+
+    def _fill(self, places: Places, stubs: Array, variance: Array) -> None:
+        size, c = self.size, self.n_functions
+        every = range(c)
+        cov = np.zeros((len(places), c, c))
+        if size:
+            back = np.matmul(self._rows[:, :size, :size].swapaxes(1, 2), stubs)
+            flat = back.swapaxes(0, 1).reshape(size, -1)
+            lower = self._lower[:size, :size]
+            shared = solve_triangular(lower, flat, lower=True, check_finite=False).reshape(size, c, -1).swapaxes(0, 1)
+            self._shared[:, :size, places] = shared
+            self.mean[:, places] -= np.matmul(self._common[:size], shared)
+            cov = np.einsum("alj,elj->jae", shared, shared, optimize=True)
+        cov[:, every, every] += variance.T
+        self._covariance[places] = cov
+
+    def _include(self, new: Array, rows: Array, stretch: Array, new_weights: Array) -> None:
+        # What m takes from a variance the first rotation gives back, so that neither is there.
+        append_coupled(
+            self.size, self._lower, self._common, self._shared, new, rows.copy(), stretch, new_weights, self.mean,
+            self._covariance,
+        )  # fmt: skip
+
+
+_STEP = 0.8  # part of the way to the matched sites, which all move at once
+_ROUNDING = 1e-10  # of eigenvalues, in units of the largest
+
+_LAST, _STILL = 100, 1e-4  # times at most that sites move once all weights are 1, and how far they then go at most
+
+type Match = Callable[[Places, Array, Array, Array], Matched]
+
+
+class Reweighting(NamedTuple):
+    """How the weights of rows whose sites move grow to 1 (Seeger and Jordan 2004, appendix D.5)."""
+
+    first: float
+    """γ₀, in (0, 1]: weight of the first active row when it is included."""
+    rate: float
+    """α₀, in (0, 1): the weight of the latest of d rows is 1 − (1 − γ₀) exp(−α₀ (d − 1))."""
+    rows: int
+    """L₀, below the number of rows that move: how many of them have a weight below 1."""
+
+    def __call__(self, moving: int, active: int) -> Array:
+        """Weights of so many rows, oldest first, where so many are active."""
+        latest = 1.0 - (1.0 - self.first) * np.exp(-self.rate * (active - 1))
+        return np.minimum(1.0, latest + (1.0 - latest) / self.rows * np.arange(moving)[::-1])
+
+
+EVEN = Reweighting(1.0, 0.5, 1)
+"""All labels say what they say."""
+
+
+class LiquidGrowth:
+    """The verbs of `Growth` where the sites of the latest active rows are those of EP.
+
+    Parameters
+    ----------
+    frozen : Growth
+        Growth by the rows whose sites no longer move.
+    match : callable
+        Sites of candidates (their places) from means (c, ·) and covariances (·, c, c), with weights (·,).
+    from_cavity : bool
+        Whether these are to be without the site that a row has.
+    n_covariances : int
+        Number q of covariances.
+    liquid : int
+        Most rows whose sites move.
+    passes : int
+        Times that they all move after each inclusion.
+    weights : Reweighting
+        Weights of these rows.
+
+    Attributes
+    ----------
+    held : array (k,) of int
+        Places of the rows whose sites move, oldest first.
+    """
+
+    def __init__(
+        self,
+        frozen: Growth,
+        match: Match,
+        from_cavity: bool,
+        n_covariances: int,
+        liquid: int,
+        passes: int,
+        weights: Reweighting = EVEN,
+    ) -> None:
+        c, p = frozen.mean.shape
+        self._frozen = frozen
+        self._match = match
+        self._from_cavity = from_cavity
+        self._passes = passes
+        self._reweighting = weights
+        self.held: Places = np.empty(0, np.int64)
+        self._columns = np.empty((liquid, n_covariances, p))
+        self._cross = np.empty((liquid, c, p, c))  # covariances with candidates given the frozen rows
+        self._prior_mean = np.empty((c, liquid))
+        self._own = np.empty((2, c, liquid))  # π and ν
+        self._weights = np.empty(0)  # w
+        self._gain = np.empty((0, 0))  # L⁻¹Rᵀ, S = L Lᵀ
+
+    @property
+    def sites(self) -> tuple[Array, Array]:
+        """π and ν of the active rows, (c, size) each."""
+        frozen, own = self._frozen.sites, self._own[:, :, : len(self.held)]
+        return np.concatenate([frozen[0], own[0]], axis=1), np.concatenate([frozen[1], own[1]], axis=1)
+
+    @property
+    def mean(self) -> Array:
+        """Return the mean of the candidates, (c, p)."""
+        c, p = self._frozen.mean.shape
+        moved = self._weights @ self._cross[: len(self.held)].reshape(len(self._weights), p * c)
+        return np.asarray(self._frozen.mean + moved.reshape(p, c).T)
+
+    def covariance(self, places: Places | slice = slice(None)) -> Array:
+        """Return the covariance of the functions of some candidates, (·, c, c)."""
+        found = self._frozen.covariance(places).copy()
+        f, c, _ = found.shape
+        cross = self._cross[: len(self.held)][:, :, places]
+        seen = (self._gain @ cross.reshape(len(self._gain), f * c)).reshape(-1, f, c)
+        found -= np.matmul(seen.transpose(1, 2, 0), seen.transpose(1, 0, 2))
+        every = range(c)
+        found[:, every, every] = np.maximum(found[:, every, every], 0.0)
+        return found
+
+    def fill(self, places: Places, cross: Array, variance: Array, mean: Array) -> None:
+        """Put new candidates where others were, see `Growth`; `places` has none of `held`."""
+        size = self._frozen.size
+        self._frozen.fill(places, cross[:, :size], variance, mean)
+        for at, place in enumerate(self.held):
+            column = cross[:, size + at]
+            self._columns[at][:, places] = column
+            self._cross[at][:, places] = self._frozen.between(place, column, places)
+
+    def include(self, place: int, column: Array, precision: Array, location: Array, prior_mean: Array) -> None:
+        """Make a candidate active, see `Growth`; if there are as many as may move, the oldest is frozen."""
+        if len(self.held) == len(self._cross):
+            self._freeze()
+        at = len(self.held)
+        self._columns[at], self._cross[at] = column, self._frozen.between(place, column)
+        self._prior_mean[:, at] = prior_mean
+        self._own[:, :, at] = precision, location
+        self.held = np.append(self.held, place)
+        self._update()
+        self.settle(self._passes)
+
+    def settle(self, passes: int) -> float:
+        """Move all sites some times; returns how far any of them went in the last, in units of its marginal."""
+        moved = np.inf
+        for _ in range(passes):
+            moved = self._move()
+            self._update()
+        return moved
+
+    def finish(self) -> None:
+        """Give all rows a weight of 1, see `Growth`."""
+        if self._reweighting != EVEN:
+            self._reweighting = EVEN
+            for _ in range(_LAST):
+                if self.settle(1) < _STILL:
+                    break
+
+    def _update(self) -> None:
+        """Compute the gain and the weights that the sites imply."""
+        k, c = len(self.held), self._frozen.n_functions
+        roots = np.zeros((k, c, k, c))
+        precision, location = self._own[:, :, :k]
+        roots[range(k), :, range(k)] = self._frozen.sites_class(precision, location).roots
+        root = roots.reshape(k * c, k * c)
+        prior = self._cross[:k][:, :, self.held].reshape(k * c, k * c)
+        stretch = root.T @ prior @ root
+        stretch.flat[:: k * c + 1] += 1.0
+        self._gain = solve_triangular(np.linalg.cholesky(stretch), root.T, lower=True, check_finite=False)
+        pull = location.T.ravel() - root @ (root.T @ self._frozen.mean[:, self.held].T.ravel())
+        self._weights = pull - self._gain.T @ (self._gain @ (prior @ pull))
+
+    def _move(self) -> float:
+        """Go a part of the way to the sites that match, where there are any; returns the largest step."""
+        k, c = len(self.held), self._frozen.n_functions
+        precision, location = self._own[:, :, :k]
+        mean, cov = self.mean[:, self.held], self.covariance(self.held)
+        good = np.ones(k, bool)
+        without, spread = mean, cov
+        if self._from_cavity:
+            roots = self._frozen.sites_class(precision, location).roots
+            inner = np.eye(c) - cov @ roots @ roots.swapaxes(1, 2)
+            right = np.concatenate([(mean.T - np.einsum("kae,ek->ka", cov, location))[:, :, None], cov], axis=2)
+            try:
+                found = np.linalg.solve(inner, right)
+            except np.linalg.LinAlgError:
+                return 0.0
+            without, spread = found[:, :, 0].T, 0.5 * (found[:, :, 1:] + found[:, :, 1:].swapaxes(1, 2))
+            good = np.isfinite(found).all(axis=(1, 2))
+            values = np.linalg.eigvalsh(np.where(good[:, None, None], spread, 0.0))
+            good &= values[:, 0] > -_ROUNDING * values[:, -1]
+            good &= values[:, -1] > 0.0
+        places = np.flatnonzero(good)
+        if not len(places):
+            return 0.0
+        weights = self._reweighting(k, self._frozen.size + k)[places]
+        target = np.stack(self._match(self.held[places], without[:, places], spread[places], weights))
+        target = np.where(np.isfinite(target).all(axis=(0, 1)), target, self._own[:, :, places])
+        step = _STEP * (target - self._own[:, :, places])
+        self._own[:, :, places] += step
+        variance = cov[places].diagonal(axis1=1, axis2=2).T
+        return float(max(np.abs(step[0] * variance).max(), np.abs(step[1] * np.sqrt(variance)).max()))
+
+    def _freeze(self) -> None:
+        """Give the oldest of the rows that move to the frozen ones."""
+        k, place = len(self.held), int(self.held[0])
+        precision, location = self._own[:, :, 0].copy()
+        root = self._frozen.sites_class(precision[:, None], location[:, None]).roots[0]
+        first = self._cross[0].copy()
+        own = first[:, place]
+        gain = root @ np.linalg.solve(np.eye(len(root)) + root.T @ own @ root, root.T)
+        told = self._cross[1:k, :, place] @ gain
+        self._cross[: k - 1] = self._cross[1:k] - np.tensordot(told, first, axes=1)
+        self._frozen.include(place, self._columns[0].copy(), precision, location, self._prior_mean[:, 0].copy())
+        self._columns[: k - 1] = self._columns[1:k]
+        self._prior_mean[:, : k - 1] = self._prior_mean[:, 1:k]
+        self._own[:, :, : k - 1] = self._own[:, :, 1:k]
+        self.held = self.held[1:]
+
 
 _DENSE = 4_000_000  # numbers in the covariance of all rows, which is had at once where all are candidates: 32 MB
 _FIRST = 3  # rows of different classes to begin with, before scores say anything

@@ -6,8 +6,8 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.rivals.ivm import row_sample, sites_of
-from pymc_gpep.rivals.selection.bound import ActiveBound
 from pymc_gpep.rivals.selection.greedy import Candidates
+from pymc_gpep.rivals.selection.row_site_rules import ActiveBound
 from pymc_gpep.solvers.inducing import Block
 from tests.reference import active_rows
 from tests.reference.data import random_problem

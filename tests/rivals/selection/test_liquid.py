@@ -7,8 +7,7 @@ from numpy.testing import assert_allclose
 from pymc_gpep.approximations import approximator
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.rivals.ivm import IVM, sites_of
-from pymc_gpep.rivals.selection.greedy import Candidates
-from pymc_gpep.rivals.selection.growth import Reweighting
+from pymc_gpep.rivals.selection.greedy import Candidates, Reweighting
 from pymc_gpep.rivals.selection.row_site_rules import DenseRows
 from tests.reference.data import random_problem
 from tests.rivals.selection.cases import CASES

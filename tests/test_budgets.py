@@ -1,0 +1,152 @@
+"""Budgets of the package: lines and floors of each room, files of a folder, lines of a file, names of classes.
+
+A commit that raises a figure names in one line the ability that a reader gets for it. Lower a figure whenever you can.
+"""
+
+import ast
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.test_project import MODULES, ROOMS, ROOT, imports, nodes, parsed, room
+
+# Room → lines of its modules after the formatter, and floors: a module stands one floor above what it imports.
+BUDGETS = {
+    "array_types": (12, 1),
+    "argument_types": (69, 1),
+    "registry": (223, 1),
+    "rows": (890, 3),
+    "priors": (69, 1),
+    "tables": (710, 2),
+    "user_warnings": (19, 1),
+    "noted_inputs": (112, 1),
+    "progress": (72, 1),
+    "kernels": (9271, 6),
+    "solvers": (6665, 5),
+    "gaussians": (2826, 6),
+    "likelihoods": (6729, 6),
+    "approximations": (3580, 6),
+    "methods": (213, 1),
+    "graphs": (2134, 3),
+    "recipes": (1269, 3),
+    "latent": (1358, 2),
+    "processes": (1232, 3),
+    "univariate": (1869, 3),
+    "sums": (3787, 6),
+    "reading": (2049, 3),
+    "prior_moments": (1450, 2),
+    "evidence": (1020, 2),
+    "log_posteriors": (2475, 3),
+    "hyper": (4223, 5),
+    "cluster": (715, 3),
+    "streaming": (2990, 5),
+    "samplers": (1393, 3),
+    "checks": (1329, 1),
+    "fits": (4207, 6),
+    "variational": (2232, 6),
+    "comparison": (975, 2),
+    "diagnostics": (13, 1),
+    "plots": (1840, 2),
+    "rivals": (6519, 6),
+    "sklearn": (931, 3),
+    "registration": (117, 1),
+    "__init__": (108, 1),
+}
+FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 346, 25, 700
+
+
+def lines(path: Path) -> int:
+    """Return the number of lines of a module."""
+    return path.read_text().count("\n")
+
+
+def dotted(path: Path) -> str:
+    """Return the name of a module, as imports spell it."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+@cache
+def rooms() -> dict[str, list[Path]]:
+    """Return the modules of each room."""
+    found = defaultdict(list)
+    for path in MODULES:
+        found[room(dotted(path))].append(path)
+    return found
+
+
+def floors(paths: list[Path]) -> int:
+    """Return the number of floors of some modules, without the face of their folder."""
+    inside = {dotted(path): path for path in paths if path.stem != "__init__"}
+    below = {}
+    for name, path in inside.items():
+        froms = [node for node in nodes(path) if isinstance(node, ast.ImportFrom)]
+        named = {f"{node.module}.{alias.name}" for node in froms for alias in node.names}
+        below[name] = named.union(other for other, _ in imports(path)) & inside.keys() - {name}
+
+    @cache
+    def floor(name: str) -> int:
+        return 1 + max(map(floor, below[name]), default=0)
+
+    return max(map(floor, inside), default=1)
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_room_is_within_its_budget(name):
+    most, highest = BUDGETS[name]
+    assert sum(map(lines, rooms()[name])) <= most
+    assert floors(rooms()[name]) <= highest <= 6
+
+
+def test_files_are_few_and_short():
+    folders = Counter(path.parent for path in MODULES)
+    assert len(MODULES) <= FILES
+    assert {str(folder) for folder, count in folders.items() if count > FILES_OF_A_FOLDER} == set()
+    assert {str(path) for path in MODULES if lines(path) > LINES_OF_A_FILE} == set()
+
+
+def classes() -> dict[str, list[tuple[str, ast.ClassDef]]]:
+    """Return the classes of all modules by name, each with its room."""
+    found = defaultdict(list)
+    for name, paths in rooms().items():
+        for node in (node for path in paths for node in parsed(path).body):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append((name, node))
+    return found
+
+
+def test_each_public_class_has_its_own_name():
+    assert {name for name, each in classes().items() if not name.startswith("_") and len(each) > 1} == set()
+
+
+def members(node: ast.ClassDef) -> set[str]:
+    """Return the names that a class defines: methods, fields, and attributes that it stores."""
+    inside = list(ast.walk(node))
+    fields = [each.target for each in inside if isinstance(each, ast.AnnAssign)]
+    stored = [each for each in inside if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)]
+    methods = {each.name for each in inside if isinstance(each, ast.FunctionDef)}
+    return methods | {getattr(each, "id", getattr(each, "attr", "")) for each in [*fields, *stored]}
+
+
+def lonely_protocols(found: dict[str, list[tuple[str, ast.ClassDef]]]) -> set[str]:
+    """Return the names of protocols whose only implementation stands in the same room."""
+    every = [(place, node) for each in found.values() for place, node in each]
+    lonely = set()
+    for place, node in every:
+        asked = members(node) - {"__call__"}
+        if asked and "Protocol" in {getattr(base, "id", "") for base in node.bases}:
+            implementations = [other for other, each in every if each is not node and asked <= members(each)]
+            lonely |= {node.name} if implementations == [place] else set()
+    return lonely
+
+
+def test_protocols_have_several_implementations_or_an_implementation_elsewhere():
+    assert lonely_protocols(classes()) == set()
+
+
+def test_lonely_protocols_are_found():
+    code = "class Shape(Protocol):\n    def area(self): ...\nclass Disc:\n    def area(self): ..."
+    found = {node.name: [("one", node)] for node in ast.parse(code).body}
+    assert lonely_protocols(found) == {"Shape"}
+    assert lonely_protocols(found | {"Square": [("two", ast.parse(code.replace("Disc", "Square")).body[1])]}) == set()
