@@ -126,7 +126,7 @@ def architecture() -> str:
 def test_architecture_page_names_paths_that_exist():
     """Paths are relative to the package, or to the root of the project for tests and pages."""
     named = re.findall(r"`([\w/.]+(?:/\w+|\.py|\.md))`", architecture())
-    assert {"likelihoods/all_likelihoods.py", "tests/sums.py", "docs/hyperparameters.md"} <= set(named)
+    assert {"likelihoods/all_likelihoods.py", "tests/sum_models.py", "docs/hyperparameters.md"} <= set(named)
     assert [path for path in named if not (ROOT / "pymc_gpep" / path).exists() and not (ROOT / path).exists()] == []
 
 

@@ -33,7 +33,7 @@ from pymc_gpep.solvers.sparse_precision import pairs_of_rows
 from pymc_gpep.sums.affine_variables import AffineVariables, InNormals, SumVariables, slopes_along
 from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.latent_sum import LatentSum
-from pymc_gpep.sums.levels import NOT_ALIKE, ModelRows, NewData
+from pymc_gpep.sums.levels import NOT_ALIKE, NewData, RowsOfData
 from pymc_gpep.sums.sparse_slopes import Blocks, SparseSlopes, rows_of
 from pymc_gpep.sums.sum_elsewhere import SumElsewhere
 from pymc_gpep.sums.sum_values import SumValues
@@ -224,9 +224,9 @@ class PrecisionElsewhere(SumElsewhere):
         units = np.random.default_rng(SEED).standard_normal((_DIRECTIONS, self._prior.n_normals))
         return slopes_along(value, z, pt.constant(units))
 
-    def by_normals(self, point: PointType, x: NewData | ModelRows) -> RowsOfNormals:
+    def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
         """See `Elsewhere`; raises what `SumElsewhere` raises."""
-        if isinstance(x, ModelRows):
+        if isinstance(x, RowsOfData):
             mean, every = self._sparse_rows(point, (), [], self._rows)
             rows = Entries(every.cells[x.positions], every.values[x.positions], every.q)
             return RowsOfNormals(rows, np.zeros((1, len(x))), mean[:, x.positions])
@@ -254,7 +254,7 @@ class PrecisionElsewhere(SumElsewhere):
         each = self._levels.owned_cells(point, other, rows.cells)
         return np.any([(owned & (rows.values != 0.0)).any(axis=1) for owned in each], axis=0)
 
-    def __call__(self, point: PointType, x: NewData | ModelRows) -> NoReturn:
+    def __call__(self, point: PointType, x: NewData | RowsOfData) -> NoReturn:
         raise TypeError("Covariances with all fitted rows are not known by a sparse precision.")
 
     def _sparse_rows(

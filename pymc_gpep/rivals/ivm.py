@@ -36,7 +36,7 @@ from pymc_gpep.rivals.selection.row_site_rules import (
     ActiveBound,
     DenseRows,
     Places,
-    PriorBlocks,
+    RowBlocks,
     RowSiteRule,
     Selection,
     rows_can_be_chosen,
@@ -280,7 +280,7 @@ class IVM:
         return replace(self, sites=self.rule(likelihood).name)
 
     def select(
-        self, prior: PriorBlocks, labels: NDArray[np.int64], likelihood: Likelihood, random_seed: int = 0
+        self, prior: RowBlocks, labels: NDArray[np.int64], likelihood: Likelihood, random_seed: int = 0
     ) -> Selection:
         """Choose rows, and give them their sites."""
         rule, rng = self.rule(likelihood), np.random.default_rng(random_seed)
@@ -303,7 +303,7 @@ class IVM:
 
     @one_blas_thread()
     def solve(
-        self, prior: PriorBlocks, labels: ArrayLike, *, likelihood: Likelihood | None = None, random_seed: int = 0
+        self, prior: RowBlocks, labels: ArrayLike, *, likelihood: Likelihood | None = None, random_seed: int = 0
     ) -> ActiveSolution:
         """Choose rows, and approximate the posterior given their labels.
 
@@ -333,7 +333,7 @@ class IVM:
     @one_blas_thread()
     def solve_chosen(
         self,
-        prior: PriorBlocks,
+        prior: RowBlocks,
         labels: NDArray[np.int64],
         likelihood: Likelihood,
         selection: Selection,
@@ -371,7 +371,7 @@ class IVM:
 
     @staticmethod
     def _bound(
-        prior: PriorBlocks,
+        prior: RowBlocks,
         posterior: DensePosterior,
         rows: Places,
         sample: RowSample,
@@ -393,7 +393,7 @@ def sites_of(rule: RowSiteRule, precision: Array, location: Array) -> Sites:
     return _FORMS[rule.form](precision, location)
 
 
-def active_prior(prior: PriorBlocks, rows: Places) -> DensePrior:
+def active_prior(prior: RowBlocks, rows: Places) -> DensePrior:
     """The prior of the latent values of the active rows."""
     block = prior.block(rows, rows)
     return DensePrior(np.ascontiguousarray(block.cross), np.ascontiguousarray(block.mean))

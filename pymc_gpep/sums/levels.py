@@ -59,7 +59,7 @@ class NewData:
 
 def repeated(rows: Any, count: int) -> Any:
     """Return a single new row as often as is wanted; several rows, and rows of the model, are returned as they are."""
-    if len(rows) != 1 or count < 2 or isinstance(rows, ModelRows):
+    if len(rows) != 1 or count < 2 or isinstance(rows, RowsOfData):
         return rows
     if not isinstance(rows, NewData):
         return np.repeat(rows, count, axis=0)
@@ -69,7 +69,7 @@ def repeated(rows: Any, count: int) -> Any:
 
 
 @dataclass(frozen=True)
-class ModelRows:
+class RowsOfData:
     """Some of the rows that the model has, by their positions."""
 
     positions: NDArray[np.int64]
@@ -77,8 +77,8 @@ class ModelRows:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def __getitem__(self, rows: slice) -> "ModelRows":
-        return ModelRows(self.positions[rows])
+    def __getitem__(self, rows: slice) -> "RowsOfData":
+        return RowsOfData(self.positions[rows])
 
 
 def as_data(

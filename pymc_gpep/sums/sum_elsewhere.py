@@ -26,7 +26,7 @@ from pymc_gpep.processes.process_functions import MovedSum
 from pymc_gpep.solvers.coefficients import rows_of_functions
 from pymc_gpep.sums.affine_variables import at_zero, slopes_of
 from pymc_gpep.sums.effect_sum import EffectSum
-from pymc_gpep.sums.levels import ModelRows, NewData, as_data, common_length
+from pymc_gpep.sums.levels import NewData, RowsOfData, as_data, common_length
 from pymc_gpep.sums.new_levels import NewLevels
 from pymc_gpep.sums.row_parts import MovedProcess, PartsElsewhere, probes
 from pymc_gpep.sums.sparse_slopes import Blocks
@@ -253,9 +253,9 @@ class SumElsewhere(Elsewhere):
         """Tell whether data have an entry for each row."""
         return self._fitted[name].shape[:1] == (self._rows,)
 
-    def by_normals(self, point: PointType, x: NewData | ModelRows) -> RowsOfNormals:
+    def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
         """See `Elsewhere`, for sums whose Gaussian processes stay at their inputs; raises what a call raises."""
-        if isinstance(x, ModelRows):
+        if isinstance(x, RowsOfData):
             there = self._own(point).at(x.positions)
             return RowsOfNormals(rows_of_functions(there.roots), np.zeros_like(there.mean), there.mean)
         m = len(x)
@@ -275,10 +275,10 @@ class SumElsewhere(Elsewhere):
     def _parts(self) -> PartsElsewhere | None:
         return self._prior.parts_elsewhere(self._data)
 
-    def missing_rows(self) -> ModelRows:
+    def missing_rows(self) -> RowsOfData:
         if self._prior.fitted is None:
             return super().missing_rows()
-        return ModelRows(np.setdiff1d(np.arange(self._rows), self._prior.fitted))
+        return RowsOfData(np.setdiff1d(np.arange(self._rows), self._prior.fitted))
 
     def _own(self, point: PointType) -> _AtRows:
         """Return the sum at all rows of the model, whose processes are where they were fitted."""
@@ -286,7 +286,7 @@ class SumElsewhere(Elsewhere):
             self._made[()] = self._compiled((), None)
         return self._made[()][0](point, [], self._rows)
 
-    def __call__(self, point: PointType, x: NewData | ModelRows) -> tuple[Array, Array, Array]:
+    def __call__(self, point: PointType, x: NewData | RowsOfData) -> tuple[Array, Array, Array]:
         """See `Elsewhere`.
 
         Raises
@@ -294,7 +294,7 @@ class SumElsewhere(Elsewhere):
         ValueError
             If the argument has another number of rows, since data that were not given have those of the fit.
         """
-        if isinstance(x, ModelRows):
+        if isinstance(x, RowsOfData):
             ours = self._own(point).at(x.positions)
             seen = self._at_fit(point, []).roots
             return ours.roots @ seen.swapaxes(1, 2), (ours.roots**2).sum(axis=2), ours.mean

@@ -34,7 +34,7 @@ from pymc_gpep.rivals.selection.row_site_rules import (
     DenseRows,
     Matched,
     Places,
-    PriorBlocks,
+    RowBlocks,
     RowSiteRule,
     SeenRows,
     Selection,
@@ -473,7 +473,7 @@ class Candidates:
         Whether a row may get a site, and has none yet, for each group of functions that choose rows together.
     """
 
-    prior: PriorBlocks
+    prior: RowBlocks
     labels: NDArray[np.int64]
     likelihood: Likelihood
     rule: RowSiteRule
@@ -615,7 +615,7 @@ class Candidates:
 
 
 def choose_rows(
-    prior: PriorBlocks,
+    prior: RowBlocks,
     labels: NDArray[np.int64],
     likelihood: Likelihood,
     rule: RowSiteRule,

@@ -273,7 +273,7 @@ type Places = NDArray[np.int64]
 """Numbers of rows."""
 
 
-class PriorBlocks(Protocol):
+class RowBlocks(Protocol):
     """A prior of c latent functions at n rows, which is asked for blocks; q is 1 where functions share it, else c."""
 
     n_points: int
@@ -294,7 +294,7 @@ class DenseRows:
         self.n_covariances = len(self._prior.k)
 
     @classmethod
-    def of(cls, prior: PriorBlocks) -> Self:
+    def of(cls, prior: RowBlocks) -> Self:
         """All rows of another prior."""
         every = np.arange(prior.n_points)
         found = prior.block(every, every)
