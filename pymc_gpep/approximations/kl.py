@@ -38,6 +38,7 @@ class KL(AcceleratedBound):
             average=average,
             largest_precision=likelihood.largest_precision,
             least_precision=likelihood.least_precision,
+            several_rows=likelihood.several_rows,
             **self.settings,
         )
 

@@ -130,6 +130,7 @@ class GroupedLikelihood(OneFunction):
     written: ClassVar[str] = "rows that have the same latent value"
     distributions: ClassVar[tuple[type[Op], ...]] = ()
     has_parameters: ClassVar[bool] = True
+    several_rows: ClassVar[bool] = True
     observed_dtype: ClassVar[str] = "float64"
 
     @property

@@ -178,6 +178,8 @@ class Likelihood(ABC):
     """Observations that are no classes are at least this."""
     has_parameters: ClassVar[bool] = False
     """Whether it is given anything besides latent values."""
+    several_rows: ClassVar[bool] = False
+    """Whether the factor of a point is the product over several rows of the data."""
     rows: ClassVar[tuple[str, ...]] = ()
     """Names of the rows of its parameters, or one for all of them where their number is free."""
     largest_precision: ClassVar[float]

@@ -255,7 +255,9 @@ def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float
             break
 
 
-def sites_at_mode(problem: Problem, average: Callable[..., None], tolerance: float, *, wide: bool) -> Array:
+def sites_at_mode(
+    problem: Problem, average: Callable[..., None], tolerance: float, *, wide: bool, several_rows: bool = False
+) -> Array:
     """Precisions and locations (2, n) of Laplace's method, or of naive TAP where cavities are `wide` as the prior.
 
     They are about as accurate as asked for, a start for other approximations, and all 0 where they are no numbers.
@@ -263,8 +265,9 @@ def sites_at_mode(problem: Problem, average: Callable[..., None], tolerance: flo
     prior = problem.prior
     width = prior.variances[0].copy() if wide else np.zeros(problem.labels.size)
     ascent = CavityAscent(problem, average, width, lambda *_: 0.0)
-    if wide:
-        # Means of cavities that are far wider than what their factor leaves take long to find, and are no better.
+    if wide and several_rows:
+        # Means of cavities that are far wider than what their factor leaves take long to find. A single row keeps the
+        # wide cavity, since that leads to the mode with more mass.
         ascent.settle()
         ascent.width[:] = np.where(ascent.kept < _MOST_KEPT, width * np.maximum(ascent.kept / _MOST_KEPT, 0.0), width)
         ascent.h[:] = np.nan

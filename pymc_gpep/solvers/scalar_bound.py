@@ -208,6 +208,7 @@ def scalar_bound(
     average: Callable[..., None] | None = None,
     largest_precision: float,
     least_precision: float = 0.0,
+    several_rows: bool = False,
     tolerance: float,
     depth: int,
     mixing: float,
@@ -221,7 +222,7 @@ def scalar_bound(
     `ParameterSlopes` for it. `average` is the kernel of `GaussianAverage`, if the likelihood has one. From cold the
     bound is then raised from the sites of naive TAP. These are found without a factorisation, and are near by however
     large the magnitude. Where they leave the posterior too wide for the density, the bound is raised from narrow sites
-    about the mode.
+    about the mode. Where factors are those of `several_rows`, cavities of naive TAP are narrowed.
     """
     y, parameters = problem.labels, problem.parameters
     posterior = problem.prior.posterior(problem.mean[0], signed=least_precision < 0.0)
@@ -261,7 +262,7 @@ def scalar_bound(
         return float((at(mean, np.zeros_like(variance))[0] - at(mean, variance)[0]).mean())
 
     if not sites.any() and average is not None:
-        wide = sites_at_mode(problem, average, _ROUGHLY, wide=True)
+        wide = sites_at_mode(problem, average, _ROUGHLY, wide=True, several_rows=several_rows)
         wide[0] = np.clip(wide[0], 0.0, largest_precision)
         sites[:, :, 0] = wide
         if not (wide.any() and loss(wide) < _DEAR):

@@ -27,7 +27,11 @@ class Given:
     def __init__(self, function, names, log_prior=None):
         self._function, self.count, self.joint = function, 0, log_prior is not None
         classifier = SimpleNamespace(
-            model=SimpleNamespace(rvs_to_transforms={}), hyperparameters=[], effects=False, n_functions=1, n_points=1
+            model=SimpleNamespace(rvs_to_transforms={}),
+            hyperparameters=[],
+            prior=SimpleNamespace(effects=False),
+            n_functions=1,
+            n_points=1,
         )
         self.classifier = classifier
         self.space = SimpleNamespace(
