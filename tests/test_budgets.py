@@ -26,7 +26,7 @@ BUDGETS = {
     "kernels": (9132, 6),
     "solvers": (6665, 5),
     "gaussians": (2826, 6),
-    "likelihoods": (6729, 6),
+    "likelihoods": (6766, 6),
     "approximations": (3580, 6),
     "methods": (213, 1),
     "graphs": (2134, 3),
