@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -254,9 +253,10 @@ class Approximator(ABC):
     ) -> Outcome:
         """Run the solver on arrays of the right shapes, see `pymc_gpep.solvers.problem`."""
         likelihood = self._bound(likelihood, parameters)
-        solver = partial(self.solver, likelihood=likelihood)
         return run(
-            solver,
+            lambda problem, start, history: self.solver(
+                problem, start, history, likelihood=likelihood.bound_to(problem.labels, problem.parameters)
+            ),
             k,
             mean,
             labels,

@@ -4,8 +4,7 @@ local_computations: computations at one point that a likelihood offers and metho
 observed: checks of observed classes, counts and numbers
 likelihood: the contract of a likelihood
 log_probabilities: log probabilities of observations and of censored ranges, as graphs
-adaptive_averages: averages of a unimodal density over a normal latent value
-averages_over_cells: averages of a density with several modes
+averages_over_cells: averages of a density of one latent value, from its logarithm alone
 one_function: base classes of likelihoods of one latent function, and link functions in graphs
 standard_density: base class of likelihoods with a standard density
 bernoulli: two classes: probit, logistic, complementary log-log

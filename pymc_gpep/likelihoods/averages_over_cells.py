@@ -5,6 +5,9 @@ Gauss–Legendre nodes in τ, f = mode + c sinh τ: dense about the mode, and fa
 cells. Modes of p are found by its slope at some dozens of places. So a narrow mode is found if its tails are felt from
 afar.
 
+If the density is log-concave, there is one mode, which is not searched for among places. A single cell with the
+trapezoid rule in τ takes half of the time.
+
 The number of nodes doubles until averages agree. All points share a call of the density, so that plain arrays suffice:
 nothing is compiled. A point is NaN if its averages do not agree, or if the density is NaN at the mean. For a likelihood
 of one latent function, `computations_of` returns all local computations that follow from the log density.
@@ -12,14 +15,21 @@ of one latent function, `computations_of` returns all local computations that fo
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.likelihoods.local_computations import AverageLogDensity, ColumnDensity, GaussianAverage, ScalarDensity
+from pymc_gpep.likelihoods.local_computations import (
+    AverageLogDensity,
+    ColumnDensity,
+    GaussianAverage,
+    Kernel,
+    ParameterSlopes,
+    ScalarDensity,
+)
 
 _DROP = 45.0  # of the logarithm of the integrand from its mode to the ends
 _REACH = 9.5  # standard deviations that a range has at least
@@ -29,6 +39,8 @@ _STEPS = 40  # of a search for a mode
 _LONGEST = 100  # steps of other searches
 _AROUND = np.array([-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0])  # widths about a mode of p where slopes are looked at
 _EVEN = 20.0  # scale in widths that makes nodes next to even
+_BROAD = 4.0  # width of a single cell beside which the bend of a log-concave density is narrow
+_HALVINGS = 50  # in search of a bend
 
 
 class CellDensity(Protocol):
@@ -88,6 +100,17 @@ class CellRule(NamedTuple):
         weights = self.scale * np.cosh(tau) * half * w[:, None, None]
         n = self.low.shape[1]
         return deviation.reshape(-1, n), weights.reshape(-1, n)
+
+
+class OneCell(CellRule):
+    """The trapezoid rule from end to end, arrays (1, n): for smooth integrands with one mode."""
+
+    def nodes(self, count: int) -> tuple[Array, Array]:
+        """Nodes, less the mean, and weights (nodes, n); ends, where the integrand is zero, weigh like the rest."""
+        steps = 4 * count // 3  # 16, 32, 64, ...: most averages agree at 64
+        length = self.high - self.low
+        tau = self.low + length * np.arange(steps + 1)[:, None] / steps
+        return self.centre + self.scale * np.sinh(tau), self.scale * np.cosh(tau) * length / steps
 
 
 @cache
@@ -244,8 +267,65 @@ def _left(count: int, found: list[tuple[NDArray[np.intp], Array, Array]]) -> NDA
     return np.flatnonzero(every)
 
 
-def tilted_rules(points: DensityPoints) -> list[tuple[NDArray[np.intp], CellRule]]:
+type _Rules = list[tuple[NDArray[np.intp], CellRule]]
+"""Groups of points, by their numbers, and their rules."""
+
+
+def _one_cell(points: DensityPoints, centre: Array, scale: Array, low: Array, high: Array) -> _Rules:
+    """A single cell with ends in τ, about a centre (n,) or about the bend of a log-concave density.
+
+    Nodes so far apart that they would miss a bend are dense about it. There log p turns from a rise to a fall, or
+    begins to be flat beside the width of the rule. The bend is taken to be a few units wide.
+    """
+    ends = centre + scale * np.sinh(low), centre + scale * np.sinh(high)
+    width = (ends[1] - ends[0]) / (2.0 * _REACH)
+    wide = np.flatnonzero(width > _BROAD)
+    if wide.size:
+        own, total, number = points.take(wide), np.zeros(len(wide)), np.zeros(len(wide))
+        for level in (1.0 / width[wide], -1.0 / width[wide]):
+            left, right = (end[wide] for end in ends)
+            crossed = (own.log_density(left)[1] > level) & (own.log_density(right)[1] < level)
+            for _ in range(_HALVINGS):
+                middle = 0.5 * (left + right)
+                above = own.log_density(middle)[1] > level
+                left, right = np.where(above, middle, left), np.where(above, right, middle)
+            total += np.where(crossed, left, 0.0)
+            number += crossed
+        missed = wide[number > 0.0]
+        centre[missed], scale[missed] = (total / np.maximum(number, 1.0))[number > 0.0], 2.0
+        low, high = (np.arcsinh((end - centre) / scale) for end in ends)
+    return [(np.arange(len(centre)), OneCell(points, *(each[None] for each in (centre, scale, low, high))))]
+
+
+def _one_tilted(points: DensityPoints) -> _Rules:
+    """The cell of N(f) p(f) about its mode."""
+    reach = np.sqrt(points.variance) * np.sign(points.tilted(0.0 * points.mean)[1])
+    for _ in range(_LONGEST):
+        uphill = reach * points.tilted(reach)[1] > 0.0
+        if not uphill.any():
+            break
+        reach = np.where(uphill, 2.0 * reach, reach)
+    mode = _mode(points.tilted, np.minimum(reach, 0.0), np.maximum(reach, 0.0))
+    scale = _width(points.tilted, mode, _REACH * np.sqrt(points.variance))
+    top = points.tilted(mode)[0]
+    ends = []
+    for sign in (-1.0, 1.0):
+        tau = np.full(len(mode), 2.0)
+        for _ in range(_LONGEST):
+            short = points.tilted(mode + sign * scale * np.sinh(tau))[0] > top - _DROP
+            if not short.any():
+                break
+            tau[short] += 0.5
+        ends.append(sign * tau)
+    return _one_cell(points, mode, scale, *ends)
+
+
+def tilted_rules(points: DensityPoints, concave: bool = False) -> _Rules:
     """For integrals of N(f) p(f)."""
+    return _one_tilted(points) if concave else _tilted_cells(points)
+
+
+def _tilted_cells(points: DensityPoints) -> _Rules:
     places, modes, widths = _looks(points)
     value, slope, _ = points.tilted(places)
     found = _kinks(points, modes, widths)
@@ -269,8 +349,16 @@ def tilted_rules(points: DensityPoints) -> list[tuple[NDArray[np.intp], CellRule
     return _cells(points, found, places, value)
 
 
-def plain_rules(points: DensityPoints) -> list[tuple[NDArray[np.intp], CellRule]]:
+def plain_rules(points: DensityPoints, concave: bool = False) -> _Rules:
     """For integrals of N(f) log p(f): next to even, and dense about modes of p."""
+    sd, ends = np.sqrt(points.variance), _plain_ends(points)
+    if concave:
+        return _one_cell(points, 0.0 * sd, _EVEN * sd, *(np.arcsinh(end / (_EVEN * sd)) for end in ends))
+    return _plain_cells(points, sd, ends)
+
+
+def _plain_ends(points: DensityPoints) -> list[Array]:
+    """Ends, less the mean, beyond which N(f) log p(f) does not count."""
     sd = np.sqrt(points.variance)
     ends = []
     least = np.log1p(np.abs(points.log_density(0.0 * sd)[0])) - _DROP
@@ -284,6 +372,10 @@ def plain_rules(points: DensityPoints) -> list[tuple[NDArray[np.intp], CellRule]
                 break
             reach[short] += 0.5
         ends.append(sign * reach * sd)
+    return ends
+
+
+def _plain_cells(points: DensityPoints, sd: Array, ends: list[Array]) -> _Rules:
     even = ends[0] + (ends[1] - ends[0]) * np.linspace(0.0, 1.0, _LOOKS)[:, None]
     modes, widths = _modes_of_density(points, even)
     found = []
@@ -312,9 +404,7 @@ def _floor(variance: Array, rows: int) -> Array:
     return np.asarray(np.where(order > 2, np.maximum(floor, 1e-7 * variance ** (-0.5 * order)), floor))
 
 
-def _refined(
-    rules: list[tuple[NDArray[np.intp], CellRule]], terms: Callable[[CellRule, int], Array], rows: int
-) -> Array:
+def _refined(rules: _Rules, terms: Callable[[CellRule, int], Array], rows: int) -> Array:
     """Terms (rows, n) by more and more nodes, until all of a point's agree; NaN where they never do."""
     n = sum(len(group) for group, _ in rules)
     out = np.full((rows, n), np.nan)
@@ -406,12 +496,14 @@ def _widened(points: DensityPoints) -> tuple[DensityPoints, Array, NDArray[np.bo
     return points._replace(variance=np.maximum(points.variance, least)), at_mean, points.variance < least
 
 
-def log_average_terms(density: CellDensity, mean: Array, variance: Array, columns: Array) -> Array:
+def log_average_terms(
+    density: CellDensity, mean: Array, variance: Array, columns: Array, concave: bool = False
+) -> Array:
     """h of `GaussianAverage` and four derivatives (5, n), see `pymc_gpep.likelihoods.local_computations`."""
 
     def terms(points: DensityPoints) -> Array:
         wide, at_mean, narrow = _widened(points)
-        out = _refined(tilted_rules(wide), _log_average, 5)
+        out = _refined(tilted_rules(wide, concave), _log_average, 5)
         out[:3] = np.where(narrow, at_mean, out[:3])
         return out
 
@@ -435,12 +527,14 @@ def _average_log(rule: CellRule, count: int) -> Array:
     return np.stack([(weights * value).sum(axis=0), first, of_variance])
 
 
-def average_log_terms(density: CellDensity, mean: Array, variance: Array, columns: Array) -> Array:
+def average_log_terms(
+    density: CellDensity, mean: Array, variance: Array, columns: Array, concave: bool = False
+) -> Array:
     """g of `AverageLogDensity`, ∂g/∂m and ∂g/∂v (3, n), see `pymc_gpep.likelihoods.local_computations`."""
 
     def terms(points: DensityPoints) -> Array:
         wide, at_mean, narrow = _widened(points)
-        out = _refined(plain_rules(wide), _average_log, 3)
+        out = _refined(plain_rules(wide, concave), _average_log, 3)
         return np.where(narrow, at_mean * [[1.0], [1.0], [0.5]], out)
 
     return _by_blocks(density, mean, variance, columns, 3, terms)
@@ -451,19 +545,31 @@ type _Slopes = Callable[[Array, NDArray[np.intp]], Array]
 
 
 def average_slopes(
-    density: CellDensity, mean: Array, variance: Array, columns: Array, slopes: _Slopes, count: int
+    density: CellDensity,
+    mean: Array,
+    variance: Array,
+    columns: Array,
+    slopes: _Slopes,
+    count: int,
+    concave: bool = False,
 ) -> Array:
     """Slopes (count, n) of h: averages over N p."""
-    return _slopes_by(
-        density, mean, variance, columns, slopes, count, tilted_rules, lambda r, k: _tilted_weights(r, k)[:2]
-    )
+    rules = partial(tilted_rules, concave=concave)
+    return _slopes_by(density, mean, variance, columns, slopes, count, rules, lambda r, k: _tilted_weights(r, k)[:2])
 
 
 def normal_slopes(
-    density: CellDensity, mean: Array, variance: Array, columns: Array, slopes: _Slopes, count: int
+    density: CellDensity,
+    mean: Array,
+    variance: Array,
+    columns: Array,
+    slopes: _Slopes,
+    count: int,
+    concave: bool = False,
 ) -> Array:
     """Slopes (count, n) of g: averages over N."""
-    return _slopes_by(density, mean, variance, columns, slopes, count, plain_rules, _plain_weights)
+    rules = partial(plain_rules, concave=concave)
+    return _slopes_by(density, mean, variance, columns, slopes, count, rules, _plain_weights)
 
 
 def _slopes_by(
@@ -473,7 +579,7 @@ def _slopes_by(
     columns: Array,
     slopes: _Slopes,
     count: int,
-    rules: Callable[[DensityPoints], list[tuple[NDArray[np.intp], CellRule]]],
+    rules: Callable[[DensityPoints], _Rules],
     weights_of: Callable[[CellRule, int], tuple[Array, Array]],
 ) -> Array:
     numbers = np.vstack([columns, np.arange(len(mean), dtype=np.float64)])
@@ -532,3 +638,54 @@ def computations_of(log_density: Callable[[Array, Observed, Array], Array]) -> t
         GaussianAverage(average),
         AverageLogDensity(average_log),
     )
+
+
+class _KernelDensity:
+    """A density that a kernel computes, with observations and parameters as columns."""
+
+    def __init__(self, density: ScalarDensity, y: Observed) -> None:
+        self._kernel, self._dtype = density.derivatives, y.dtype
+
+    def two_derivatives(self, f: Array, columns: Array) -> Array:
+        out = np.empty((4, len(f)))
+        self._kernel(f, columns[0].astype(self._dtype), columns[1:], out)
+        return out[:3]
+
+
+def _columns(y: Observed, parameters: Array) -> Array:
+    return np.array([y, *parameters], np.float64)
+
+
+def gaussian_average(density: ScalarDensity) -> GaussianAverage:
+    """h of a log-concave density that a kernel computes."""
+
+    def terms(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
+        out[:] = log_average_terms(_KernelDensity(density, y), mean, variance, _columns(y, parameters), True)
+
+    return GaussianAverage(terms)
+
+
+def average_log_density(density: ScalarDensity) -> AverageLogDensity:
+    """g of a log-concave density that a kernel computes."""
+
+    def terms(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
+        out[:] = average_log_terms(_KernelDensity(density, y), mean, variance, _columns(y, parameters), True)
+
+    return AverageLogDensity(terms)
+
+
+def parameter_slopes(density: ScalarDensity, derivatives: Kernel) -> ParameterSlopes:
+    """Slopes of h and g in the parameters, averages of those of log p: `derivatives` as in `ParameterSlopes`."""
+
+    def averaged(
+        kind: Callable[..., Array], mean: Array, variance: Array, y: Observed, parameters: Array, out: Array
+    ) -> None:
+        def slopes(f: Array, points: NDArray[np.intp]) -> Array:
+            found = np.empty((len(parameters), 3, f.size))
+            derivatives(f.ravel(), np.tile(y[points], len(f)), np.tile(parameters[:, points], (1, len(f))), found)
+            return found[:, 0].reshape(-1, *f.shape)
+
+        own = _KernelDensity(density, y)
+        out[:] = kind(own, mean, variance, _columns(y, parameters), slopes, len(parameters), True)
+
+    return ParameterSlopes(derivatives, partial(averaged, average_slopes), partial(averaged, normal_slopes))

@@ -19,7 +19,6 @@ from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.likelihoods.adaptive_averages import gaussian_average, parameter_slopes
 from pymc_gpep.likelihoods.averages_over_cells import average_slopes, log_average_terms
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
 from pymc_gpep.likelihoods.local_computations import (
@@ -297,13 +296,11 @@ class GroupedLikelihood(OneFunction):
         derivatives, numbers = self._prepared(np.ascontiguousarray(parameters[:, left]))
         given = mean[left], variance[left]
         found = np.empty((5, left.size))
-        if self.log_concave:
-            gaussian_average(ScalarDensity(derivatives)).terms(*given, y[left], numbers, found)
-        elif not variance.any():
+        if not variance.any():
             found[4] = np.nan
             derivatives(given[0], y[left], numbers, found[:4])
         else:
-            found = log_average_terms(_Cells(derivatives, 3), *given, numbers)
+            found = log_average_terms(_Cells(derivatives, 3), *given, numbers, self.log_concave)
         out[:, left] = found
 
     def _standard(self, mean: Array, variance: Array, members: _Members, out: Array) -> NDArray[np.bool_]:
@@ -384,8 +381,6 @@ class GroupedLikelihood(OneFunction):
         if not self.count:
             out[:] = 0.0
             out[0] = 1.0
-        elif self.log_concave:
-            parameter_slopes(self._density, self._slopes).average(mean, variance, y, parameters, out)
         else:
             members, table, weights = self._table(parameters)
             kernel, slots = self.own.computation(ParameterSlopes).derivatives, len(table)
@@ -404,7 +399,8 @@ class GroupedLikelihood(OneFunction):
                 return placed
 
             derivatives, numbers = self._prepared(parameters)
-            out[:] = average_slopes(_Cells(derivatives, 3), mean, variance, numbers, slopes, len(parameters))
+            density, concave = _Cells(derivatives, 3), self.log_concave
+            out[:] = average_slopes(density, mean, variance, numbers, slopes, len(parameters), concave)
 
     def _average_log_slopes(self, mean: Array, variance: Array, y: Array, parameters: Array, out: Array) -> None:
         self._one_average_slopes("average_log", mean, variance, y, parameters, out)

@@ -6,6 +6,7 @@ its probability. Small probabilities are therefore computed again more precisely
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Self
@@ -23,7 +24,13 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.likelihoods.local_computations import BlockCurvature, CoupledCurvature, PlainDensity, ScalarDensity
+from pymc_gpep.likelihoods.local_computations import (
+    BlockCurvature,
+    CoupledCurvature,
+    PlainDensity,
+    RowConstants,
+    ScalarDensity,
+)
 from pymc_gpep.registry import Registry
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 
@@ -151,6 +158,8 @@ class Likelihood(ABC):
     """
 
     parameters: Array = field(default_factory=lambda: NO_PARAMETERS, compare=False, repr=False)
+    bound: tuple[object, ...] = field(default=(), init=False, compare=False, repr=False)
+    """Local computations with the constants of the rows of a solve (`bound_to`), which go before `local`."""
 
     name: ClassVar[str]
     """Name in approximations, messages and files."""
@@ -200,6 +209,7 @@ class Likelihood(ABC):
     @property
     def computations(self) -> Iterator[object]:
         """Its own local computations, then the ones that were registered for its name, read where they are needed."""
+        yield from self.bound
         yield from self.local
         # A likelihood made of another one shares its name, but not its arrays: the class has no name.
         yield from (added.local for added in COMPUTATIONS if added.likelihood == type(self).name)
@@ -237,6 +247,14 @@ class Likelihood(ABC):
     def given(self, parameters: Array) -> Self:
         """The same with parameters (p, n)."""
         return replace(self, parameters=np.ascontiguousarray(parameters, np.float64)) if self.has_parameters else self
+
+    def bound_to(self, observed: Observed, parameters: Array) -> Self:
+        """The same for a solve with these very arrays: their constants are computed once, and live as long as this."""
+        if not self.offers(RowConstants):
+            return self
+        one = copy(self)
+        object.__setattr__(one, "bound", self.computation(RowConstants).bound_to(observed, parameters))
+        return one
 
     def takes_rows(self, count: int) -> bool:
         """Whether parameters may have so many rows."""

@@ -13,6 +13,8 @@ a number cannot be computed, as for an observation that cannot occur.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from pymc_gpep.array_types import Array, Observed
+
 type Kernel = Callable[..., Any]
 
 
@@ -136,6 +138,13 @@ class ColumnDensity(NamedTuple):
     """`(y, parameters)`: columns, returned (q, n)."""
     two_derivatives: Kernel
     """`(f, columns)`: log p(y_i | f_i) and its first two derivatives, returned (3, n)."""
+
+
+class RowConstants(NamedTuple):
+    """Constants of rows that do not depend on latent values, computed once for many calls with the same rows."""
+
+    bound_to: Callable[[Observed, Array], tuple[object, ...]]
+    """`(y, parameters)`: local computations, returned, that keep the constants of these very arrays."""
 
 
 class PlainDensity(NamedTuple):

@@ -15,7 +15,7 @@ from scipy.special import expit, ndtr
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.scalar import ordinal
-from pymc_gpep.likelihoods.adaptive_averages import average_log_density, parameter_slopes
+from pymc_gpep.likelihoods.averages_over_cells import average_log_density, parameter_slopes
 from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,

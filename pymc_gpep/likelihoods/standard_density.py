@@ -17,7 +17,7 @@ import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.kernels.scalar import asymmetric_laplace, log_rate, logistic_powers, normal_sides
 from pymc_gpep.likelihoods.likelihood import Reading, censored_side, no_bounds
 from pymc_gpep.likelihoods.local_computations import (
@@ -26,6 +26,7 @@ from pymc_gpep.likelihoods.local_computations import (
     Kernel,
     ParameterSlopes,
     PlainDensity,
+    RowConstants,
     ScalarDensity,
 )
 from pymc_gpep.likelihoods.observed import rows_text
@@ -113,8 +114,17 @@ def standard_computations(density: StandardDensity, form: _Form, slopes: _Form |
 
         return terms
 
+    def bound_to(y: Observed, parameters: Array) -> tuple[object, ...]:
+        with np.errstate(all="ignore"):
+            known = form(y, parameters)
+
+        def form_of(given: Observed, at: Array) -> StandardForm:
+            return known if given is y and at is parameters else form(given, at)
+
+        return standard_computations(density, form_of, slopes)
+
     averages = GaussianAverage(averaged(density.average, 5)), AverageLogDensity(averaged(density.average_log, 3))
-    plain: tuple[object, ...] = (ScalarDensity(derivatives),) if density.smooth else (PlainDensity(derivatives),)
+    plain: tuple[object, ...] = (ScalarDensity if density.smooth else PlainDensity)(derivatives), RowConstants(bound_to)
     if density in (LOGISTIC_POWERS, LOG_RATE):
         plain = (*plain, StandardProduct(density, form))
     if slopes is None:

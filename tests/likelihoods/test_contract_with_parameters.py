@@ -15,8 +15,10 @@ from pymc_gpep.likelihoods.local_computations import (
     GaussianAverage,
     ParameterSlopes,
     PlainDensity,
+    RowConstants,
     ScalarDensity,
 )
+from pymc_gpep.likelihoods.standard_density import LOGISTIC_POWERS, StandardForm, standard_computations
 from tests.likelihoods.with_parameters import EVERY, model_of
 from tests.reference.dense_averages import normal_average
 
@@ -202,6 +204,37 @@ def test_evidence_has_its_gradient_in_parameters_and_prior(likelihood, approxima
     ):
         up, down, far_up, far_down = (evidence(t * 1e-3) for t in (1.0, -1.0, 2.0, -2.0))
         assert (gradient * step).sum() == pytest.approx((8.0 * (up - down) - far_up + far_down) / 12e-3, rel=1e-6)
+
+
+@likelihoods
+def test_bound_likelihood_has_the_same_averages(likelihood):
+    """Constants of rows are those of the arrays that it was bound to, and are computed anew for other arrays."""
+    given, y = bound(likelihood), observed(likelihood)
+    parameters = given.parameters.copy()
+    solve = given.bound_to(y, parameters)
+    assert solve == given
+    assert solve.given(parameters).bound == ()
+    for arrays in ((y, parameters), (y[::-1].copy(), parameters[:, ::-1].copy())):
+        found, expected = np.empty((2, 5, N))
+        solve.computation(GaussianAverage).terms(F, VARIANCE, *arrays, found)
+        given.computation(GaussianAverage).terms(F, VARIANCE, *arrays, expected)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_constants_of_rows_are_computed_once():
+    calls = []
+
+    def form(y, parameters):
+        calls.append(len(y))
+        return StandardForm(np.ones(len(y)), np.zeros(len(y)), np.ones((2, len(y))), np.zeros(len(y)))
+
+    computations = standard_computations(LOGISTIC_POWERS, form)
+    (rows,) = (each for each in computations if isinstance(each, RowConstants))
+    y, parameters = np.zeros(N), np.empty((0, N))
+    (average,) = (each for each in rows.bound_to(y, parameters) if isinstance(each, GaussianAverage))
+    for _ in range(3):
+        average.terms(F, VARIANCE, y, parameters, np.empty((5, N)))
+    assert calls == [N]
 
 
 @likelihoods

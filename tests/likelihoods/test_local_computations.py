@@ -25,6 +25,7 @@ from pymc_gpep.likelihoods.local_computations import (
     PointFactor,
     PowersAverage,
     QuadraticBound,
+    RowConstants,
     ScalarDensity,
     TabulatedFactor,
     Utilities,
@@ -366,6 +367,16 @@ def standard_product(likelihood, kernels):
     np.testing.assert_allclose(out[0] + constant, likelihood.log_densities(f[None], y), rtol=1e-12)
 
 
+def row_constants(likelihood, kernels):
+    y, parameters, moments = LABELS[:2].clip(0, 1), np.empty((0, 2)), (POINTS[:2].copy(), VARIANCE[:2].copy())
+    bound, expected = np.empty((2, 5, 2))
+    (average,) = (each for each in kernels.bound_to(y, parameters) if isinstance(each, GaussianAverage))
+    for given in (y, 1 - y):  # other rows than those of the constants, too
+        average.terms(*moments, given, parameters, bound)
+        likelihood.computation(GaussianAverage).terms(*moments, given, parameters, expected)
+        np.testing.assert_array_equal(bound, expected)
+
+
 def average_log_density(likelihood, kernels):
     nodes = POINTS[:, None] + np.sqrt(VARIANCE)[:, None] * NODES
     for evaluate, log_density in of_each_class(likelihood, kernels.terms, 3):
@@ -555,6 +566,7 @@ CHECKS = {
     NoisyDifferenceFactors: noisy_difference_factors,
     NormalResponse: normal_response,
     PowersAverage: powers_average,
+    RowConstants: row_constants,
     StandardProduct: standard_product,
     PairFactors: pair_factors,
     PointAverage: point_average,

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from pymc_gpep.approximations.ep import scalar_ep
 from pymc_gpep.kernels.scalar import ordinal, poisson
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.likelihoods.adaptive_averages import average_log_density, gaussian_average, parameter_slopes
+from pymc_gpep.likelihoods.averages_over_cells import average_log_density, gaussian_average, parameter_slopes
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.rivals.factorial_variational import factorial_variational
 from pymc_gpep.solvers.dense_form import DenseForm

@@ -14,10 +14,9 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.special.poisson_average import ROOM as RATE_ROOM
-from pymc_gpep.kernels.special.poisson_average import log_poisson_normal
 from pymc_gpep.kernels.special.unimodal_average import (
     FURTHEST,
+    RATE,
     ROOM,
     SOME,
     WIDEST,
@@ -112,20 +111,16 @@ def derivatives(g, shapes, out, slopes):
 @kernel
 def average(mean, variance, shapes, out, slopes):
     """log E exp ℓ and its first four derivatives in the mean into `out` (5, n), that in w into `slopes` (2, n)."""
-    room, rate_room = np.empty(ROOM), np.empty(RATE_ROOM)
+    room = np.empty(ROOM)
     for i in range(len(mean)):
         weight, m, v = shapes[0, i], mean[i], variance[i]
         slopes[1, i] = 0.0
         if shapes[1, i] > 0.0:
             value, first, second, third, fourth, _, _ = log_unimodal_normal(SOME, 0.0, 0.0, m, v, room)
             slopes[0, i] = 0.0
-        elif weight >= 0.0 and 0.0 <= v < math.inf and math.isfinite(m):
-            value, first, second, third, fourth = log_poisson_normal(m, v, weight, rate_room)
-            value += math.lgamma(weight + 1.0)
-            slopes[0, i] = m + v * first
         else:
-            value = first = second = third = fourth = math.nan
-            slopes[0, i] = math.nan
+            value, first, second, third, fourth, _, _ = log_unimodal_normal(RATE, weight, 0.0, m, v, room)
+            slopes[0, i] = m + v * first
         out[0, i] = value
         out[1, i] = first
         out[2, i] = second

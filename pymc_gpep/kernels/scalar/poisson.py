@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.special.poisson_average import ROOM, log_poisson_normal
+from pymc_gpep.kernels.special.unimodal_average import RATE, ROOM, log_unimodal_normal
 
 NO_EXPOSURE = -1e100
 """What stands for the logarithm of an exposure of 0: a number, with derivatives, that no latent value comes near to."""
@@ -40,11 +40,10 @@ def average(mean, variance, y, parameters, out):
     room = np.empty(ROOM)
     for i in range(len(mean)):
         argument = _log_rate(mean[i], parameters[0, i], y[i])
-        if not (0.0 <= variance[i] < math.inf and math.isfinite(argument)):
-            out[:, i] = math.nan
-            continue
-        value, first, second, third, fourth = log_poisson_normal(argument, variance[i], float(y[i]), room)
-        out[0, i] = value
+        value, first, second, third, fourth, _, _ = log_unimodal_normal(
+            RATE, float(y[i]), 0.0, argument, variance[i], room
+        )
+        out[0, i] = value - math.lgamma(y[i] + 1.0)
         out[1, i] = first
         out[2, i] = second
         out[3, i] = third
@@ -57,8 +56,7 @@ def average_slopes(mean, variance, y, parameters, out):
     room = np.empty(ROOM)
     for i in range(len(mean)):
         argument = _log_rate(mean[i], parameters[0, i], y[i])
-        usable = 0.0 <= variance[i] < math.inf and math.isfinite(argument)
-        out[0, i] = log_poisson_normal(argument, variance[i], float(y[i]), room)[1] if usable else math.nan
+        out[0, i] = log_unimodal_normal(RATE, float(y[i]), 0.0, argument, variance[i], room)[1]
 
 
 @kernel

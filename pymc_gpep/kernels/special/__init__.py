@@ -2,8 +2,7 @@
 
 normal: standard normal distribution, accurate in both tails
 tabulated_normal: standard normal distribution by tables, faster
-unimodal_average: average of exp of a concave function over a normal variable
-poisson_average: average of a Poisson probability over a normal log rate
+unimodal_average: average of exp of a concave function over a normal variable, with Poisson counts
 logistic_normal: average of the logistic function over a normal variable
 logistic_average: logarithms of that average, and the logistic function as a normal mixture
 probit: products of normal distribution functions, averaged over a normal variable

@@ -6,11 +6,13 @@ rule needs log(v) nodes, and the values of L there can be tabulated. The normal 
 |Im τ| < π/4. Along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line. The error
 exp(−2πη/h) of the rule has to pay for that (Trefethen and Weideman 2014, theorem 5.1).
 
-`log_unimodal_normal` is log E exp ℓ(g) for one of four ℓ:
+`log_unimodal_normal` is log E exp ℓ(g) for one of five ℓ:
 
     LOGISTIC: ℓ = a log σ(g) + b log σ(−g)         SOME: ℓ = log(1 − exp(−eᵍ))
 
     NORMAL: ℓ = a log Φ(g) + b log Φ(−g)           SOME_AND_NONE: ℓ = a log(1 − exp(−eᵍ)) − b eᵍ
+
+    RATE: ℓ = a g − eᵍ
 
 All are concave. The integrand in t, from its mode g₀ on, is exp(ℓ(g₀ + t) − ℓ(g₀) − ℓ′(g₀) t − t²/2v). The trapezoid
 rule in τ sums it, t = shift + scale · sinh τ, and its nodes double until the digits agree. As digits double with the
@@ -22,7 +24,7 @@ import math
 
 import numpy as np
 
-from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.special.normal import log_ndtr_derivatives
 
 FURTHEST = 1e12
@@ -39,7 +41,7 @@ def sinh_rule(scale: float, step: float, lowest: float, highest: float) -> tuple
     return scale * np.sinh(tau), step * scale * np.cosh(tau)
 
 
-LOGISTIC, SOME, NORMAL, SOME_AND_NONE = 0, 1, 2, 3
+LOGISTIC, SOME, NORMAL, SOME_AND_NONE, RATE = 0, 1, 2, 3, 4
 
 _FEWEST, _MOST = 16, 8192  # nodes
 _AGREEMENT = 1e-7  # of a rule with one of half its nodes
@@ -50,6 +52,17 @@ _POINT = 1e-10  # what a variance adds to the logarithm, below which the normal 
 _WIDE = 10.0  # variance from which on cumulants of g serve in any case
 _BROAD = 4.0  # scale beside which the bend of ℓ is narrow
 _SERIES = 0.1  # rate up to which differences of equals are replaced by their series
+_TERMS = 9  # of the series of eᵗ − 1 − t
+_NOTHING = -40.0  # logarithm of the rate's second moment over its first, up to which log E exp(−r) is −E r
+_STEP = 1e12  # variance to which exp(−eᵍ), one less a distribution function of variance π²/6, is a step
+_EULER = 0.5772156649015329  # minus the mean of that distribution
+_RIGHT = 8.0  # standard deviations of a wide density: up to here E exp(−eᵍ) is no smaller than its rounding
+_INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
+_SQRT_HALF = math.sqrt(0.5)
+
+# exp(−eᵍ) = P(h > g) for an h with the density exp(h − eʰ), narrow and analytic: nodes of the trapezoid rule for it.
+_NODES = np.arange(-40.0, 4.5, 0.25)
+_WEIGHTS = 0.25 * np.exp(_NODES - np.exp(_NODES))
 
 ROOM = (5, _MOST + 1)
 """Shape of the room that an average wants."""
@@ -108,6 +121,9 @@ def log_density_derivatives(kind, a, b, g):
         p0, p1, p2, p3, p4 = _some(g)
         rate = b * math.exp(g) if b > 0.0 else 0.0
         return a * p0 - rate, a * p1 - rate, a * p2 - rate, a * p3 - rate, a * p4 - rate
+    if kind == RATE:
+        rate = math.exp(g)
+        return a * g - rate, a - rate, -rate, -rate, -rate
     log_p, log_q, p, q = _log_logistics(g)
     curvature = -(a + b) * p * q
     return (
@@ -131,17 +147,54 @@ def _beyond_linear(small, t):
 
 
 @kernel
+def _rates(t, mode, rate):
+    """Return r − c and r − c − c t for the rate r at mode + t.
+
+    `rate` is c = exp(mode), which may underflow where r does not.
+    """
+    if abs(t) > 0.1:
+        excess = math.exp(mode + t) - rate
+        return excess, excess - rate * t
+    total = 1.0
+    for k in range(_TERMS, 2, -1):
+        total = 1.0 + total * t / k
+    return rate * math.expm1(t), rate * 0.5 * t * t * total
+
+
+@kernel
 def _exponent(kind, a, b, mode, at_mode, t, v):
-    """The logarithm of the integrand over that at the mode; `at_mode` is ℓ and ℓ′ there, σ and whether it is turned."""
+    """Logarithm of the integrand over that at the mode.
+
+    `at_mode` has ℓ and ℓ′ there, then σ and whether it is turned. For RATE the third number is the rate.
+    """
+    if kind == RATE:
+        return -_rates(t, mode, at_mode[2])[1] - 0.5 * t * t / v
     if kind != LOGISTIC:
         return log_density_derivatives(kind, a, b, mode + t)[0] - at_mode[0] - at_mode[1] * t - 0.5 * t * t / v
     small, sign = at_mode[2], at_mode[3]
     return -(a + b) * _beyond_linear(small, sign * t) - 0.5 * t * t / v
 
 
-@kernel
+@inlined_kernel
+def _mode_of_rate(centre, v):
+    """The root of g + v eᵍ = `centre`, by Newton's method from above on a convex function."""
+    g = centre
+    if centre > 0.0:
+        g = min(centre, max(0.0, math.log(centre / v)))
+    for _ in range(_LONGEST):
+        rise = v * math.exp(g)
+        step = (g + rise - centre) / (1.0 + rise)
+        g -= step
+        if abs(step) <= 1e-15 * (1.0 + abs(g)):
+            break
+    return g
+
+
+@inlined_kernel
 def _mode(kind, a, b, mean, v):
     """The root of m + v ℓ′(g) = g, by Newton's method kept in its bracket."""
+    if kind == RATE:
+        return _mode_of_rate(mean + v * a, v)
     low = mean - (0.0 if kind == SOME else b * v)
     high = mean + (v if kind == SOME else a * v)
     if kind == NORMAL:  # the slope has no bound, but falls with g
@@ -167,7 +220,7 @@ def _mode(kind, a, b, mean, v):
     return g
 
 
-@kernel
+@inlined_kernel
 def _distance(sign, kind, a, b, mode, at_mode, v, start):
     """To where the logarithm of the integrand is about 1 below the mode's."""
     found = start
@@ -185,7 +238,7 @@ def _distance(sign, kind, a, b, mode, at_mode, v, start):
 @kernel
 def _end(sign, kind, a, b, mode, at_mode, v, shift, scale):
     """τ from which on nothing counts."""
-    tau = 0.0
+    tau = 1.5 if shift == 0.0 else 0.0  # about its mode the integrand counts up to 2 in any case
     beyond = -sign * shift  # how far the mode is
     if beyond > 0.0:
         tau = math.asinh(beyond / scale)
@@ -196,7 +249,7 @@ def _end(sign, kind, a, b, mode, at_mode, v, shift, scale):
     return sign * tau
 
 
-@kernel
+@inlined_kernel
 def _slopes(kind, a, b, g):
     """The first three derivatives of ℓ."""
     if kind != LOGISTIC:
@@ -210,11 +263,12 @@ def _slopes(kind, a, b, g):
     return a * q - b * p, curvature, curvature * (q - p)
 
 
-@kernel
+@inlined_kernel
 def _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, first, room):
     """t, the first three derivatives of ℓ, and the integrand's weight at nodes of 0…count into `room`.
 
-    They are all where `first` is 0. Where it is 1, those of half the count are there, and go to the even places.
+    For RATE the derivatives are those at t less those at the mode. All nodes are computed if `first` is 0. If it is 1,
+    the nodes of half the count are in the room, and move to the even places.
     """
     step = (high - low) / count
     for k in range(count // 2 if first else -1, 0, -1):
@@ -225,10 +279,18 @@ def _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, first, r
     ratio = math.exp(every * step)
     for k in range(first, count + 1, every):
         t = shift + 0.5 * scale * (growth - 1.0 / growth)
-        weight = math.exp(_exponent(kind, a, b, mode, at_mode, t, v))
+        excess = 0.0
+        if kind == RATE:
+            excess, beyond = _rates(t, mode, at_mode[2])
+            weight = math.exp(-beyond - 0.5 * t * t / v)
+        else:
+            weight = math.exp(_exponent(kind, a, b, mode, at_mode, t, v))
         room[0, k] = t
         if weight > 0.0:
-            room[1, k], room[2, k], room[3, k] = _slopes(kind, a, b, mode + t)
+            if kind == RATE:
+                room[1, k] = room[2, k] = room[3, k] = -excess
+            else:
+                room[1, k], room[2, k], room[3, k] = _slopes(kind, a, b, mode + t)
             room[4, k] = weight * 0.5 * (growth + 1.0 / growth)
         else:
             for j in range(1, 5):
@@ -236,20 +298,21 @@ def _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, first, r
         growth *= ratio
 
 
-@kernel
-def _terms(pull, v, measure, count, every, room, out):
-    """Log of the integral, without its value at the mode, and four derivatives in m, by every so many nodes.
+@inlined_kernel
+def _terms(pull, v, measure, count, slope, curvature, room, out):
+    """Log of the integral, without its value at the mode, and four derivatives in m.
 
-    They are written into `out` (6,), and after them what cumulants are powers of, for their rounding. `pull` is
-    (g₀ − m)/v, `measure` what is between nodes. The derivatives are E ℓ′, E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′)
-    and so on. Where N is wide they are cumulants of g, which cancel where it is narrow.
+    They are written into `out` (6,). The last number there is the one that cumulants are powers of, for their rounding.
+    `pull` is (g₀ − m)/v, and `measure` is the distance between nodes. `slope` and `curvature` are parts of ℓ′, and of
+    ℓ″ and ℓ‴, that the room is without. The derivatives are E ℓ′, E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so
+    on. Where N is wide they are cumulants of g, which cancel where it is narrow.
     """
     total = 0.0
     average = 0.0
     e1 = 0.0
     e2 = 0.0
     e3 = 0.0
-    for k in range(0, count + 1, every):
+    for k in range(count + 1):
         weight = room[4, k]
         total += weight
         average += weight * room[0, k]
@@ -261,7 +324,7 @@ def _terms(pull, v, measure, count, every, room, out):
     e2 /= total
     e3 /= total
     d_two = d_three = d_four = two = third = fourth = 0.0
-    for k in range(0, count + 1, every):
+    for k in range(count + 1):
         weight = room[4, k] / total
         if weight == 0.0:
             continue
@@ -275,7 +338,7 @@ def _terms(pull, v, measure, count, every, room, out):
         two += weight * square
         third += weight * (3.0 * d2 + square) * d1
         fourth += weight * (d3 * (d + 3.0 * d1) + 3.0 * d2 * d2 + square * (6.0 * d2 + square))
-    out[0] = math.log(total * measure * every)
+    out[0] = math.log(total * measure)
     if d_two * v < 0.5 or v > _WIDE:
         out[1] = pull + average / v
         out[2] = d_two - 1.0 / v
@@ -283,14 +346,14 @@ def _terms(pull, v, measure, count, every, room, out):
         out[4] = d_four - 3.0 * d_two * d_two
         out[5] = math.sqrt(d_two)
     else:
-        out[1] = e1
-        out[2] = e2 + two
-        out[3] = e3 + third
+        out[1] = slope + e1
+        out[2] = curvature + e2 + two
+        out[3] = curvature + e3 + third
         out[4] = fourth - 3.0 * two * two
         out[5] = math.sqrt(two)
 
 
-@kernel
+@inlined_kernel
 def _powers(mode, count, room):
     """Averages of log σ(g) and log σ(−g) under the integrand: slopes of the logarithm in a and b."""
     total = 0.0
@@ -306,6 +369,45 @@ def _powers(mode, count, room):
     return of_p / total, of_q / total
 
 
+@inlined_kernel
+def _none_of_wide(mean, v):
+    """The logarithm of E exp(−eᵍ), g ~ N(m, v), v wide, as one less E Φ((m − h)/√v), and its derivatives in m."""
+    scale = 1.0 / math.sqrt(v)
+    some = first = second = third = fourth = 0.0  # probability of a count, and its derivatives
+    for k in range(len(_NODES)):
+        x = scale * (mean - _NODES[k])
+        density = _WEIGHTS[k] * scale * _INV_SQRT_2PI * math.exp(-0.5 * x * x)
+        some += _WEIGHTS[k] * 0.5 * math.erfc(-x * _SQRT_HALF)
+        first += density
+        second -= density * x * scale
+        third += density * (x * x - 1.0) * scale**2
+        fourth -= density * x * (x * x - 3.0) * scale**3
+    none = some - 1.0  # minus the probability of no count: derivatives of its logarithm follow from these ratios
+    a, b, c, d = first / none, second / none, third / none, fourth / none
+    return (
+        math.log1p(-some),
+        a,
+        b - a * a,
+        c - 3.0 * a * b + 2.0 * a**3,
+        d - 4.0 * a * c - 3.0 * b * b + 12.0 * a * a * b - 6.0 * a**4,
+    )
+
+
+@inlined_kernel
+def _none(mean, v):
+    """Whether log E exp(−eᵍ) follows without a search of its mode, and this logarithm with four derivatives in m."""
+    if mean + 1.5 * v < _NOTHING:
+        rate = math.exp(mean + 0.5 * v)
+        return True, (-rate, -rate, -rate, -rate, -rate)
+    if v >= _STEP:
+        scale = 1.0 / math.sqrt(v + math.pi * math.pi / 6.0)
+        value, first, second, third, fourth = log_ndtr_derivatives(-scale * (mean + _EULER))
+        return True, (value, -scale * first, scale**2 * second, -(scale**3) * third, scale**4 * fourth)
+    if v > _WIDE and mean < _RIGHT * math.sqrt(v):
+        return True, _none_of_wide(mean, v)
+    return False, (0.0, 0.0, 0.0, 0.0, 0.0)
+
+
 @kernel
 def log_unimodal_normal(kind, a, b, mean, v, room):
     """The logarithm, its first four derivatives in the mean, and those in a and b, with a `room` of `ROOM`.
@@ -318,39 +420,44 @@ def log_unimodal_normal(kind, a, b, mean, v, room):
     if kind == LOGISTIC and a == 0.0 and b == 0.0 and v == 0.0:
         log_p, log_q, _, _ = _log_logistics(mean)
         return 0.0, 0.0, 0.0, 0.0, 0.0, log_p, log_q
+    if kind == RATE and a == 0.0:
+        known, (value, first, second, third, fourth) = _none(mean, v)
+        if known:
+            return value, first, second, third, fourth, missing, missing
     value, first, second, third, fourth = log_density_derivatives(kind, a, b, mean)
     if v * (1.0 - second + first * first) < _POINT:
         log_p, log_q, _, _ = _log_logistics(mean)
         return value, first, second, third, fourth, log_p, log_q
     mode = _mode(kind, a, b, mean, v)
     value, slope, curvature, _, _ = log_density_derivatives(kind, a, b, mode)
-    _, _, p, q = _log_logistics(mode)
-    at_mode = (value, slope, min(p, q), 1.0 if p <= q else -1.0)
     pull = (mode - mean) / v if -v * curvature > 1.0 else slope  # the one that cancels less
+    base = (0.0, 0.0)
+    if kind == RATE:
+        at_mode, base = (value, slope, -curvature, 1.0), (pull, curvature)
+    else:
+        _, _, p, q = _log_logistics(mode)
+        at_mode = (value, slope, min(p, q), 1.0 if p <= q else -1.0)
     width = 1.0 / math.sqrt(1.0 / v - curvature)
-    left = _distance(-1.0, kind, a, b, mode, at_mode, v, width)
-    right = _distance(1.0, kind, a, b, mode, at_mode, v, width)
-    scale = min(left, right)
-    shift = 0.0
+    scale, shift = math.inf, 0.0
+    for sign in (-1.0, 1.0):
+        scale = min(scale, _distance(sign, kind, a, b, mode, at_mode, v, width))
     low = _end(-1.0, kind, a, b, mode, at_mode, v, shift, scale)
     high = _end(1.0, kind, a, b, mode, at_mode, v, shift, scale)
     bend = -mode
     if kind == LOGISTIC:
         bend += math.log(max(a, 1.0)) - math.log(max(b, 1.0))
-    if scale > _BROAD and scale * math.sinh(low) < bend < scale * math.sinh(high):
+    if kind != RATE and scale > _BROAD and scale * math.sinh(low) < bend < scale * math.sinh(high):
         shift, scale = bend, 2.0
         low = _end(-1.0, kind, a, b, mode, at_mode, v, shift, scale)
         high = _end(1.0, kind, a, b, mode, at_mode, v, shift, scale)
-    coarse, fine = np.empty(6), np.empty(6)
-    count = _FEWEST
-    _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, 0, room)
+    coarse, fine = np.full(6, math.nan), np.full(6, math.nan)
+    count = _FEWEST // 2
     agree = False
     while not agree and count < _MOST:
         count *= 2
-        _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, 1, room)
-        measure = scale * (high - low) / count
-        _terms(pull, v, measure, count, 2, room, coarse)
-        _terms(pull, v, measure, count, 1, room, fine)
+        coarse[:] = fine
+        _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, int(count > _FEWEST), room)
+        _terms(pull, v, scale * (high - low) / count, count, base[0], base[1], room, fine)
         agree = True
         zero, power = _ZERO, _ZERO
         for k in range(5):
