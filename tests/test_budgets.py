@@ -34,7 +34,7 @@ BUDGETS = {
     "latent": (1358, 2),
     "processes": (1232, 3),
     "univariate": (1869, 3),
-    "sums": (3787, 6),
+    "sums": (3778, 6),
     "reading": (2049, 3),
     "prior_moments": (1450, 2),
     "evidence": (1020, 2),

@@ -22,7 +22,7 @@ from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import Elsewhere, LatentPrior, SampledValues
 from pymc_gpep.reading.classifier import GPClassifier
 from pymc_gpep.recipes import Recipe
-from pymc_gpep.sums.affine_variables import SumVariables
+from pymc_gpep.sums.affine_map import SumVariables
 from pymc_gpep.sums.effects_of_rows import EffectsOfRows
 from pymc_gpep.sums.latent_sum import LatentSum
 
@@ -172,7 +172,7 @@ class EffectsBeside(LatentPrior):
 
 
 class _Plain:
-    """A sum as its effects alone; see `pymc_gpep.sums.affine_variables.InNormals`."""
+    """A sum as its effects alone; see `pymc_gpep.sums.affine_map.InNormals`."""
 
     def __init__(self, whole: LatentSum) -> None:
         self._whole = whole

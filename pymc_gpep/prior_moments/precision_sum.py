@@ -30,7 +30,7 @@ from pymc_gpep.solvers.coefficients import Coefficients, Entries
 from pymc_gpep.solvers.precision_form import PrecisionStructure
 from pymc_gpep.solvers.prior_form import TakesForms
 from pymc_gpep.solvers.sparse_precision import pairs_of_rows
-from pymc_gpep.sums.affine_variables import AffineVariables, InNormals, SumVariables, slopes_along
+from pymc_gpep.sums.affine_map import AffineMap, InNormals, SumVariables
 from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.sums.levels import NOT_ALIKE, NewData, RowsOfData
@@ -169,27 +169,27 @@ class _NamedRows:
     ) -> None:
         self._names = list(variables)
         self._slopes = SparseSlopes(prior, list(variables.values()), blocks, data)
-        self._dense = AffineVariables(prior, variables, data) if self._slopes.entries is None else None
+        self._dense = AffineMap(prior, variables, data) if self._slopes.entries is None else None
 
     def __call__(self, point: PointType) -> dict[str, tuple[Array, Entries]]:
         """Return t (...) and rows of T by name."""
         if self._dense is not None:
-            return {name: (centre, _in_full(slopes)) for name, (centre, slopes) in self._dense(point).items()}
+            found = self._dense(point)
+            return {name: (centre, _in_full(found.slopes[name])) for name, centre in found.centres.items()}
         centre, rows = self._slopes(point)
         ends = np.cumsum([0, *(int(np.prod(shape)) for shape in self._slopes.shapes)])
-        found = {}
+        own_rows = {}
         for name, shape, begin, end in zip(self._names, self._slopes.shapes, ends[:-1], ends[1:], strict=True):
             own = Entries(rows.cells[begin:end], rows.values[begin:end], rows.q)
-            found[name] = centre[begin:end].reshape(shape), own
-        return found
+            own_rows[name] = centre[begin:end].reshape(shape), own
+        return own_rows
 
 
 def _in_full(slopes: Array) -> Entries:
     """Rows of all coefficients, of slopes (q, ...)."""
     q = len(slopes)
     values = np.ascontiguousarray(slopes.reshape(q, -1).T)
-    cells: NDArray[np.int64] = np.tile(np.arange(q), (len(values), 1))
-    return Entries(cells, values, q)
+    return Entries(np.tile(np.arange(q), (len(values), 1)), values, q)
 
 
 def _numbers(functions: PosteriorFunctions) -> Numbers:
@@ -219,10 +219,10 @@ class PrecisionElsewhere(SumElsewhere):
         self._independent = independent
         self._functions: dict[tuple[str, ...], AtPoint] = {}
 
-    def _slopes(self, value: TensorVariable, z: TensorVariable) -> TensorVariable:
-        """Slopes along a few directions, which tell rows apart."""
-        units = np.random.default_rng(SEED).standard_normal((_DIRECTIONS, self._prior.n_normals))
-        return slopes_along(value, z, pt.constant(units))
+    @cached_property
+    def _units(self) -> Array:
+        """A few directions, along which slopes tell rows apart."""
+        return np.random.default_rng(SEED).standard_normal((_DIRECTIONS, self._prior.n_normals))
 
     def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
         """See `Elsewhere`; raises what `SumElsewhere` raises."""

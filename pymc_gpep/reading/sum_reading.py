@@ -19,9 +19,9 @@ from pymc_gpep.processes.processes import with_functions
 from pymc_gpep.reading.improper import why_improper
 from pymc_gpep.reading.integrated import Gaussians
 from pymc_gpep.recipes import unprojected
-from pymc_gpep.sums.affine_variables import slopes_along
+from pymc_gpep.sums.affine_map import probes, slopes_along
 from pymc_gpep.sums.latent_sum import LatentSum
-from pymc_gpep.sums.row_parts import ProcessTerm, probes
+from pymc_gpep.sums.row_parts import ProcessTerm
 
 _SHOWN = 5  # rows that a message names
 _NUMBERS = 4_000_000  # coefficients that are held at a time, 32 MB

@@ -1,6 +1,6 @@
 """Latent functions that are sums of effects, as affine functions of standard normals.
 
-affine_variables: variables as affine functions of standard normals
+affine_map: expressions as affine functions of standard normals and of values of processes
 row_parts: rows of a sum, as products of data with effects
 effect_sum: sums of effects at the rows of the data, with their prior moments
 sparse_slopes: coefficients of rows, of which few differ from zero

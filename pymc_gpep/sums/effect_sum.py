@@ -15,7 +15,9 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
+from pymc.blocking import PointType
 from pymc.pytensorf import constant_fold
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
@@ -34,7 +36,7 @@ from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.processes.cross_covariance import CrossCovariance
 from pymc_gpep.processes.processes import GPModel, with_functions
 from pymc_gpep.recipes import Recipe
-from pymc_gpep.sums.affine_variables import SumVariables, VariablesThere, kept_random, slopes_of
+from pymc_gpep.sums.affine_map import AffineValues, SumVariables, kept_random, slopes_of
 from pymc_gpep.sums.row_parts import MovedProcess, PartsElsewhere, ProcessTerm, RowParts, row_parts
 
 _MANY = 300  # rows, below which a matrix of them costs next to nothing
@@ -240,6 +242,12 @@ class EffectSum(LatentPrior):
             made[variable] = value.astype(variable.dtype)
         return _replaced(outputs, {**made, **(free or {})})
 
+    def data_behind(self, outputs: Sequence[TensorVariable]) -> dict[str, SharedVariable]:
+        """Return data of the model that expressions depend on, by name."""
+        z = pt.vector("normals", shape=(self.n_normals,), dtype="float64")
+        behind = set(ancestors(self.model.replace_rvs_by_values(self.by_normals(outputs, z))))
+        return {str(v.name): v for v in self.model.data_vars if v in behind and isinstance(v, SharedVariable)}
+
     def shaped(self, values: TensorVariable, n_points: int, batched: bool = False) -> TensorVariable:
         """Return values of the argument at points as (c, n), or with a first axis of normals as (c, n, q)."""
         wanted = 1 + self.by_class
@@ -355,7 +363,7 @@ class EffectSum(LatentPrior):
     @abstractmethod
     def variables_there(
         self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
-    ) -> VariablesThere:
+    ) -> Callable[[PointType], AffineValues]:
         """Return variables at other inputs x of processes, and other data."""
 
     def without_means(self) -> GPModel:

@@ -17,17 +17,16 @@ from scipy.linalg import solve_triangular
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.errors import listing
-from pymc_gpep.graphs.interpreted import SEED, AtPoint, ModelFunctions, evaluate
-from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart
+from pymc_gpep.graphs.interpreted import AtPoint, ModelFunctions, evaluate
 from pymc_gpep.graphs.rows_of_graphs import CannotSplitError
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import Elsewhere
 from pymc_gpep.processes.cross_covariance import CrossCovariance, new_inputs
 from pymc_gpep.processes.process_functions import MovedSum, ProcessFunctions
-from pymc_gpep.sums.affine_variables import AffineValues, InNormals, at_zero, slopes_of
+from pymc_gpep.sums.affine_map import AffineMap, AffineValues, ByValues, InNormals, at_inputs
 from pymc_gpep.sums.effect_sum import EffectSum
-from pymc_gpep.sums.levels import as_data, common_length, outside_levels, refuse_labels
-from pymc_gpep.sums.row_parts import MovedProcess, cells_by_probes, probes
+from pymc_gpep.sums.levels import as_data, common_length, outside_levels, refuse_labels, repeated_rows
+from pymc_gpep.sums.row_parts import MovedProcess
 
 
 class EffectsInMeans(Elsewhere):
@@ -53,14 +52,14 @@ class EffectsInMeans(Elsewhere):
         data: Mapping[Variable, Variable],
     ) -> None:
         self._processes, self.takes = processes, processes.takes
-        x, z = pt.dmatrix("Xnew"), pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
+        x = pt.dmatrix("Xnew")
         rows: dict[int, TensorVariable] = {}
         for latent, functions in matched:
             mean = pt.broadcast_to(functions.mean(x), (len(latent.classes), x.shape[0]))
             rows |= {k: mean[output] for output, k in enumerate(latent.classes)}
-        (means,) = prior.by_normals([pt.stack([rows[k] for k in range(prior.n_functions)])], z, seen=True)
-        outputs = [at_zero(means, z), slopes_of(means, z, prior.n_normals)]
-        self._function = ModelFunctions(prior.model, prior.hyperparameters, data)(outputs, [x])
+        self._means = AffineMap(
+            prior, {"mean": pt.stack([rows[k] for k in range(prior.n_functions)])}, data, given=[x], seen=True
+        )
 
     @property
     def inputs(self) -> Array:
@@ -71,9 +70,10 @@ class EffectsInMeans(Elsewhere):
 
     def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
         cross, variance, _ = self._processes(point, x)
-        mean, ahead = self._function(point, x)
-        _, behind = self._function(point, self.inputs)
-        return cross + np.einsum("qcm,qcn->cmn", ahead, behind), variance + (ahead**2).sum(axis=0), np.asarray(mean)
+        there, here = self._means(point, [x]), self._means(point, [self.inputs])
+        ahead, behind = there.slopes["mean"], here.slopes["mean"]
+        cross = cross + np.einsum("qcm,qcn->cmn", ahead, behind)
+        return cross, variance + (ahead**2).sum(axis=0), there.centres["mean"]
 
 
 _INPUTS = "Xnew"
@@ -97,11 +97,6 @@ class EffectsElsewhere:
     new : dict of str to array
         Other data by name.
 
-    Attributes
-    ----------
-    axes : dict of str to int
-        The axis of each variable that runs over new rows.
-
     Raises
     ------
     ValueError
@@ -119,7 +114,7 @@ class EffectsElsewhere:
         self._prior, self._names, self._data = prior, list(names), data
         self._variables = [prior.model[name] for name in names]
         behind = self._processes_behind()
-        known = self._known()
+        known = prior.data_behind(self._variables)
         self._place: TensorVariable | None = None
         given: dict[str, Any] = dict(new)
         if unknown := [name for name in given if name not in known]:
@@ -141,17 +136,16 @@ class EffectsElsewhere:
         taken = self._old_lengths(known)
         self._length = next(length for length in range(m, m + len(taken) + 1) if length not in taken)
         self._shared = [known[name] for name in self._given]
-        self._values = [_rows(value, self._length) if value.ndim else value for value in self._given.values()]
+        self._values = [repeated_rows(value, self._length) if value.ndim else value for value in self._given.values()]
         self._moved = behind
         if inputs is None:
             self._moved = [each for each in behind if not set(self._shared).isdisjoint(ancestors([each.cov]))]
         else:
-            self._values.append(_rows(inputs, self._length))
+            self._values.append(repeated_rows(inputs, self._length))
         means = prior.recipe_means
         if made := {each.f for each in self._moved}.intersection(ancestors(means)):
             raise ValueError(f"Means of effects depend on {listing(made)}, which is not known at other inputs.")
         self._processes: list[MovedProcess] = [prior.process(latent, None, data) for latent in self._moved]
-        self.axes: dict[str, int] = {}
         self._unchecked = list(self._names)  # whose rows are not known to be apart
 
     @property
@@ -169,13 +163,6 @@ class EffectsElsewhere:
                     found[processes[f]] = None
                     pending.append(processes[f].mean)
         return list(found)
-
-    def _known(self) -> dict[str, SharedVariable]:
-        """Return data of the model that the variables depend on, by name."""
-        model, prior = self._prior.model, self._prior
-        z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
-        behind = set(ancestors(model.replace_rvs_by_values(prior.by_normals(self._variables, z))))
-        return {str(v.name): v for v in model.data_vars if v in behind and isinstance(v, SharedVariable)}
 
     def _inputs_by(
         self, x: ArrayLike, behind: list[LatentGP], known: Mapping[str, SharedVariable], given: dict[str, Any]
@@ -198,11 +185,8 @@ class EffectsElsewhere:
 
     def _checked(self, variable: SharedVariable, value: ArrayLike) -> NDArray[Any]:
         (fitted,) = evaluate([self._data.get(variable, variable)])
-        array = np.asarray(value)
-        if array.dtype.kind not in "biuf":
-            refuse_labels(self._prior.model, variable, self._variables, array)
-        wide = array[None] if fitted.ndim and array.ndim == fitted.ndim - 1 else array
-        found = as_data(variable, array, wide, ("rows", *fitted.shape[1:])[: fitted.ndim])
+        shape = ("rows", *fitted.shape[1:])[: fitted.ndim]
+        found = as_data(self._prior.model, variable, self._variables, value, shape)
         for outside, levels in outside_levels({variable: found}, self._variables, self._data).values():
             refuse_labels(self._prior.model, variable, self._variables, found[outside])
             raise ValueError(f"data[{variable.name!r}] has {found[outside][0]}, but its levels are 0 to {levels - 1}.")
@@ -216,73 +200,42 @@ class EffectsElsewhere:
         return {self._prior.n_points, *(len(each) for each in arrays if each.ndim), *of_coords, *of_variables}
 
     @cached_property
-    def _functions(self) -> tuple[AtPoint, AtPoint, AtPoint, AtPoint]:
-        """Functions for values, for slopes, and for covariances and inputs of processes."""
-        prior = self._prior
-        z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
-        values = [
-            pt.tensor(f"{latent.f.name}_there", dtype="float64", shape=(*latent.f.type.shape[:-1], None))
-            for latent in self._moved
-        ]
-        at = {latent.f: value for latent, value in zip(self._moved, values, strict=True)}
-        made = (
-            prior.by_normals(self._variables, z, at) if self._place is None else self._from_inputs(self._place, z, at)
-        )
+    def _affine(self) -> AffineMap:
+        """The variables at other data, with moved processes separate."""
         there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in self._shared}
-        function = ModelFunctions(prior.model, prior.hyperparameters, self._data)
-        data = [*there.values(), *([] if self._place is None else [self._place])]
-        centres = function([at_zero(each, z) for each in made], [*data, *values], there)
-        slopes = function([slopes_of(each, z, prior.n_normals) for each in made], [*data, *values], there)
-        inputs = [self._place if self._place is not None else each.inputs for each in self._processes]
-        return centres, slopes, function([latent.cov for latent in self._moved]), function(inputs, data, there)
+        given, inputs, by = list(there.values()), [each.inputs for each in self._processes], None
+        if self._place is not None:
+            given, inputs, by = [*given, self._place], [self._place] * len(inputs), self._from_inputs(self._place)
+        variables = dict(zip(self._names, self._variables, strict=True))
+        return AffineMap(self._prior, variables, {**self._data, **there}, self._moved, given, inputs, by)
 
-    def _check_apart(self, name: str, point: PointType) -> None:
+    @cached_property
+    def _covariances(self) -> AtPoint:
+        """Covariances of moved processes at their own inputs."""
+        functions = ModelFunctions(self._prior.model, self._prior.hyperparameters, self._data)
+        return functions([latent.cov for latent in self._moved])
+
+    def _check_apart(self, name: str, axis: int, point: PointType) -> None:
         """Refuse a variable of which an entry depends on data of other new rows."""
-        prior = self._prior
-        noise = np.random.default_rng(SEED).standard_normal
-        z = pt.constant(noise(prior.n_normals))
-        by_point = {
-            latent.f: pt.tensor(latent.f.name, dtype="float64", shape=(None,) * latent.f.ndim) for latent in self._moved
-        }
-        at = {f: value.T for f, value in by_point.items()}
-        made = (
-            prior.by_normals(self._variables, z, at) if self._place is None else self._from_inputs(self._place, z, at)
-        )
-        there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in self._shared}
-        functions = ModelFunctions(prior.model, prior.hyperparameters, self._data)
-        (output,) = functions.known([made[self._names.index(name)]], there)
         fitted = evaluate([self._data.get(v, v) for v in self._shared]) if self._shared else []
-        rows = {there[v]: values for v, values in zip(self._shared, fitted, strict=True) if values.ndim}
-        single = {there[v]: values for v, values in zip(self._shared, fitted, strict=True) if not values.ndim}
+        given = self._affine.given
+        rows = {v: values for v, values in zip(given, fitted, strict=False) if values.ndim}
+        single = {v: values for v, values in zip(given, fitted, strict=False) if not values.ndim}
         if self._place is not None:
             rows[self._place] = self._own_inputs
         n = max(len(values) for values in rows.values())
         rows = {v: values[np.arange(n) % len(values)] for v, values in rows.items()}
-        for latent in self._moved:
-            rows[by_point[latent.f]] = noise((n, *[len(latent.classes)] * (latent.f.ndim - 1)))
-        by_rows = at_point(functions, point, output, single)
-        names = [str(latent.f.name) for latent in self._moved]
-        check_rows_apart(f"Values of {name!r}", output, self.axes[name], rows, by_rows, processes=names)
+        self._affine.check_apart(f"Values of {name!r}", name, axis, point, rows, single, n)
 
-    def _from_inputs(
-        self, x: TensorVariable, z: TensorVariable, at: Mapping[TensorVariable, TensorVariable]
-    ) -> list[TensorVariable]:
+    def _from_inputs(self, x: TensorVariable) -> ByValues:
         """Return the variables at new inputs in place of an array, by normals and values of processes."""
         prior = self._prior
         sums = MovedSum(self._own_inputs, self._moved, prior.model.basic_RVs, x)
         try:
             sums.check_apart(prior.recipe_means)
-            own = [
-                sums.values[v] if v in sums.values else sums.moved(v, _axis(v, len(self._own_inputs)))
-                for v in self._variables
-            ]
-            means = [sums.mean(latent, None) for latent in self._moved]
+            return at_inputs(prior, sums, self._variables, lambda v: _axis(v, len(self._own_inputs)), self._moved)
         except CannotSplitError as why:
             raise ValueError(f"{self._called} cannot be had at Xnew alone: it {why}.") from None
-        nothing = {latent.f: pt.zeros(()) for latent in self._moved}
-        made = prior.by_normals([*own, *means], z, nothing)
-        values = {latent.f: mean + at[latent.f] for latent, mean in zip(self._moved, made[len(own) :], strict=True)}
-        return [sums.with_values(each, values) for each in made[: len(own)]]
 
     def __call__(self, point: PointType) -> AffineValues:
         """Return variables at given hyperparameters.
@@ -292,53 +245,42 @@ class EffectsElsewhere:
         ValueError
             If they depend on further data, on none of those given, or on several points of a process at once.
         """
-        centres, slopes, covs, inputs = self._functions
-        shapes = [(*latent.f.type.shape[:-1], self._length) for latent in self._moved]
-        nothing = [np.zeros(shape) for shape in shapes]
+        affine = self._affine
         try:
-            still = centres(point, *self._values, *nothing)
-            own = slopes(point, *self._values, *nothing)
+            values = affine(point, self._values, [self._length] * len(self._moved))
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(
                 f"{self._called} cannot be computed at {self._count} rows of the data given: a part has an entry for "
                 "each fitted row. Give all data that differ between rows, as data={...}."
             ) from error
         found = AffineValues(
-            dict(zip(self._names, still, strict=True)),
-            dict(zip(self._names, own, strict=True)),
-            {name: np.zeros(np.shape(each)) for name, each in zip(self._names, still, strict=True)},
+            values.centres, values.slopes, {name: np.zeros(each.shape) for name, each in values.centres.items()}, {}
         )
-        between = list(zip(self._moved, self._processes, covs(point), inputs(point, *self._values), strict=True))
-        for i, (latent, process, cov, x) in enumerate(between):
-            cross, variance, _ = process.moments(point, np.asarray(x, dtype=np.float64))
+        of_processes = zip(self._moved, self._processes, self._covariances(point), values.inputs, strict=True)
+        for i, (latent, process, cov, x) in enumerate(of_processes):
+            cross, variance, _ = process.moments(point, x)
             ahead = solve_triangular(np.linalg.cholesky(cov), cross[0].T, lower=True).T
             noise = np.maximum(variance[0] - (ahead**2).sum(axis=1), 0.0)
             normals = np.arange(self._prior.n_normals)[self._prior.places[latent.f]].reshape(-1, cov.shape[0])
-
-            def changes(values: Array, i: int = i) -> list[Array]:
-                moved = centres(point, *self._values, *nothing[:i], values, *nothing[i + 1 :])
-                return [np.asarray(a - b) for a, b in zip(moved, still, strict=True)]
-
-            for output, of_output in enumerate(normals):
-                masked = [_masked(each, output) for each in probes(shapes[i])]
-                for name, one, *others in zip(self._names, *map(changes, masked), strict=True):
-                    cells, alone = cells_by_probes([one, *others], shapes[i])
-                    if not alone.all():
+            for name in self._names:
+                for of_output, (one, cells, alone) in zip(normals, values.taken[name][i], strict=True):
+                    if not alone:
                         raise ValueError(
                             f"An entry of {name!r} takes several points of a Gaussian process, and is not known there."
                         )
-                    cells %= self._length
                     found.slopes[name][of_output] += np.moveaxis(one[..., None] * ahead[cells], -1, 0)
                     found.noise[name][...] += one**2 * noise[cells]
-        self.axes = {name: self._axis_of(name, found.centres[name]) for name in self._names}
+        axes = {name: self._axis_of(name, found.centres[name]) for name in self._names}
         while self._unchecked:
-            self._check_apart(self._unchecked[-1], point)
+            name = self._unchecked[-1]
+            self._check_apart(name, axes[name], point)
             self._unchecked.pop()
         rows = np.arange(self._count)
         return AffineValues(
-            {name: np.take(each, rows, self.axes[name]) for name, each in found.centres.items()},
-            {name: np.take(each, rows, self.axes[name] + 1) for name, each in found.slopes.items()},
-            {name: np.take(each, rows, self.axes[name]) for name, each in found.noise.items()},
+            {name: np.take(each, rows, axes[name]) for name, each in found.centres.items()},
+            {name: np.take(each, rows, axes[name] + 1) for name, each in found.slopes.items()},
+            {name: np.take(each, rows, axes[name]) for name, each in found.noise.items()},
+            axes,
         )
 
     def _axis_of(self, name: str, values: Array) -> int:
@@ -347,16 +289,6 @@ class EffectsElsewhere:
         if not found:
             raise ValueError(f"{name!r} does not depend on the data given. Leave Xnew and data out.")
         return found[-1]
-
-
-def _rows(values: NDArray[Any], length: int) -> NDArray[Any]:
-    """Return one row as often as is wanted, or rows with the last of them once more."""
-    return values[np.minimum(np.arange(length), len(values) - 1)]
-
-
-def _masked(values: Array, output: int) -> Array:
-    """Return values of one output of a process, and zeros for all others."""
-    return values if values.ndim == 1 else values * (np.arange(len(values)) == output)[:, None]
 
 
 def _axis(variable: TensorVariable, length: int) -> int:

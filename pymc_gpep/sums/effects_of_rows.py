@@ -23,9 +23,9 @@ from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, ModelFuncti
 from pymc_gpep.graphs.rows_apart import check_rows_apart
 from pymc_gpep.processes.cross_covariance import new_inputs
 from pymc_gpep.rows.rows import RowError
-from pymc_gpep.sums.affine_variables import at_zero, slopes_of
+from pymc_gpep.sums.affine_map import at_zero, slopes_of
 from pymc_gpep.sums.effect_sum import EffectSum
-from pymc_gpep.sums.levels import as_data, common_length, levels_of, outside_levels, refuse_labels
+from pymc_gpep.sums.levels import as_data, common_length, levels_of, outside_levels, repeated_rows
 
 _CHECKED = 50  # rows
 _AXES = (1, 2)  # that data of rows may have
@@ -170,17 +170,13 @@ class EffectsOfRows:
             )
         parts, values = [new_inputs(inputs, self._inputs.shape[1])], {}
         for leaf, name, width in zip(self.leaves, self.names, self._widths, strict=True):
-            array = np.asarray(given[name])
-            wide = array[None] if array.ndim == leaf.ndim - 1 else array  # one for all rows
-            shape = ("rows", *[width] * (leaf.ndim - 1))
             assert isinstance(leaf, SharedVariable)
-            if array.dtype.kind not in "biuf":
-                refuse_labels(self._whole.model, leaf, [self._whole.argument], array)
-            values[leaf] = as_data(leaf, array, wide, shape)
+            shape = ("rows", *[width] * (leaf.ndim - 1))
+            values[leaf] = as_data(self._whole.model, leaf, [self._whole.argument], given[name], shape)
             parts.append(_wide(values[leaf]))
         outside_levels(values, [self._whole.argument], self._data)  # refuses indices that are computed from these
         m = common_length({name: len(part) for name, part in zip(["Xnew", *self.names], parts, strict=True)})
-        found = np.concatenate([np.repeat(part, m // max(len(part), 1), axis=0) for part in parts], axis=1)
+        found = np.concatenate([repeated_rows(part, m) for part in parts], axis=1)
         self.check(found, advice=_NEW_LEVELS)
         return found
 

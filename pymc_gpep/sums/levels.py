@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
@@ -25,7 +25,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import is_elementwise
 from pymc_gpep.graphs.interpreted import SEED, evaluate
 from pymc_gpep.solvers.coefficients import Entries
-from pymc_gpep.sums.affine_variables import COEFFICIENT_TOLERANCE
+from pymc_gpep.sums.affine_map import COEFFICIENT_TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -82,20 +82,30 @@ class RowsOfData:
 
 
 def as_data(
-    variable: SharedVariable, given: NDArray[Any], wide: NDArray[Any], shape: Sequence[int | str]
+    model: pm.Model,
+    variable: SharedVariable,
+    outputs: Sequence[TensorVariable],
+    value: ArrayLike,
+    shape: Sequence[int | str],
 ) -> NDArray[Any]:
-    """Return values in the type of data of the model.
+    """Return what a user gives for data of the model, in their type.
 
     Parameters
     ----------
+    model : pm.Model
     variable : SharedVariable
-    given : array
-        The array that a user gave, for messages.
-    wide : array
-        The same with all axes.
+        The data.
+    outputs : sequence of TensorVariable
+        Variables made of them, where the data may be an index of levels.
+    value : array_like
+        The values given; a single row may lack the first axis.
     shape : sequence of int or str
-        Length of each axis; a name stands for any length.
+        Length of each axis; a name stands for any length, of rows.
     """
+    given = np.asarray(value)
+    if given.dtype.kind not in "biuf":
+        refuse_labels(model, variable, outputs, given)
+    wide = given[None] if "rows" in shape and given.ndim == len(shape) - 1 else given
     fits = wide.ndim == len(shape) and all(
         isinstance(wanted, str) or size == wanted for size, wanted in zip(wide.shape, shape, strict=True)
     )
@@ -109,6 +119,11 @@ def as_data(
         whole = "whole " * (np.dtype(variable.type.dtype).kind in "iub")
         raise ValueError(f"data[{variable.name!r}] must be finite {whole}numbers, as the model has them there.")
     return converted
+
+
+def repeated_rows(values: NDArray[Any], length: int) -> NDArray[Any]:
+    """Return one row, or the last of several, as often as a number of rows wants."""
+    return values[np.minimum(np.arange(length), len(values) - 1)]
 
 
 def common_length(lengths: Mapping[str, int]) -> int:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pytensor.compile.sharedvalue import SharedVariable
@@ -16,7 +15,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.graphs.interpreted import ModelFunctions
+from pymc_gpep.sums.affine_map import AffineMap
 from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.levels import (
     NewData,
@@ -88,11 +87,6 @@ class NewLevels:
             found[name] = outside
         return found
 
-    def check_labels(self, name: str, values: NDArray[Any]) -> None:
-        """Refuse labels that are not numbers, in place of positions of levels."""
-        if values.dtype.kind not in "biuf":
-            refuse_labels(self._prior.model, self._known[name], [self._argument], values)
-
     def owners(self, point: PointType, name: str) -> NDArray[np.int64]:
         """Return the level of data that each standard normal belongs to alone, (q,); raise where levels differ."""
         if name not in self._owners:
@@ -106,11 +100,9 @@ class NewLevels:
             if self.count(name) == 1:
                 self._owners[name] = normals_of_one_level(prior.places, number, prior.n_normals)
                 return self._owners[name]
-            z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
-            functions = ModelFunctions(prior.model, prior.hyperparameters, self._data)
-            function = functions(prior.by_normals([number], z, seen=True), [z])
-            mean = np.asarray(function(point, np.zeros(prior.n_normals))[0])
-            rows = rows_of(lambda normals: np.asarray(function(point, normals)[0]) - mean, self._blocks)
+            affine = AffineMap(prior, {name: number}, self._data, seen=True)
+            mean = affine(point, units=np.zeros((1, prior.n_normals))).centres[name]
+            rows = rows_of(lambda normals: affine(point, units=normals[None]).slopes[name][0], self._blocks)
             self._owners[name] = owners_of(name, mean, rows)
         return self._owners[name]
 

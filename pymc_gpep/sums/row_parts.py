@@ -27,43 +27,10 @@ from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, ModelFuncti
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import Elsewhere
 from pymc_gpep.solvers.coefficients import Coefficients, Composed, rows_from_entries
-from pymc_gpep.sums.affine_variables import COEFFICIENT_TOLERANCE, InNormals, slopes_of
-
-# Seed of the noise of probes: not that of the point at which they are evaluated.
-_PROBE_SEED = 2
+from pymc_gpep.sums.affine_map import COEFFICIENT_TOLERANCE, InNormals, cells_by_probes, probes, slopes_of
 
 type Linear = Callable[[TensorVariable], TensorVariable]
 """From values of a process less their mean, in its shape, to what they add to the latent functions, (c, n)."""
-
-
-def probes(shape: tuple[int, ...]) -> list[Array]:
-    """Values of a process, in its shape, that show which of them a row takes: ones, numbers from 1 on, and noise."""
-    count = int(np.prod(shape))
-    return [
-        np.ones(shape),
-        np.arange(1.0, count + 1).reshape(shape),
-        np.random.default_rng(_PROBE_SEED).standard_normal(shape),
-    ]
-
-
-def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return which of some values each row takes, and whether each takes one, times a coefficient, at the most.
-
-    Parameters
-    ----------
-    changes : sequence of array
-        Changes that `probes` of that shape make, in one shape.
-    shape : tuple of int
-        Shape of the values.
-    """
-    coefficient, coded, noise = changes
-    none = coefficient == 0.0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        cells = np.where(none, 1.0, coded / coefficient).round().astype(np.int64) - 1
-    values = probes(shape)[2].ravel()
-    inside = (cells >= 0) & (cells < values.size)
-    again = np.where(inside, coefficient * values[np.where(inside, cells, 0)], np.nan)
-    return cells, np.isclose(again, noise, rtol=COEFFICIENT_TOLERANCE, atol=COEFFICIENT_TOLERANCE)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.interpreted import SEED, ModelFunctions
 from pymc_gpep.solvers.coefficients import Entries
-from pymc_gpep.sums.affine_variables import InNormals, at_zero, slopes_along
-from pymc_gpep.sums.row_parts import cells_by_probes, probes
+from pymc_gpep.sums.affine_map import InNormals, at_zero, cells_by_probes, probes, slopes_along
 
 _ONE_BY_ONE = 64  # numbers that are moved alone
 _PARTS = 8  # of numbers that a value takes several of

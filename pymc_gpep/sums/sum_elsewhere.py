@@ -1,8 +1,7 @@
 """Sums of effects at new rows: the argument of the model with new data."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,105 +9,27 @@ import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import SEED, ModelFunctions, evaluate
-from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart, dependent_rows
+from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.graphs.rows_apart import dependent_rows
 from pymc_gpep.graphs.rows_of_graphs import CannotSplitError, MixedRowsError
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import Elsewhere, RowsOfNormals
 from pymc_gpep.processes.cross_covariance import new_inputs
 from pymc_gpep.processes.process_functions import MovedSum
 from pymc_gpep.solvers.coefficients import rows_of_functions
-from pymc_gpep.sums.affine_variables import at_zero, slopes_of
+from pymc_gpep.sums.affine_map import AffineMap, ByValues, ValueTaken, at_inputs
 from pymc_gpep.sums.effect_sum import EffectSum
-from pymc_gpep.sums.levels import NewData, RowsOfData, as_data, common_length
+from pymc_gpep.sums.levels import NewData, RowsOfData, as_data, common_length, repeated_rows
 from pymc_gpep.sums.new_levels import NewLevels
-from pymc_gpep.sums.row_parts import MovedProcess, PartsElsewhere, probes
+from pymc_gpep.sums.row_parts import MovedProcess, PartsElsewhere
 from pymc_gpep.sums.sparse_slopes import Blocks
 
-
-class _Taken(NamedTuple):
-    """The value of an output of a process that each row takes."""
-
-    coefficients: Array
-    """(c, n)."""
-    cells: NDArray[np.int64]
-    """Positions among the points of the process, (c, n)."""
-
-
-class _AtFit(NamedTuple):
-    """A sum at the rows that were fitted, at a point of the model."""
-
-    roots: Array
-    """Coefficients (c, n, q) of standard normals, 0 of those of processes that are moved."""
-    taken: list[list[_Taken]]
-    """The values of each output of each process that is moved."""
-
-
-class FittedRows:
-    """A sum at the rows that were fitted, some of its processes apart.
-
-    Parameters
-    ----------
-    prior : EffectSum
-    data : mapping
-        Data of the model → constants, as the fit had them.
-    """
-
-    def __init__(self, prior: EffectSum, data: Mapping[Variable, Variable]) -> None:
-        self._prior, self._data = prior, data
-        self._made: dict[tuple[TensorVariable, ...], Callable[..., Any]] = {}
-
-    def __call__(self, point: PointType, moved: Sequence[LatentGP]) -> _AtFit:
-        """Return coefficients given values of the value variables, those of `moved` processes apart."""
-        key = tuple(latent.f for latent in moved)
-        if key not in self._made:
-            functions = ModelFunctions(self._prior.model, self._prior.hyperparameters, self._data)
-            self._made[key] = functions(self._graphs(moved))
-        roots, *changes = self._made[key](point)
-        pairs = iter(zip(changes[::2], changes[1::2], strict=True))
-        taken = [[_taken(*next(pairs), self._shape(each)[-1]) for _ in each.classes] for each in moved]
-        return _AtFit(np.ascontiguousarray(roots), taken)
-
-    def _shape(self, latent: LatentGP) -> tuple[int, ...]:
-        own = self._prior.places[latent.f]
-        count = own.stop - own.start
-        return (len(latent.classes), count // len(latent.classes)) if latent.f.ndim > 1 else (count,)
-
-    def _graphs(self, moved: Sequence[LatentGP]) -> list[TensorVariable]:
-        """Return graphs of coefficients, and of the changes that two probes of each output make."""
-        prior, n = self._prior, self._prior.n_points
-        z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
-        shapes = [self._shape(latent) for latent in moved]
-
-        def argument(place: int | None = None, values: Array | None = None) -> TensorVariable:
-            """The argument with values of one moved process, and 0 of all others."""
-            given = [values if i == place else np.zeros(shape) for i, shape in enumerate(shapes)]
-            by_process = {latent.f: pt.constant(each) for latent, each in zip(moved, given, strict=True)}
-            return prior.by_normals([prior.argument], z, by_process, seen=True)[0]
-
-        still = argument()
-        centre = at_zero(still, z)
-        outputs = [prior.shaped(slopes_of(still, z, prior.n_normals), n, batched=True)]
-        for i, (latent, shape) in enumerate(zip(moved, shapes, strict=True)):
-            for output in range(len(latent.classes)):
-                for probe in probes(shape)[:2]:
-                    own = probe * (np.arange(shape[0]) == output)[:, None] if len(shape) > 1 else probe
-                    outputs.append(prior.shaped(at_zero(argument(i, own), z) - centre, n))
-        return outputs
-
-
-def _taken(ones: Array, codes: Array, points: int) -> _Taken:
-    """Return what rows take, by the changes that ones and numbers from 1 on make."""
-    ratio = np.divide(codes, ones, out=np.ones_like(ones), where=ones != 0.0)
-    return _Taken(ones, (np.rint(ratio).astype(np.int64) - 1) % points)
-
-
+_ARGUMENT = "argument"
 _INPUTS = "Xnew"
 
 
@@ -119,14 +40,10 @@ class _AtRows(NamedTuple):
     """(c, m)."""
     roots: Array
     """Coefficients of the standard normals, (c, m, q)."""
-    factors: list[Array]
-    """Coefficients of the outputs of each process that is moved, (outputs, c, m)."""
+    taken: list[list[ValueTaken]]
+    """Coefficients and cells (c, m) of each output of each process that is moved."""
     inputs: list[Array]
     """Inputs of each process that is moved, (m, d)."""
-
-    def at(self, rows: Any) -> "_AtRows":
-        """Return the sum at some of the rows; inputs of processes stay those of all places."""
-        return _AtRows(self.mean[:, rows], self.roots[:, rows], [each[..., rows] for each in self.factors], self.inputs)
 
 
 class _Fixed(NamedTuple):
@@ -135,11 +52,6 @@ class _Fixed(NamedTuple):
     inputs: Array
     """(n, d)."""
     processes: list[MovedProcess]
-
-
-type _Values = Mapping[TensorVariable, TensorVariable]
-
-type _Rows = Callable[[PointType, Sequence[Any], int], _AtRows]
 
 
 class SumElsewhere(Elsewhere):
@@ -171,22 +83,18 @@ class SumElsewhere(Elsewhere):
         self._rows = prior.n_rows or prior.n_points
         within = set(ancestors([self._argument, *prior.recipe_means]))
         self._processes = [latent for latent in prior.processes if latent.f in within]
-        z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
-        covs = [latent.cov for latent in self._processes]
-        outputs = prior.model.replace_rvs_by_values([*prior.by_normals([self._argument], z), *covs])
-        behind = set(ancestors(outputs))
-        found = [v for v in prior.model.data_vars if v in behind and isinstance(v, SharedVariable)]
-        self._known: dict[str, SharedVariable] = {str(v.name): v for v in found}
-        self._fitted = dict(zip(self._known, evaluate([data.get(v, v) for v in found]) if found else [], strict=True))
+        self._known = prior.data_behind([self._argument])
+        fitted = evaluate([data.get(v, v) for v in self._known.values()]) if self._known else []
+        self._fitted = dict(zip(self._known, fitted, strict=True))
         self.takes = self._known.keys()
         self._new = (
             f"data of the model at new rows, data={{...}} with {', '.join(self._known)}."
             if self._known
             else "data={...} once what differs between rows is declared as pm.Data: here they depend on none."
         )
-        self._made: dict[tuple[str, ...], tuple[_Rows, list[Elsewhere]]] = {}
+        self._made: dict[tuple[str, ...], tuple[AffineMap, list[Elsewhere]]] = {}
         self._blocks: Blocks = blocks or [(own.stop - own.start,) for own in prior.places.values()]
-        self._at_fit = FittedRows(prior, data)
+        self._of_fit: dict[tuple[TensorVariable, ...], AffineMap] = {}  # by the processes that are moved
         self._levels = NewLevels(prior, self._argument, self._known, data, self._blocks)
         self._complete: set[tuple[str, ...]] = set()  # names of data that rows were computed from
 
@@ -238,15 +146,12 @@ class SumElsewhere(Elsewhere):
             wanted = ", ".join(f"{name!r}: ..." for name in self._known if self._each_row(name))
             raise TypeError(f"predict needs the data of the new rows: fit.predict(data={{{wanted}}}).")
         for name, value in given.items():
-            fitted, array = self._fitted[name], np.asarray(value)
-            each_row = self._each_row(name)
-            self._levels.check_labels(name, array)
-            wide = array[None] if each_row and array.ndim == fitted.ndim - 1 else array  # one for all rows
-            shape = ("rows", *fitted.shape[1:]) if each_row else fitted.shape
-            (by_row if each_row else others)[name] = as_data(self._known[name], array, wide, shape)
+            shape = self._fitted[name].shape
+            of, shape = (by_row, ("rows", *shape[1:])) if self._each_row(name) else (others, shape)
+            of[name] = as_data(self._prior.model, self._known[name], [self._argument], value, shape)
         lengths = {name: len(value) for name, value in by_row.items()}
         m = common_length(lengths)
-        spread = {name: np.repeat(value, m // max(len(value), 1), axis=0) for name, value in by_row.items()}
+        spread = {name: repeated_rows(value, m) for name, value in by_row.items()}
         return NewData(spread, others, m, self._levels.strange(spread, new_levels))
 
     def _each_row(self, name: str) -> bool:
@@ -256,8 +161,8 @@ class SumElsewhere(Elsewhere):
     def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
         """See `Elsewhere`, for sums whose Gaussian processes stay at their inputs; raises what a call raises."""
         if isinstance(x, RowsOfData):
-            there = self._own(point).at(x.positions)
-            return RowsOfNormals(rows_of_functions(there.roots), np.zeros_like(there.mean), there.mean)
+            mean, roots = self._own(point, x)
+            return RowsOfNormals(rows_of_functions(roots), np.zeros_like(mean), mean)
         m = len(x)
         if m > 1 and not x.strange and (parts := self._parts) is not None:
             if (names := (*x.by_row, *x.others)) not in self._complete:
@@ -266,7 +171,7 @@ class SumElsewhere(Elsewhere):
             given = {self._known[name]: value for name, value in {**x.by_row, **x.others}.items()}
             mean, rows = parts(point, given, lambda values: self._by_function(values, m))
             return RowsOfNormals(rows, np.zeros_like(mean), mean)
-        _, _, new, known = self._at(point, self._resolved(point, x))
+        _, new, known = self._at(point, self._resolved(point, x))
         beside = (new.roots**2).sum(axis=2) - (known**2).sum(axis=2)
         rows = rows_of_functions(np.ascontiguousarray(known[:, :m]))
         return RowsOfNormals(rows, np.maximum(beside, 0.0)[:, :m], new.mean[:, :m])
@@ -280,11 +185,36 @@ class SumElsewhere(Elsewhere):
             return super().missing_rows()
         return RowsOfData(np.setdiff1d(np.arange(self._rows), self._prior.fitted))
 
-    def _own(self, point: PointType) -> _AtRows:
-        """Return the sum at all rows of the model, whose processes are where they were fitted."""
+    def _own(self, point: PointType, x: RowsOfData) -> tuple[Array, Array]:
+        """Return means (c, m) and coefficients (c, m, q) at rows of the model, with processes at their inputs."""
         if () not in self._made:
             self._made[()] = self._compiled((), None)
-        return self._made[()][0](point, [], self._rows)
+        own = self._evaluated(self._made[()][0], point, [], self._rows)
+        return own.mean[:, x.positions], own.roots[:, x.positions]
+
+    def _at_fit(self, point: PointType, moved: Sequence[LatentGP]) -> _AtRows:
+        """Return the sum at the rows that were fitted, with `moved` processes separate."""
+        prior, key = self._prior, tuple(latent.f for latent in moved)
+        if key not in self._of_fit:
+            self._of_fit[key] = AffineMap(prior, {_ARGUMENT: prior.argument}, self._data, moved, seen=True)
+        lengths = [prior.sizes[prior.processes.index(latent)][-1] for latent in moved]
+        return self._evaluated(self._of_fit[key], point, [], prior.n_points, lengths)
+
+    def _evaluated(
+        self, affine: AffineMap, point: PointType, values: Sequence[Any], n: int, lengths: Sequence[int] = ()
+    ) -> _AtRows:
+        """Return the sum at n rows."""
+        found = affine(point, values, lengths, self._units)
+        roots = self._by_function(found.slopes[_ARGUMENT], n, batched=True)
+        taken = [
+            [
+                ValueTaken(self._by_function(own.coefficients, n), self._by_function(own.cells, n), own.alone)
+                for own in each
+            ]
+            for each in found.taken[_ARGUMENT]
+        ]
+        mean = self._by_function(found.centres[_ARGUMENT], n)
+        return _AtRows(mean, np.ascontiguousarray(roots), taken, found.inputs)
 
     def __call__(self, point: PointType, x: NewData | RowsOfData) -> tuple[Array, Array, Array]:
         """See `Elsewhere`.
@@ -295,20 +225,20 @@ class SumElsewhere(Elsewhere):
             If the argument has another number of rows, since data that were not given have those of the fit.
         """
         if isinstance(x, RowsOfData):
-            ours = self._own(point).at(x.positions)
+            mean, roots = self._own(point, x)
             seen = self._at_fit(point, []).roots
-            return ours.roots @ seen.swapaxes(1, 2), (ours.roots**2).sum(axis=2), ours.mean
-        _, processes, new, known = self._at(point, self._resolved(point, x))
+            return roots @ seen.swapaxes(1, 2), (roots**2).sum(axis=2), mean
+        processes, new, known = self._at(point, self._resolved(point, x))
         m = len(x)
         fitted = self._at_fit(point, self._moved((*x.by_row, *x.others)))
         cross = known @ fitted.roots.swapaxes(1, 2)
         variance = (new.roots**2).sum(axis=2)
-        for process, ahead, behind, inputs in zip(processes, new.factors, fitted.taken, new.inputs, strict=True):
+        for process, ahead, behind, inputs in zip(processes, new.taken, fitted.taken, new.inputs, strict=True):
             between, own, _ = process(point, inputs)
-            for there, (here, cells) in zip(ahead, behind, strict=True):
-                for k in np.flatnonzero(here.any(axis=1)):
-                    cross[k] += there[k][:, None] * between[0][:, cells[k]] * here[k]
-                variance += there**2 * own
+            for there, here in zip(ahead, behind, strict=True):
+                for k in np.flatnonzero(here.coefficients.any(axis=1)):
+                    cross[k] += there.coefficients[k][:, None] * between[0][:, here.cells[k]] * here.coefficients[k]
+                variance += there.coefficients**2 * own
         return cross[:, :m], variance[:, :m], new.mean[:, :m]
 
     def _moved(self, names: Sequence[str]) -> list[LatentGP]:
@@ -318,8 +248,8 @@ class SumElsewhere(Elsewhere):
         known = {self._known[name] for name in names}
         return [each for each in self._processes if not known.isdisjoint(ancestors([each.cov]))]
 
-    def _at(self, point: PointType, x: NewData) -> tuple[_Rows, list[Elsewhere], _AtRows, Array]:
-        """Return a function of rows, the processes that are moved, the sum at new rows, and its known coefficients.
+    def _at(self, point: PointType, x: NewData) -> tuple[list[Elsewhere], _AtRows, Array]:
+        """Return the processes that are moved, the sum at new rows, and its known coefficients.
 
         Coefficients (c, m, q) of levels that the fit has no rows of are 0 among those known. There may be a row more.
         """
@@ -327,19 +257,21 @@ class SumElsewhere(Elsewhere):
         if names not in self._made:
             made = self._compiled(names, (point, x.others))
             self._made[names] = made  # what was refused is refused again
-        function, processes = self._made[names]
+        affine, processes = self._made[names]
         m = len(x)
         # Data that still have the rows of the fit must not fit by chance.
         extra = m + 1 if m == self._rows else m
-        values = [np.concatenate([v, v[-1:]]) if extra > m else v for v in x.by_row.values()]
+        values = [repeated_rows(v, extra) for v in x.by_row.values()]
         try:
-            new = function(point, [*values, *x.others.values()], extra)
+            new = self._evaluated(affine, point, [*values, *x.others.values()], extra, [extra] * len(processes))
+            if any(len(inputs) != extra for inputs in new.inputs):
+                raise ValueError("A process has other rows.")
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal(names, m)) from error
         known = new.roots.copy()  # less what belongs to levels that the fit has no rows of
         for owned in self._levels.owned(point, x):
             known[:, :m][:, owned] = 0.0
-        return function, processes, new, known
+        return processes, new, known
 
     def _resolved(self, point: PointType, x: NewData) -> NewData:
         """Return rows with placeholders of new levels, which the argument of a row uses for these alone."""
@@ -347,13 +279,13 @@ class SumElsewhere(Elsewhere):
 
     def _used(self, point: PointType, x: NewData, other: NewData) -> NDArray[np.bool_]:
         """Return which rows have coefficients of the placeholders of other ones."""
-        roots = self._at(point, x)[2].roots[:, : len(x)]
+        roots = self._at(point, x)[1].roots[:, : len(x)]
         return np.any([(owned & (roots != 0.0)).any(axis=(0, 2)) for owned in self._levels.owned(point, other)], axis=0)
 
     def _compiled(
         self, names: tuple[str, ...], checked: tuple[PointType, Mapping[str, Array]] | None
-    ) -> tuple[_Rows, list[Elsewhere]]:
-        """Return a function of a point and data, and the processes that are moved.
+    ) -> tuple[AffineMap, list[Elsewhere]]:
+        """Return the sum as a function of a point and data, and the processes that are moved.
 
         If `checked` is a point and data that rows share, rows that depend on each other there are refused.
         """
@@ -362,73 +294,33 @@ class SumElsewhere(Elsewhere):
         there: dict[str, TensorVariable] = {
             name: pt.tensor(name, dtype=v.dtype, shape=(None,) * v.ndim) for name, v in known.items()
         }
-        z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
+        by = None
         if _INPUTS in names:
             assert self._fixed is not None
             there[_INPUTS] = pt.dmatrix(_INPUTS)
             moved, processes = self._processes, self._fixed.processes
             inputs = [there[_INPUTS]] * len(moved)
-            argument = self._from_inputs(there[_INPUTS], z)
+            by = self._from_inputs(there[_INPUTS])
         else:
             moved = self._moved(names)
             self._check_row_by_row(moved)
             processes = [prior.process(latent, self._gps, self._data) for latent in moved]
             inputs = [each.inputs for each in processes]
-
-            def argument(values: _Values) -> TensorVariable:
-                return prior.by_normals([self._argument], z, values, seen=True)[0]
-
-        shapes = [(*latent.f.type.shape[:-1], each.shape[0]) for latent, each in zip(moved, inputs, strict=True)]
-
-        def with_one(place: tuple[int, int] | None = None) -> TensorVariable:
-            """The argument with one output of a moved process at 1, and all else of these at 0."""
-            values = {}
-            for i, (latent, shape) in enumerate(zip(moved, shapes, strict=True)):
-                value = pt.zeros(shape)
-                if place is not None and place[0] == i:
-                    value = pt.ones(shape) if value.ndim == 1 else value[place[1]].set(1.0)
-                values[latent.f] = value
-            return argument(values)
-
-        still = with_one()
-        centre = at_zero(still, z)
-        outputs = [centre, self._slopes(still, z)]
-        places = [(i, o) for i, latent in enumerate(moved) for o in range(len(latent.classes))]
-        outputs += [at_zero(with_one(place), z) - centre for place in places]
-        outputs += inputs
-        replaced = {v: there[name] for name, v in known.items()}
-        functions = ModelFunctions(prior.model, prior.hyperparameters, {**self._data, **replaced})
+        data = {**self._data, **{v: there[name] for name, v in known.items()}}
+        given = [there[name] for name in names]
+        affine = AffineMap(prior, {_ARGUMENT: self._argument}, data, moved, given, inputs, by, seen=True)
         if checked is not None:
             point, shared = checked
-            noise = np.random.default_rng(SEED).standard_normal
-            of = {each.f: pt.tensor(each.f.name, dtype="float64", shape=(None,) * each.f.ndim) for each in moved}
             rows = {v: self._fitted[name] for name, v in there.items() if name not in shared}
-            rows |= {of[each.f]: noise((self._rows, *[len(each.classes)] * (each.f.ndim - 1))) for each in moved}
-            made = argument({f: value.T for f, value in of.items()})
-            (whole,) = functions.known([made], {z: pt.constant(noise(prior.n_normals))})
-            axis = whole.ndim - 1 - prior.by_class
             others = {there[name]: value for name, value in shared.items()}
-            for what, output, along in (
-                ("Latent functions", whole, axis if axis >= 0 else None),
-                *(("Inputs of processes", each, 0) for each in functions.known(inputs)),
-            ):
-                by_rows = at_point(functions, point, output, others)
-                check_rows_apart(what, output, along, rows, by_rows, processes=[str(v.name) for v in of.values()])
-        function = functions(outputs, [there[name] for name in names])
-        counts = [len(latent.classes) for latent in moved]
-
-        def at(point: PointType, values: Sequence[Any], n: int) -> _AtRows:
-            centre, roots, *rest = function(point, *values)
-            factors = [self._by_function(each, n) for each in rest[: len(places)]]
-            ends = np.cumsum([0, *counts])
-            return _AtRows(
-                self._by_function(centre, n),
-                np.ascontiguousarray(self._by_function(roots, n, batched=True)),
-                [np.array(factors[begin:end]) for begin, end in pairwise(ends)],
-                [np.asarray(each, dtype=np.float64) for each in rest[len(places) :]],
-            )
-
-        return at, [each.moments for each in processes]
+            axis = self._argument.ndim - 1 - prior.by_class
+            checks: list[tuple[str, str | int, int | None]] = [
+                ("Latent functions", _ARGUMENT, axis if axis >= 0 else None),
+                *(("Inputs of processes", i, 0) for i in range(len(inputs))),
+            ]
+            for what, name, along in checks:
+                affine.check_apart(what, name, along, point, rows, others, self._rows)
+        return affine, [each.moments for each in processes]
 
     def _check_row_by_row(self, moved: Sequence[LatentGP]) -> None:
         """Refuse other inputs of a process whose values rows select from."""
@@ -441,11 +333,12 @@ class SumElsewhere(Elsewhere):
                     "at its own inputs. Have new inputs among these when the model is fitted, and predict by the index."
                 )
 
-    def _slopes(self, value: TensorVariable, z: TensorVariable) -> TensorVariable:
-        """Coefficients of the standard normals z."""
-        return slopes_of(value, z, self._prior.n_normals)
+    @property
+    def _units(self) -> Array | None:
+        """Directions along which slopes are computed; None for all."""
+        return None
 
-    def _from_inputs(self, x: TensorVariable, z: TensorVariable) -> Callable[[_Values], TensorVariable]:
+    def _from_inputs(self, x: TensorVariable) -> ByValues:
         """Return the argument at new inputs as a function of values of all processes there, less their means."""
         prior = self._prior
         assert self._fixed is not None
@@ -453,8 +346,8 @@ class SumElsewhere(Elsewhere):
         sums = MovedSum(self._fixed.inputs, self._processes, prior.model.basic_RVs, x)
         try:
             sums.check_apart(prior.recipe_means)
-            own = sums.moved(self._argument, self._argument.ndim - 1 - prior.by_class)
-            means = [sums.mean(latent, makers.get(latent.f)) for latent in self._processes]
+            axis = self._argument.ndim - 1 - prior.by_class
+            return at_inputs(prior, sums, [self._argument], lambda _: axis, self._processes, makers, seen=True)
         except CannotSplitError as why:
             if isinstance(why, MixedRowsError) and (of := [f for f in sums.values if sums.is_of(why.source, f)]):
                 raise dependent_rows("Latent functions", why, of, [str(f.name) for f in of]) from None
@@ -462,16 +355,8 @@ class SumElsewhere(Elsewhere):
                 f"Latent functions cannot be computed from Xnew alone: their sum {why}. Compute numbers of all rows in "
                 "NumPy before the model, and put what differs between rows into it as pm.Data."
             ) from None
-        nothing = {latent.f: pt.zeros(latent.f.type.shape[:0]) for latent in self._processes}
-        made, *means = prior.by_normals([own, *means], z, nothing, seen=True)
 
-        def argument(values: _Values) -> TensorVariable:
-            each = zip(self._processes, means, strict=True)
-            return sums.with_values(made, {latent.f: mean + values[latent.f] for latent, mean in each})
-
-        return argument
-
-    def _by_function(self, values: Array, n: int, batched: bool = False) -> Array:
+    def _by_function(self, values: NDArray[Any], n: int, batched: bool = False) -> NDArray[Any]:
         """Values of the argument as (c, n), or with a first axis of normals as (c, n, q)."""
         prior, first = self._prior, np.shape(values)[:1] if batched else ()
         shape = (n, prior.n_functions)[: 1 + prior.by_class]

@@ -19,7 +19,7 @@ from pymc_gpep.graphs.interpreted import SEED, AtPoint, ModelFunctions
 from pymc_gpep.latent.latent_prior import SampledValues
 from pymc_gpep.recipes import Recipe
 from pymc_gpep.solvers.coefficients import Composed, coefficients
-from pymc_gpep.sums.affine_variables import COEFFICIENT_TOLERANCE, at_zero, slopes_of
+from pymc_gpep.sums.affine_map import COEFFICIENT_TOLERANCE, at_zero, slopes_of
 from pymc_gpep.sums.effect_sum import EffectSum
 
 # Singular values below this fraction of the largest count as zero.

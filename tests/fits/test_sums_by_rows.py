@@ -11,7 +11,7 @@ from pymc_gpep.approximations import EP, NestedEP
 from pymc_gpep.gaussians.row_posterior import RowPosterior
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.sums import latent_sum
+from pymc_gpep.sums import effect_sum
 
 N, J = 45, 6
 RNG = np.random.default_rng(5)
@@ -67,7 +67,7 @@ class Case:
             build()
             options |= {"method": method, "progressbar": False, "random_seed": 1}
             self.dense = pm.fit(**options)
-            patch.setattr(latent_sum, "_MANY", 1)
+            patch.setattr(effect_sum, "_MANY", 1)
             self.rows = pm.fit(**options)
             # New rows stand apart from priors as well, where they are first asked for.
             self.rows.predict(data={"where": [0, 1], "x": [0.0, 1.0]}, progressbar=False)
@@ -169,7 +169,7 @@ def test_samplers_move_alike(case):
     chains = []
     for many in (10**9, 1):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(latent_sum, "_MANY", many)
+            patch.setattr(effect_sum, "_MANY", many)
             step = gpep.samplers.GuidedHMC(guide="prior", model=case.model)
         step.setup_chain(np.random.default_rng(1), 3, 3)
         point = case.model.initial_point()
@@ -217,7 +217,7 @@ def test_importance_and_files(case):
 def test_marginal_model(case, monkeypatch):
     logps = []
     for many in (10**9, 1):
-        monkeypatch.setattr(latent_sum, "_MANY", many)
+        monkeypatch.setattr(effect_sum, "_MANY", many)
         marginal = gpep.marginalize(case.model, case.rows.name)
         point = marginal.initial_point()
         logps.append([marginal.compile_logp()(point), marginal.compile_dlogp()(point)])
@@ -234,7 +234,7 @@ def test_corrected_probabilities_are_of_all_rows(case):
 @pytest.mark.variation
 def test_variables_of_classes_come_back(monkeypatch):
     """Given s, recovered draws have the moments of the fit at this s."""
-    monkeypatch.setattr(latent_sum, "_MANY", 1)
+    monkeypatch.setattr(effect_sum, "_MANY", 1)
     with pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]}) as model:
         classes()
         fit = pm.fit(method="nested_ep", hyper="map", progressbar=False)
@@ -251,7 +251,7 @@ def test_variables_of_classes_come_back(monkeypatch):
 @pytest.mark.parametrize(("build", "method"), [(binary, EP()), (classes, NestedEP())], ids=["binary", "classes"])
 def test_compiled_code_is_given_all_coefficients(monkeypatch, build, method):
     """A mode that is named is enough: machine code of such graphs would take ten seconds and more."""
-    monkeypatch.setattr(latent_sum, "_MANY", 1)
+    monkeypatch.setattr(effect_sum, "_MANY", 1)
     with pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]}) as model:
         build()
     classifier = read_classifier(model)
