@@ -58,7 +58,7 @@ def serve() -> None:
         import_module(name)
     sys.path.insert(0, str(Path(__file__).parents[1]))
     import_module("tests.compile_once").compile_once()
-    import_module("tests.graphs").make_functions_quickly()
+    import_module("tests.graph_modes").make_functions_quickly()
     sys.path.pop(0)
     with catch_warnings(action="ignore"):
         fit_and_draw()
