@@ -23,7 +23,7 @@ BUDGETS = {
     "user_warnings": (19, 1),
     "noted_inputs": (112, 1),
     "progress": (72, 1),
-    "kernels": (9132, 6),
+    "kernels": (9125, 6),
     "solvers": (6665, 5),
     "gaussians": (2826, 6),
     "likelihoods": (6551, 6),

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.compile import inlined_kernel, kernel
 
 
 @kernel
@@ -39,29 +39,35 @@ def softmax(f, y, pi, gradient):
     return value
 
 
+@inlined_kernel
+def label_along_line(f, label, direction, t, i):
+    """First derivative of the log probability of a label at point i with respect to t, and minus the second."""
+    c = len(f)
+    top = -np.inf
+    for a in range(c):
+        top = max(top, f[a, i] + t * direction[a, i])
+    total = 0.0
+    first = 0.0
+    second = 0.0
+    for a in range(c):
+        weight = math.exp(f[a, i] + t * direction[a, i] - top)
+        gap = direction[label, i] - direction[a, i]
+        total += weight
+        first += weight * gap
+        second += weight * gap * gap
+    first /= total
+    return first, max(second / total - first * first, 0.0)
+
+
 @kernel
 def along_line(f, y, direction, t):
     """First derivative of Σ_i log p(y_i | f_i + t d_i) with respect to t, and minus the second."""
-    c, n = f.shape
     slope = 0.0
     curvature = 0.0
-    for i in range(n):
-        own = y[i]
-        top = -np.inf
-        for a in range(c):
-            top = max(top, f[a, i] + t * direction[a, i])
-        total = 0.0
-        first = 0.0
-        second = 0.0
-        for a in range(c):
-            weight = math.exp(f[a, i] + t * direction[a, i] - top)
-            gap = direction[own, i] - direction[a, i]
-            total += weight
-            first += weight * gap
-            second += weight * gap * gap
-        first /= total
+    for i in range(len(y)):
+        first, second = label_along_line(f, y[i], direction, t, i)
         slope += first
-        curvature += max(second / total - first * first, 0.0)
+        curvature += second
     return slope, curvature
 
 

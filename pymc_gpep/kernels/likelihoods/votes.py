@@ -10,6 +10,7 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.likelihoods.softmax import curvature_slope as of_one_vote
+from pymc_gpep.kernels.likelihoods.softmax import label_along_line
 
 _NO_VOTE = 1e-100  # Σ π of a point without votes, whose logarithm is a number
 
@@ -88,26 +89,16 @@ def along_line(f, y, direction, t):
     for i in range(n):
         own = 0
         votes = 0
-        top = -np.inf
         for a in range(c):
-            top = max(top, f[a, i] + t * direction[a, i])
             votes += y[i, a]
             if y[i, a] > y[i, own]:
                 own = a
-        total = 0.0
-        first = 0.0
-        second = 0.0
         # Relative to the class with most votes
-        for a in range(c):
-            weight = math.exp(f[a, i] + t * direction[a, i] - top)
-            gap = direction[own, i] - direction[a, i]
-            total += weight
-            first += weight * gap
-            second += weight * gap * gap
-            slope -= y[i, a] * gap
-        first /= total
+        first, second = label_along_line(f, own, direction, t, i)
         slope += votes * first
-        curvature += votes * max(second / total - first * first, 0.0)
+        curvature += votes * second
+        for a in range(c):
+            slope -= y[i, a] * (direction[own, i] - direction[a, i])
     return slope, curvature
 
 

@@ -11,32 +11,30 @@ from pymc_gpep.kernels.special.unimodal_average import LOGISTIC, NORMAL, ROOM, S
 
 
 @kernel
-def _average(kind, mean, variance, powers, out):
+def average_of(kind, mean, variance, powers, out, slopes):
+    """Average of a `kind` of `log_unimodal_normal` and its derivatives into `out` (5, n), slopes in a, b to (2, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
-        value, first, second, third, fourth, _, _ = log_unimodal_normal(
-            kind, powers[0, i], powers[1, i], mean[i], variance[i], room
-        )
-        out[0, i] = value
-        out[1, i] = first
-        out[2, i] = second
-        out[3, i] = third
-        out[4, i] = fourth
+        terms = log_unimodal_normal(kind, powers[0, i], powers[1, i], mean[i], variance[i], room)
+        for k in range(5):
+            out[k, i] = terms[k]
+        for k in range(2):
+            slopes[k, i] = terms[5 + k]
 
 
 @kernel
 def logit(mean, variance, powers, out):
     """log E σ(g)ᵃ σ(−g)ᵇ and its first four derivatives in the mean into `out` (5, n)."""
-    _average(LOGISTIC, mean, variance, powers, out)
+    average_of(LOGISTIC, mean, variance, powers, out, np.empty(powers.shape))
 
 
 @kernel
 def probit(mean, variance, powers, out):
     """log E Φ(g)ᵃ Φ(−g)ᵇ and its first four derivatives in the mean into `out` (5, n)."""
-    _average(NORMAL, mean, variance, powers, out)
+    average_of(NORMAL, mean, variance, powers, out, np.empty(powers.shape))
 
 
 @kernel
 def complementary_log_log(mean, variance, powers, out):
     """log E (1 − exp(−eᵍ))ᵃ exp(−b eᵍ) and its first four derivatives in the mean into `out` (5, n)."""
-    _average(SOME_AND_NONE, mean, variance, powers, out)
+    average_of(SOME_AND_NONE, mean, variance, powers, out, np.empty(powers.shape))

@@ -116,16 +116,13 @@ def average(mean, variance, shapes, out, slopes):
         weight, m, v = shapes[0, i], mean[i], variance[i]
         slopes[1, i] = 0.0
         if shapes[1, i] > 0.0:
-            value, first, second, third, fourth, _, _ = log_unimodal_normal(SOME, 0.0, 0.0, m, v, room)
+            terms = log_unimodal_normal(SOME, 0.0, 0.0, m, v, room)
             slopes[0, i] = 0.0
         else:
-            value, first, second, third, fourth, _, _ = log_unimodal_normal(RATE, weight, 0.0, m, v, room)
-            slopes[0, i] = m + v * first
-        out[0, i] = value
-        out[1, i] = first
-        out[2, i] = second
-        out[3, i] = third
-        out[4, i] = fourth
+            terms = log_unimodal_normal(RATE, weight, 0.0, m, v, room)
+            slopes[0, i] = m + v * terms[1]
+        for k in range(5):
+            out[k, i] = terms[k]
 
 
 @kernel

@@ -10,14 +10,9 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.special.logistic_average import ROOM as LOGISTIC_ROOM
-from pymc_gpep.kernels.special.logistic_average import average_log_logistic, log_logistic
-from pymc_gpep.kernels.special.unimodal_average import (
-    LOGISTIC,
-    ROOM,
-    log_density_derivatives,
-    log_unimodal_normal,
-)
+from pymc_gpep.kernels.scalar.class_powers import average_of
+from pymc_gpep.kernels.special.logistic_average import ROOM, average_log_logistic, log_logistic
+from pymc_gpep.kernels.special.unimodal_average import LOGISTIC, log_density_derivatives
 
 
 @kernel
@@ -41,24 +36,13 @@ def derivatives(g, shapes, out, slopes):
 @kernel
 def average(mean, variance, shapes, out, slopes):
     """log E exp ℓ and its first four derivatives in the mean into `out` (5, n), those in a and b into `slopes`."""
-    room = np.empty(ROOM)
-    for i in range(len(mean)):
-        value, first, second, third, fourth, of_a, of_b = log_unimodal_normal(
-            LOGISTIC, shapes[0, i], shapes[1, i], mean[i], variance[i], room
-        )
-        out[0, i] = value
-        out[1, i] = first
-        out[2, i] = second
-        out[3, i] = third
-        out[4, i] = fourth
-        slopes[0, i] = of_a
-        slopes[1, i] = of_b
+    average_of(LOGISTIC, mean, variance, shapes, out, slopes)
 
 
 @kernel
 def average_log(mean, variance, shapes, out, slopes):
     """E ℓ and its derivatives in mean and variance into `out` (3, n), those in a and b into `slopes` (2, n)."""
-    room = np.empty(LOGISTIC_ROOM)
+    room = np.empty(ROOM)
     for i in range(len(mean)):
         if not (0.0 <= variance[i] < math.inf and math.isfinite(mean[i])):
             out[:, i] = math.nan

@@ -40,14 +40,10 @@ def average(mean, variance, y, parameters, out):
     room = np.empty(ROOM)
     for i in range(len(mean)):
         argument = _log_rate(mean[i], parameters[0, i], y[i])
-        value, first, second, third, fourth, _, _ = log_unimodal_normal(
-            RATE, float(y[i]), 0.0, argument, variance[i], room
-        )
-        out[0, i] = value - math.lgamma(y[i] + 1.0)
-        out[1, i] = first
-        out[2, i] = second
-        out[3, i] = third
-        out[4, i] = fourth
+        terms = log_unimodal_normal(RATE, float(y[i]), 0.0, argument, variance[i], room)
+        for k in range(5):
+            out[k, i] = terms[k]
+        out[0, i] -= math.lgamma(y[i] + 1.0)
 
 
 @kernel

@@ -10,4 +10,25 @@ orthant: probabilities that two, three and more jointly normal variables are bel
 largest_of_independent: probability that each of several independent normals is the largest
 common_factors: the same for dependent normals, by factors that they share
 softmax_average: softmax averaged over normal latent values
+
+Rules for averages over one normal variable g, with digits of the value and microseconds for one average:
+
+E Φ : closed form; 15 digits, 0.03 μs
+E log Φ : `probit.log_probit_normal`; 14 digits, 1 μs
+E σ, both classes : `logistic_normal.logistic_normal`; 15 digits, 0.4 μs
+log E σ : `logistic_average.log_logistic_normal`, four derivatives; 15 digits, 1 μs
+log E σ, many times : `logistic_average.log_logistic_mixture`, two derivatives; 10 digits, 0.2 μs
+E log σ : `logistic_average.average_log_logistic`; 15 digits, 0.9 μs
+Powers of σ, binomial counts : `unimodal_average`, LOGISTIC; 15 digits, 10 μs
+Powers of Φ : `unimodal_average`, NORMAL; 14 digits, 20 μs
+Poisson counts and times : `unimodal_average`, RATE; 15 digits, 3 μs
+Some event : `unimodal_average`, SOME, 15 digits, 10 μs, and SOME_AND_NONE, 14 digits, 13 μs
+E log of some event : `pymc_gpep.kernels.scalar.log_rate.average_log_some`; 15 digits, 2 μs
+Any log concave density : `pymc_gpep.likelihoods.averages_over_cells`, one cell; 15 digits, 19 μs
+Its logarithm : the same module; 14 digits, 5 μs
+Any other density : the same module, several cells; 14 digits, 32 μs
+Its logarithm, several cells : the same module; 14 digits, 14 μs
+
+Fourth derivatives of a count have about 13 digits, and about ten in cells. Times are per average, for 1,000 with
+variances from 0.01 to 10, on one core. The density of the last four lines is σ in plain NumPy.
 """
