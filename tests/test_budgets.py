@@ -35,7 +35,7 @@ BUDGETS = {
     "processes": (1232, 3),
     "univariate": (1869, 3),
     "sums": (3778, 6),
-    "reading": (2049, 3),
+    "reading": (2048, 3),
     "prior_moments": (1450, 2),
     "evidence": (1020, 2),
     "log_posteriors": (2475, 3),

@@ -19,7 +19,7 @@ from pymc_gpep.graphs.interpreted import AtPoint, ModelFunctions, evaluate
 from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.reading.classifier import GPClassifier
-from pymc_gpep.sums.levels import outside_levels, refuse_labels
+from pymc_gpep.sums.levels import outside_levels, refuse_labels, repeated_rows
 
 
 def rows_of_parameters(classifier: GPClassifier, new: Mapping[str, ArrayLike] | None) -> int:
@@ -93,8 +93,7 @@ class LikelihoodElsewhere:
             if np.asarray(value).dtype.kind not in "biuf" and classifier.given is not None:
                 refuse_labels(model, variable, [classifier.given], np.asarray(value))
             checked = _checked(variable, value, n_points if each_point else None)
-            short = (self._rows or 0) - n_points if each_point else 0
-            self._values.append(np.concatenate([checked, checked[-1:]]) if short else checked)
+            self._values.append(repeated_rows(checked, self._rows or 0) if each_point else checked)
             there[variable] = pt.tensor(name, dtype=variable.dtype, shape=(None,) * variable.ndim)
             if each_point:
                 fitted_rows[there[variable]] = fitted
