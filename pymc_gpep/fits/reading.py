@@ -137,7 +137,7 @@ FILES: Registry[type[LogPosterior]] = Registry(
     "file",
     (DenseLogPosterior, SparseLogPosterior, BatchLogPosterior),
     of=LogPosterior,
-    name_of=lambda log_posterior: log_posterior.kind,
+    named="kind",
 )
 """Log posteriors by the names of their kinds in files."""
 
