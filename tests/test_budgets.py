@@ -44,7 +44,7 @@ BUDGETS = {
     "streaming": (2990, 5),
     "samplers": (1395, 3),
     "checks": (1329, 1),
-    "fits": (4207, 6),
+    "fits": (4225, 6),
     "variational": (2232, 6),
     "comparison": (975, 2),
     "diagnostics": (13, 1),

@@ -122,9 +122,9 @@ def log_log_model():
 
 
 @pytest.mark.parametrize("method", [CautiousEP, PlainLaplace])
-def test_registered_method_and_likelihood_fit_predict_and_are_saved(method, tmp_path):
+def test_registered_method_and_likelihood_fit_predict_and_are_saved(method, tmp_path, monkeypatch):
     model = log_log_model()
-    with model, pytest.raises(StructureError, match="Other links cannot be read"):
+    with model, pytest.raises(StructureError, match=r"Other links cannot be read.*register\('likelihood'"):
         pm.fit(method="ep", progressbar=False)
     gpep.register("likelihood", LogLog())
     gpep.register("approximation", method)
@@ -144,6 +144,11 @@ def test_registered_method_and_likelihood_fit_predict_and_are_saved(method, tmp_
     assert again.name == method.name
     assert again.log_evidence == pytest.approx(fit.log_evidence, abs=1e-8)
     assert_allclose(again.predict(Xnew=new)["p"], p, atol=1e-8)
+    for what, table, name in (("method", APPROXIMATIONS, method.name), ("likelihood", LIKELIHOODS, "log_log")):
+        with monkeypatch.context() as other:
+            other.setattr(table, "_entries", tuple(each for each in table if each.name != name))
+            with pytest.raises(ValueError, match=f"used the {what} '{name}', which is not registered. Call gpep.reg"):
+                gpep.from_datatree(fit.to_datatree(), model)
 
 
 def test_registered_pair_is_a_function_of_arrays():
