@@ -263,8 +263,8 @@ class Registry[T](Collection[T]):
             self._check(entry)
             self._append(entry)
         except Exception as error:  # Whatever a module of somebody else raises.
-            if not final:
-                return
+            if not final or "partially initialized" in str(error):
+                return  # The module itself reads the table while Python imports it.
             failure = error
         finally:
             _importing.discard(here)

@@ -308,6 +308,21 @@ def test_paths_that_a_failing_module_registers_are_kept(monkeypatch, tmp_path):
         assert "never" in HYPER.names
 
 
+def test_module_may_read_the_table_before_its_own_entry_is_defined(monkeypatch, tmp_path):
+    text = """
+import pymc_gpep as gpep
+from pymc_gpep.hyper import HYPER
+from tests.test_registry import Never
+gpep.register("hyper", "reads_at_import:Later")
+assert "later" not in HYPER.names
+class Later(Never):
+    name = "later"
+"""
+    module(monkeypatch, tmp_path, "reads_at_import", text)
+    importlib.import_module("reads_at_import")
+    assert "later" in HYPER.names
+
+
 def test_order_of_paths_is_that_of_registration():
     gpep.register("hyper", f"{__name__}:Never", f"{__name__}:Rarely")
     gpep.register("hyper", type("Last", (Never,), {"name": "last"}))
