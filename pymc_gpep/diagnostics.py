@@ -7,7 +7,5 @@ from pymc_gpep.registry import Registry
 
 __all__ = ["annealed_evidence", "bayesian_bootstrap", "evidence_grid"]
 
-DIAGNOSTICS = Registry(
-    "diagnostic", (annealed_evidence, bayesian_bootstrap, evidence_grid), name_of=lambda check: check.__name__
-)
+DIAGNOSTICS = Registry("diagnostic", (annealed_evidence, bayesian_bootstrap, evidence_grid), named="__name__")
 __getattr__, __dir__ = DIAGNOSTICS.face(__name__)

@@ -5,10 +5,14 @@ be given as its path, "module:name". The path is imported when the table is firs
 not wait for it.
 """
 
+import os
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
-from operator import attrgetter
-from threading import RLock
+from inspect import get_annotations
+from keyword import iskeyword
+from threading import Lock, get_ident
 from typing import Any
 
 from pymc_gpep.argument_types import check_name
@@ -29,8 +33,12 @@ TABLES = {
 }
 """Table → the module that makes it."""
 
-_waiting: dict[str, list[str]] = {}  # Paths of entries by table, until the table is read.
-_LOCK = RLock()  # A second thread waits until the first has imported all entries.
+OF_PM_FIT = ("auto", "advi", "fullrank_advi", "svgd", "asvgd")
+"""Names for `pm.fit(method=...)` that stand for no entry of a table."""
+
+_waiting: dict[str, list[str]] = {}  # Paths of entries by table, until their modules are imported.
+_importing: set[tuple[int, str, str]] = set()  # Thread, table and path of each import under way.
+_LOCK = Lock()  # Held while a list changes, never during an import: a module may register entries of its own.
 
 
 def register(table: str, *entries: Any) -> None:
@@ -42,14 +50,16 @@ def register(table: str, *entries: Any) -> None:
 "plan", "file", "sampler", "diagnostic", "plot"}
     *entries
         Subclasses of `Approximator` for `"approximation"`, instances of `Likelihood` for `"likelihood"`, and so on. A
-        string `"module:name"` is imported when it is first needed.
+        string `"module:name"` is imported when the table is first read. If that fails, a warning names the path, and
+        the entry is left out.
 
     Raises
     ------
     ValueError
-        If an entry has the name of another one. A class that is defined again, as in a notebook, replaces the first.
+        If an entry has the name of another one, or no name of a Python variable. A class that is defined again, as in
+        a notebook, replaces the first.
     TypeError
-        If an entry is not of the kind that the table holds.
+        If an entry is not of the kind that the table holds, or lacks an attribute that every entry must have.
 
     Examples
     --------
@@ -67,10 +77,16 @@ def register(table: str, *entries: Any) -> None:
         if isinstance(entry, str):
             if not all(entry.partition(":")):
                 raise ValueError(f"{entry!r} is not a path. Give 'module:name', or the {table} itself.")
-            _waiting.setdefault(table, []).append(entry)
+            with _LOCK:
+                _waiting.setdefault(table, []).append(entry)
         else:
-            import_module(f"{__package__}.{TABLES[table]}")
-            _made[table].add(entry)
+            table_of(table).add(entry)
+
+
+def table_of(name: str) -> "Registry[Any]":
+    """Return one of `TABLES`."""
+    import_module(f"{__package__}.{TABLES[name]}")
+    return _made[name]
 
 
 class Names(Collection[str]):
@@ -99,15 +115,19 @@ class Registry[T](Collection[T]):
     own : iterable
         Entries of this package.
     of : type, optional
-        Type of all entries, or their base class where `classes`.
+        Type of all entries, or their base class where `classes`; functions and classes if not given.
     classes : bool
         Whether entries are classes.
-    name_of : function
-        Name of an entry.
+    named : str
+        Attribute with the name of an entry.
     together : function of two entries, optional
         Whether two entries of one name can stand beside each other.
     apart : sequence of Registry
         Tables of other methods of `pm.fit`: an entry has none of their names.
+    check : function of an entry, optional
+        Raises a TypeError about an entry.
+    check_read : function of an entry, optional
+        Returns a warning about an entry, when the table is read after an entry was added; else an empty string.
     """
 
     def __init__(
@@ -117,12 +137,15 @@ class Registry[T](Collection[T]):
         *,
         of: type | None = None,
         classes: bool = True,
-        name_of: Callable[[T], str] = attrgetter("name"),
+        named: str = "name",
         together: Callable[[T, T], bool] = lambda one, other: False,
         apart: "Iterable[Registry[Any]]" = (),
+        check: Callable[[T], None] = lambda entry: None,
+        check_read: Callable[[T], str] = lambda entry: "",
     ) -> None:
-        self.table, self.name_of, self._entries = table, name_of, list(own)
+        self.table, self._named, self._entries = table, named, tuple(own)
         self._of, self._classes, self._together, self._apart = of, classes, together, list(apart)
+        self._check_own, self._check_read, self._read = check, check_read, self._entries
         for other in self._apart:
             other._apart.append(self)
         _made[table] = self
@@ -132,29 +155,40 @@ class Registry[T](Collection[T]):
         """The names, as they are when asked for."""
         return Names(self)
 
+    def name_of(self, entry: T) -> str:
+        """Return the name of an entry."""
+        return str(getattr(entry, self._named))
+
     def add(self, entry: T) -> None:
         """Add an entry; see `register`."""
         self._check(entry)
-        with _LOCK:
-            self._all()
-            self._add(entry)
+        for table in (self, *self._apart):
+            table._all(final=False)  # A path that fails now stays: its module may be the one that calls this.
+        self._append(entry)
 
-    def _add(self, entry: T) -> None:
+    def _append(self, entry: T) -> None:
+        while True:
+            before = self._entries
+            after = self._with(entry, before)
+            with _LOCK:
+                if self._entries is before:
+                    self._entries = after
+                    return
+
+    def _with(self, entry: T, entries: tuple[T, ...]) -> tuple[T, ...]:
+        """Return the entries with one more, or with one that was defined again."""
         name = self.name_of(entry)
-        if self._apart and name != name.lower():
-            raise ValueError(f"{_whole_name(entry)} has the name {name!r}. Write {name.lower()!r}, as pm.fit reads it.")
-        for i, other in enumerate(self._entries):
+        for i, other in enumerate(entries):
             if self.name_of(other) != name or self._together(entry, other):
                 continue
-            if _whole_name(entry) != _whole_name(other):
+            if _source(entry) != _source(other):
                 self._refuse(entry, other, self.table)
-            self._entries[i] = entry
-            return
+            return (*entries[:i], entry, *entries[i + 1 :])
         for table in self._apart:
-            for other in table:
+            for other in table._entries:
                 if table.name_of(other) == name:
                     self._refuse(entry, other, table.table)
-        self._entries.append(entry)
+        return (*entries, entry)
 
     def face(self, module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
         """Return `__getattr__` and `__dir__` of a module that offers added entries beside its own names."""
@@ -168,38 +202,84 @@ class Registry[T](Collection[T]):
         return attribute, lambda: sorted({*vars(import_module(module)), *self.names})
 
     def _check(self, entry: Any) -> None:
-        if self._of is None or (
-            isinstance(entry, type) and issubclass(entry, self._of) if self._classes else isinstance(entry, self._of)
-        ):
-            return
-        kind = "a subclass" if self._classes else "an instance"
-        raise TypeError(
-            f"register({self.table!r}, ...) takes {kind} of {_whole_name(self._of)}, but {entry!r} is not {kind} of it."
-        )
+        fits, kind = callable(entry), "a class or function"
+        if self._of is not None:
+            is_of = issubclass if self._classes else isinstance
+            fits = (isinstance(entry, type) or not self._classes) and is_of(entry, self._of)
+            kind = f"{'a subclass' if self._classes else 'an instance'} of {_source(self._of)}"
+        if not fits:
+            raise TypeError(f"register({self.table!r}, ...) takes {kind}, but {entry!r} is not one.")
+        self._check_own(entry)
+        if isinstance(entry, tuple):
+            return  # Its name is made of names that were checked before.
+        own = entry if hasattr(entry, "__qualname__") else type(entry)
+        name = getattr(entry, self._named, None)
+        if not isinstance(name, str):
+            raise TypeError(f'`{own.__name__}` has no `{self._named}`. Add `{self._named} = "my_method"`.')
+        if not name.isidentifier() or iskeyword(name):
+            letters = "A name consists of letters, digits and underscores"
+            raise ValueError(f"{_source(entry)} has the name {name!r}. {letters}, such as 'my_method'.")
+        if self._apart and name != name.lower():
+            raise ValueError(f"{_source(entry)} has the name {name!r}. Write {name.lower()!r}, as pm.fit reads it.")
+        if self._apart and name in OF_PM_FIT:
+            raise ValueError(f"{_source(entry)} has the name {name!r}, which pm.fit uses. Give it a name of its own.")
+        if isinstance(own, type) and self._of is not None:
+            _check_class(own, self._of)
 
     def _refuse(self, entry: Any, other: Any, table: str) -> None:
+        name, kind = self.name_of(entry), entry if isinstance(entry, type) else type(entry)
+        base = next((each for each in kind.__mro__ if self._named in vars(each)), kind)
+        if base is not kind and self._named != "__name__":
+            raise ValueError(
+                f'{_source(entry)} inherits the name {name!r} from {base.__name__}. Add `{self._named} = "my_{name}"`.'
+            )
         raise ValueError(
-            f"The {self.table} {_whole_name(entry)} has the name {self.name_of(entry)!r}, which is that of the {table} "
-            f"{_whole_name(other)}. Give it a name of its own."
+            f"The {self.table} {_source(entry)} has the name {name!r}, which is that of the {table} {_source(other)}. "
+            "Give it a name of its own."
         )
 
-    def _all(self) -> list[T]:
-        """Entries, of which waiting ones are imported before."""
-        with _LOCK:
-            paths = _waiting.pop(self.table, [])
-            try:
-                while paths:
-                    module, _, name = paths.pop(0).partition(":")
-                    entry = getattr(import_module(module), name)
-                    self._check(entry)
-                    self._add(entry)
-            finally:
-                if paths:  # An import failed. The next read goes on with the other paths.
-                    _waiting[self.table] = paths
+    def _all(self, final: bool = True) -> tuple[T, ...]:
+        """Entries, after the import of waiting ones. If `final`, a path that fails is left out with a warning."""
+        tried: set[str] = set()
+        while new := [path for path in tuple(_waiting.get(self.table, ())) if path not in tried]:
+            tried.add(new[0])
+            self._import(new[0], final)
+        if final and (entries := self._entries) is not self._read:
+            before, self._read = self._read, entries
+            for message in filter(None, (self._check_read(entry) for entry in entries if entry not in before)):
+                _warn(message)
         return self._entries
 
+    def _import(self, path: str, final: bool) -> None:
+        """Add the entry of a path, unless this thread is importing it already."""
+        here = get_ident(), self.table, path
+        if here in _importing:
+            return
+        _importing.add(here)
+        module, _, name = path.partition(":")
+        failure = None
+        try:
+            entry = getattr(import_module(module), name)
+            self._check(entry)
+            self._append(entry)
+        except Exception as error:  # Whatever a module of somebody else raises.
+            if not final or "partially initialized" in str(error):
+                return  # The module itself reads the table while Python imports it.
+            failure = error
+        finally:
+            _importing.discard(here)
+        with _LOCK:
+            if path not in _waiting[self.table]:
+                return  # Another thread was faster.
+            _waiting[self.table].remove(path)
+        if failure is not None:
+            _warn(
+                f"The {self.table} {path!r}, which was registered, is left out: {failure!r}. "
+                f"After a repair, call gpep.register({self.table!r}, {path!r}) again."
+            )
+
     def __iter__(self) -> Iterator[T]:
-        return iter(tuple(self._all()))
+        return iter(self._all())
 
     def __len__(self) -> int:
         return len(self._all())
@@ -217,7 +297,30 @@ class Registry[T](Collection[T]):
 _made: dict[str, Registry[Any]] = {}
 
 
-def _whole_name(entry: Any) -> str:
-    """Module and name of an entry, or of the class of an entry."""
+def _source(entry: Any) -> str:
+    """Module and name of an entry, or of its class; those of the members of a tuple."""
+    if isinstance(entry, tuple):
+        of = (_source(x) if hasattr(x, "__qualname__") or isinstance(x, tuple) else repr(x) for x in entry)
+        return f"{type(entry).__name__}({', '.join(of)})"
     named = entry if hasattr(entry, "__qualname__") else type(entry)
     return f"{named.__module__}.{named.__qualname__}"
+
+
+def _warn(message: str) -> None:
+    """Warn at a line outside of the package. Kernels import this module without PyMC: `user_warnings` imports it."""
+    warnings.warn(message, skip_file_prefixes=(os.path.dirname(__file__) + os.sep,))
+
+
+def _check_class(kind: type, base: type) -> None:
+    """Raise a TypeError if a class lacks an attribute or a method, or sets an option that its `__init__` ignores."""
+    declared = (n for each in kind.__mro__ for n, hint in get_annotations(each).items() if "ClassVar" in str(hint))
+    absent = {n for n in declared if not hasattr(kind, n)} | getattr(kind, "__abstractmethods__", frozenset())
+    if absent:
+        names = ", ".join(f"`{n}`" for n in sorted(absent))
+        raise TypeError(f"{_source(kind)} has no {names}. Add it to the class, as {_source(base)} describes.")
+    for each in fields(kind) if is_dataclass(kind) else ():
+        if (value := getattr(kind, each.name, MISSING)) is not each.default:
+            raise TypeError(
+                f"{_source(kind)} sets `{each.name}`, but the option keeps its former default. Write the line "
+                f"@dataclass(frozen=True) above the class, and in it `{each.name}: {type(value).__name__} = {value!r}`."
+            )

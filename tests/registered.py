@@ -13,4 +13,4 @@ def restore_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each table have its present entries again when a test ends."""
     for table, module in registry.TABLES.items():
         import_module(f"pymc_gpep.{module}")
-        monkeypatch.setattr(registry._made[table], "_entries", list(registry._made[table]))
+        monkeypatch.setattr(registry._made[table], "_entries", tuple(registry._made[table]))

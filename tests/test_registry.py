@@ -1,5 +1,10 @@
 """Methods and likelihoods of other packages: registered, fitted, predicted by, saved and read again."""
 
+import importlib
+import re
+import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,9 +31,10 @@ from pymc_gpep.likelihoods.likelihood import Computation
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.reading import StructureError
-from pymc_gpep.registry import Names, Registry
+from pymc_gpep.registry import OF_PM_FIT, TABLES, Names, Registry, table_of
 from pymc_gpep.solvers.newton import fixed_cavity
 from pymc_gpep.solvers.prior_form import Algebra
+from pymc_gpep.variational.method_choice import AUTO
 from tests.registered import restore_tables
 
 X = np.linspace(-1.0, 1.0, 30)[:, None]
@@ -92,6 +98,21 @@ class PlainLaplace(NewtonApproximation):
         return fixed_cavity(problem, start, history, average=average, slopes=None, wide=False, tolerance=self.tolerance)
 
 
+class Never(HyperMethod):
+    """A treatment that nobody calls."""
+
+    name = "never"
+
+    def integrate(self, log_posterior, optimum, random_seed=0, progressbar=False):
+        raise NotImplementedError
+
+
+class Rarely(Never):
+    """Another one."""
+
+    name = "rarely"
+
+
 def log_log_model():
     with pm.Model() as model:
         ls = pm.LogNormal("ls", 0.0, 0.5)
@@ -101,9 +122,9 @@ def log_log_model():
 
 
 @pytest.mark.parametrize("method", [CautiousEP, PlainLaplace])
-def test_registered_method_and_likelihood_fit_predict_and_are_saved(method, tmp_path):
+def test_registered_method_and_likelihood_fit_predict_and_are_saved(method, tmp_path, monkeypatch):
     model = log_log_model()
-    with model, pytest.raises(StructureError, match="Other links cannot be read"):
+    with model, pytest.raises(StructureError, match=r"Other links cannot be read.*register\('likelihood'"):
         pm.fit(method="ep", progressbar=False)
     gpep.register("likelihood", LogLog())
     gpep.register("approximation", method)
@@ -123,6 +144,11 @@ def test_registered_method_and_likelihood_fit_predict_and_are_saved(method, tmp_
     assert again.name == method.name
     assert again.log_evidence == pytest.approx(fit.log_evidence, abs=1e-8)
     assert_allclose(again.predict(Xnew=new)["p"], p, atol=1e-8)
+    for what, table, name in (("method", APPROXIMATIONS, method.name), ("likelihood", LIKELIHOODS, "log_log")):
+        with monkeypatch.context() as other:
+            other.setattr(table, "_entries", tuple(each for each in table if each.name != name))
+            with pytest.raises(ValueError, match=f"used the {what} '{name}', which is not registered. Call gpep.reg"):
+                gpep.from_datatree(fit.to_datatree(), model)
 
 
 def test_registered_pair_is_a_function_of_arrays():
@@ -136,9 +162,6 @@ def test_registered_pair_is_a_function_of_arrays():
 
 
 def test_computation_is_offered_by_the_likelihood_that_it_was_registered_for():
-    class Slope(NamedTuple):
-        kernel: Callable[..., None]
-
     probit, logit = (next(each for each in LIKELIHOODS if each.name == name) for name in ("probit", "logit"))
     assert not probit.offers(Slope)
     gpep.register("computation", Computation("probit", Slope(np.tanh)))
@@ -223,20 +246,239 @@ def test_wrong_entries_are_refused(table, entry, error, message):
 
 
 def test_path_is_imported_when_the_table_is_first_read():
-    gpep.register("hyper", f"{__name__}:NoSuchTreatment", f"{__name__}:Never")
-    with pytest.raises(AttributeError, match="NoSuchTreatment"):
-        list(HYPER)
+    gpep.register("hyper", f"{__name__}:Never")
     assert "never" in HYPER.names
     assert HYPER["never"] is Never
 
 
-class Never(HyperMethod):
-    """A treatment that nobody calls."""
+@pytest.mark.parametrize(
+    "path", ["tests.test_registry:NoSuchTreatment", "no_such_package.hyper:Mine", f"{__name__}:log_log"]
+)
+def test_path_that_fails_is_left_out_with_one_warning(path):
+    gpep.register("hyper", path, f"{__name__}:Never")
+    with pytest.warns(
+        UserWarning, match=f"hyper '{re.escape(path)}'.* is left out: .*gpep.register\\('hyper', "
+    ) as warned:
+        assert HYPER["never"] is Never  # a method that has nothing to do with the path
+    assert len(warned) == 1
+    assert "never" in HYPER.names  # without a second warning
 
-    name = "never"
 
-    def integrate(self, log_posterior, optimum, random_seed=0, progressbar=False):
+def module(monkeypatch, tmp_path, name, text):
+    """Write a module that registers entries when it is imported."""
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+OWN_MODULE = """
+import time
+import pymc_gpep as gpep
+from tests.test_registry import Never
+time.sleep(0.3)  # until the other thread reads the table, too
+class {name}(Never):
+    name = "{lower}"
+gpep.register("hyper", {name})
+class Later(Never):
+    name = "later"
+"""
+
+
+def test_threads_that_import_and_read_do_not_wait_for_each_other(monkeypatch, tmp_path):
+    module(monkeypatch, tmp_path, "registers_at_import", OWN_MODULE.format(name="Mine", lower="mine"))
+    gpep.register("hyper", "registers_at_import:Later")
+    found = []
+    first = threading.Thread(target=lambda: importlib.import_module("registers_at_import"), daemon=True)
+    second = threading.Thread(target=lambda: found.append(set(HYPER.names)), daemon=True)
+    first.start()
+    time.sleep(0.1)
+    second.start()
+    for thread in (first, second):
+        thread.join(20.0)
+        assert not thread.is_alive()
+    assert found[0] >= {"mine", "later"}
+    assert set(HYPER.names) >= {"mine", "later"}
+
+
+def test_paths_that_a_failing_module_registers_are_kept(monkeypatch, tmp_path):
+    text = f"import pymc_gpep as gpep\ngpep.register('hyper', '{__name__}:Never')\nraise OSError('no licence')\n"
+    module(monkeypatch, tmp_path, "registers_and_fails", text)
+    gpep.register("hyper", "registers_and_fails:Mine")
+    with pytest.warns(UserWarning, match="OSError.'no licence'"):
+        assert "never" in HYPER.names
+
+
+def test_module_may_read_the_table_before_its_own_entry_is_defined(monkeypatch, tmp_path):
+    text = """
+import pymc_gpep as gpep
+from pymc_gpep.hyper import HYPER
+from tests.test_registry import Never
+gpep.register("hyper", "reads_at_import:Later")
+assert "later" not in HYPER.names
+class Later(Never):
+    name = "later"
+"""
+    module(monkeypatch, tmp_path, "reads_at_import", text)
+    importlib.import_module("reads_at_import")
+    assert "later" in HYPER.names
+
+
+def test_order_of_paths_is_that_of_registration():
+    gpep.register("hyper", f"{__name__}:Never", f"{__name__}:Rarely")
+    gpep.register("hyper", type("Last", (Never,), {"name": "last"}))
+    assert list(HYPER.names)[-3:] == ["never", "rarely", "last"]
+
+
+@pytest.mark.parametrize("name", OF_PM_FIT)
+def test_names_of_pymc_are_refused(name):
+    with pytest.raises(ValueError, match=f"has the name '{name}', which pm.fit uses"):
+        gpep.register("approximation", type("Mine", (CautiousEP,), {"name": name}))
+
+
+def test_names_of_pymc_are_known():
+    with pm.Model(), pytest.raises(KeyError) as error:
+        pm.fit(method="no such method")
+    theirs, _ = error.value.args[0].split("; pymc_gpep adds ")
+    assert {AUTO, *re.findall(r"'(\w+)'", theirs)} == set(OF_PM_FIT)
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a-b", "1st", "lambda"])
+def test_names_that_are_not_identifiers_are_refused(name):
+    with pytest.raises(ValueError, match=f"has the name {name!r}. A name consists of letters"):
+        gpep.register("hyper", type("Mine", (Never,), {"name": name}))
+
+
+class NoName(HyperMethod):
+    """A treatment without a name."""
+
+    integrate = None
+
+
+@dataclass(frozen=True)
+class NoNeeds(NewtonApproximation):
+    """An approximation that does not tell the computations that it needs."""
+
+    name = "no_needs"
+    site_form = SiteForm.INDEPENDENT
+
+    def solver(self, problem, start, history, *, likelihood):
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class NoLink(TwoClasses):
+    """A likelihood without link, code and local computations."""
+
+    name = "no_link"
+    distributions = (BernoulliRV,)
+    method = guide = "ep"
+    largest_precision = np.inf
+
+
+class Undecorated(EP):
+    """EP without the line above the class."""
+
+    damping: float = 0.3
+    name = "undecorated"
+
+
+@dataclass(frozen=True)
+class Untyped(EP):
+    """EP with a default that has no type."""
+
+    damping = 0.3
+    name = "untyped"
+
+
+@pytest.mark.parametrize(
+    ("table", "entry", "message"),
+    [
+        ("hyper", NoName, '`NoName` has no `name`. Add `name = "my_method"`.'),
+        ("hyper", type("Mine", (Never,), {"name": 3}), "`Mine` has no `name`"),
+        ("hyper", type("Mine", (HyperMethod,), {"name": "mine"}), "Mine has no `integrate`. Add it"),
+        ("approximation", NoNeeds, "NoNeeds has no `needs`. Add it"),
+        ("likelihood", object.__new__(type("Bare", (LogLog,), {"name": None})), "`Bare` has no `name`"),
+        ("method", type("Mine", (), {"name": "mine"}), "takes a subclass of .*FurtherMethod, but"),
+        ("approximation", Undecorated, "sets `damping`.*@dataclass.*above the class.* `damping: float = 0.3`"),
+        ("approximation", Untyped, "sets `damping`.* `damping: float = 0.3`"),
+        ("sampler", print, "takes a subclass of .*BlockedStep, but <built-in function print> is not one"),
+        ("plot", 3, "takes a class or function, but 3 is not one"),
+        ("computation", Computation("probit", np.tanh), "'probit' is <ufunc 'tanh'>, but must be .* NamedTuple"),
+        ("computation", Computation("probit", ScalarDensity), "must be an instance of a NamedTuple"),
+    ],
+)
+def test_incomplete_entries_are_refused(table, entry, message):
+    with pytest.raises(TypeError, match=message):
+        gpep.register(table, entry)
+
+
+def test_missing_attributes_of_a_likelihood_are_named():
+    likelihood = object.__new__(complete(NoLink))
+    with pytest.raises(
+        TypeError, match=r"NoLink has no `local`, `written`\. Add it to the class, as .*\.Likelihood desc"
+    ):
+        gpep.register("likelihood", likelihood)
+
+
+def complete(kind):
+    """Return a class of the same name with a link."""
+    return type(kind.__name__, (kind,), {"link": LogLog.link})
+
+
+def test_own_entries_are_complete():
+    for table in TABLES:
+        for entry in table_of(table):
+            table_of(table)._check(entry)
+
+
+def test_subclass_without_a_name_of_its_own_is_refused():
+    with pytest.raises(ValueError, match=r"Mine inherits the name 'ep' from EP. Add `name = \"my_ep\"`."):
+        gpep.register("approximation", dataclass(frozen=True)(type("Mine", (EP,), {})))
+
+
+class Slope(NamedTuple):
+    kernel: Callable[..., None]
+
+
+def kernel(name, scale):
+    def own(x):
+        return scale * x
+
+    own.__qualname__ = name
+    return own
+
+
+def test_second_computation_of_a_likelihood_and_type_is_refused():
+    probit = LIKELIHOODS["probit"]
+    first = kernel("first", 1.0)
+    gpep.register("computation", Computation("probit", Slope(first)))
+    with pytest.raises(
+        ValueError, match=r"Slope\(tests.test_registry.second\)\) has the name 'Slope of probit', which"
+    ):
+        gpep.register("computation", Computation("probit", Slope(kernel("second", 2.0))))
+    assert probit.computation(Slope).kernel is first
+    gpep.register("computation", Computation("probit", Slope(first)))
+    again = kernel("first", 3.0)  # as a cell of a notebook defines it again
+    gpep.register("computation", Computation("probit", Slope(again)))
+    assert probit.computation(Slope).kernel is again
+    gpep.register("computation", Computation("probit", Slope(kernel("first", 1.0))), Computation("logit", Slope(first)))
+
+
+def test_computation_that_no_method_finds_is_warned_of_once():
+    probit = LIKELIHOODS["probit"]
+    gpep.register("computation", Computation("probti", Slope(np.tanh)))
+    with pytest.warns(UserWarning, match="Slope of probti is for 'probti', which is not .* Did you mean 'probit'"):
+        assert not probit.offers(Slope)
+    assert not probit.offers(Slope)
+    gpep.register("computation", Computation("probit", probit.computation(ScalarDensity)))
+    with pytest.warns(UserWarning, match="ScalarDensity of probit is not used: the likelihood has one of its own"):
+        assert not probit.offers(Slope)
+
+
+def test_likelihood_may_be_registered_after_its_computation():
+    gpep.register("computation", Computation("log_log", Slope(np.tanh)))
+    gpep.register("likelihood", LogLog())
+    assert LogLog().offers(Slope)
 
 
 def test_names_follow_their_tables():

@@ -1,5 +1,6 @@
 """Table of the approximations by name, and the likelihoods that each of them fits."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, fields
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -49,7 +50,7 @@ class ArrayMethod(NamedTuple):
     number: str
 
 
-class FurtherMethod(Protocol):
+class FurtherMethod(ABC):
     """A dataclass of options whose method has a plan of its own, without a matrix of all rows."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -60,10 +61,12 @@ class FurtherMethod(Protocol):
     """Options for an example, as code."""
 
     @classmethod
+    @abstractmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
         """Return whether the method fits a likelihood."""
 
     @classmethod
+    @abstractmethod
     def on_arrays(cls) -> ArrayMethod:
         """Return the method as a function of arrays."""
 
@@ -96,7 +99,9 @@ SPARSE_APPROXIMATIONS: Registry[type[SparseApproximation]] = Registry(
 )
 """Approximations with inducing inputs."""
 
-FURTHER_METHODS: Registry[type[FurtherMethod]] = Registry("method", (), apart=[APPROXIMATIONS, SPARSE_APPROXIMATIONS])
+FURTHER_METHODS: Registry[type[FurtherMethod]] = Registry(
+    "method", (), of=FurtherMethod, apart=[APPROXIMATIONS, SPARSE_APPROXIMATIONS]
+)
 """Methods with plans of their own."""
 
 METHODS = APPROXIMATIONS.names

@@ -9,6 +9,7 @@ import pandas as pd
 import pymc as pm
 import xarray as xr
 
+from pymc_gpep.approximations.methods import APPROXIMATIONS, FURTHER_METHODS, SPARSE_APPROXIMATIONS
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.fit import Fit
@@ -17,6 +18,7 @@ from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.weights import Estimate, Weighing
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.log_posteriors.evaluation import Evaluation, evaluations_of
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
@@ -25,10 +27,12 @@ from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
 from pymc_gpep.reading.rewritten_models import with_bambi_intercept
-from pymc_gpep.registry import Registry
+from pymc_gpep.registry import Names, Registry
 from pymc_gpep.rows.fingerprint import FormerRows
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior
+from pymc_gpep.streaming.memories import STREAMING_METHODS
+from pymc_gpep.univariate.likelihood import UnivariateLikelihood
 
 _REFIT_TOLERANCE = 1e-6  # relative difference of a density or a covariance that rounding on another machine may make
 _OTHER = "The model is not the one that was fitted"
@@ -60,7 +64,8 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
     StructureError
         If the model is not a Gaussian process classifier. If `gp` is missing where it is needed.
     ValueError
-        If the tree is not that of a fit, or that of another version. If the model is another one: with other labels,
+        If the tree is not that of a fit, or that of another version. If its method or its likelihood is not registered.
+        If the model is another one: with other labels,
         names of classes or points, hyperparameters or priors, or another prior of the latent functions.
 
     Examples
@@ -72,6 +77,7 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
     attrs = tree.attrs
     check_name("the kind of the fit", attrs["kind"], FILES.names)
     kind = FILES[attrs["kind"]]
+    _check_registered(attrs)
     space = Hyperparameters(_classifier(kind, pm.modelcontext(model), attrs))
     _check_hyperparameters(space, json.loads(attrs["parameters"]))
     (best,) = evaluations_of(tree["best"].to_dataset(), "at")
@@ -115,6 +121,18 @@ def _check_tree(tree: object) -> None:
         )
 
 
+def _check_registered(attrs: Mapping[Any, Any]) -> None:
+    methods = {*Names(APPROXIMATIONS, SPARSE_APPROXIMATIONS, FURTHER_METHODS), *STREAMING_METHODS}
+    likelihoods = {*LIKELIHOODS.names, UnivariateLikelihood.name}
+    used = [("method", attrs["approximation"], methods)]
+    used += [("likelihood", name, likelihoods) for name in attrs["kind_of_likelihood"].split(" and ")]
+    for what, name, known in used:
+        if name not in known:
+            raise ValueError(
+                f"This fit used the {what} {name!r}, which is not registered. Call gpep.register before from_datatree."
+            )
+
+
 def _classifier(kind: type[LogPosterior], model: pm.Model, attrs: Mapping[Any, Any]) -> GPClassifier:
     """Read a model as the fit of a file did, in which means of processes may be hyperparameters."""
     asked = json.loads(attrs.get("asked", "[]"))
@@ -137,7 +155,7 @@ FILES: Registry[type[LogPosterior]] = Registry(
     "file",
     (DenseLogPosterior, SparseLogPosterior, BatchLogPosterior),
     of=LogPosterior,
-    name_of=lambda log_posterior: log_posterior.kind,
+    named="kind",
 )
 """Log posteriors by the names of their kinds in files."""
 

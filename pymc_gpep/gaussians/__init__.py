@@ -7,7 +7,7 @@ whitening: latent values as a function of independent standard normals
 posterior: the contract of a posterior, and posteriors with a covariance matrix
 independent: posterior whose sites leave the latent functions independent
 coupled: posterior whose sites couple the latent functions of a point
-row_posterior: posterior of sums of effects, by rows of coefficients
+row_posterior: posterior by rows of coefficients; posteriors with block sites or sites of any sign
 inducing_posterior: posterior at any inputs, from inducing values
 posteriors: table of posteriors by the forms of prior and sites
 ellipse: elliptical slice sampling of a Gaussian vector

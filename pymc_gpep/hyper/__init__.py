@@ -12,7 +12,7 @@ curvature: Gaussian at the maximum of the log posterior
 hyper_method: the contract of an integral over the hyperparameters
 nodes: integrals by nodes: Gaussian, central composite, grid
 draws: integrals by draws: importance sampling, Markov chain
-coordinates: coordinates in which a density is nearer to a normal one
+coordinates: coordinates in which a density is nearer to normal; correction of EP's evidence
 adaptive: integral by an interpolated density, evaluated again where its mass is
 hyper_methods: table of integrals by name, with the maximum as the default
 """

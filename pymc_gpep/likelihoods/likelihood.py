@@ -22,7 +22,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.argument_types import check_name
+from pymc_gpep.argument_types import check_name, did_you_mean
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.local_computations import (
     BlockCurvature,
@@ -31,7 +31,7 @@ from pymc_gpep.likelihoods.local_computations import (
     RowConstants,
     ScalarDensity,
 )
-from pymc_gpep.registry import Registry
+from pymc_gpep.registry import Registry, table_of
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 
 UNBOUNDED = 1e300
@@ -116,13 +116,34 @@ class Computation(NamedTuple):
     local: object
     """Of a type of `pymc_gpep.likelihoods.local_computations`, or of another NamedTuple that a method needs."""
 
+    @property
+    def name(self) -> str:
+        """Type and likelihood, as messages have them."""
+        return f"{type(self.local).__name__} of {self.likelihood}"
+
+    def check(self) -> None:
+        """Raise a TypeError unless the computation is a named tuple."""
+        if not isinstance(self.local, tuple) or not hasattr(self.local, "_fields"):
+            raise TypeError(
+                f"The local computation of {self.likelihood!r} is {self.local!r}, but must be an instance of a "
+                "NamedTuple, such as ScalarDensity(derivatives)."
+            )
+
+    def why_unused(self) -> str:
+        """Return why no method finds the computation; empty if methods find it."""
+        likelihoods = table_of("likelihood")
+        if self.likelihood not in likelihoods.names:
+            meant = did_you_mean([self.likelihood], likelihoods.names)
+            return (
+                f"The computation {self.name} is for {self.likelihood!r}, which is not a registered likelihood.{meant}"
+            )
+        if any(type(one) is type(self.local) for one in likelihoods[self.likelihood].local):
+            return f"The computation {self.name} is not used: the likelihood has one of its own."
+        return ""
+
 
 COMPUTATIONS: Registry[Computation] = Registry(
-    "computation",
-    (),
-    of=Computation,
-    classes=False,
-    name_of=lambda one: f"{type(one.local).__name__} of {one.likelihood}",
+    "computation", (), of=Computation, classes=False, check=Computation.check, check_read=Computation.why_unused
 )
 """Computations that were added to likelihoods."""
 

@@ -531,7 +531,7 @@ class TwoClasses(OneFunction, ABC):
             f"normal distribution function or 1 − exp(−exp(f)) of one variable. Write pm.Bernoulli({name}, logit_p=f) "
             f"or gpep.Probit({name}, f), with offsets and scales within f. In place of a lapse rate there is label "
             f"noise, gpep.MultinomialProbit({name}, f.T, epsilon=0.05) of two functions, gp.prior(..., n_outputs=2). "
-            "Other links cannot be read."
+            "Other links cannot be read, unless you add a likelihood: gpep.register('likelihood', ...)."
         )
 
     def n_classes(self, n_functions: int) -> int:

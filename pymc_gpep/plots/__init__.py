@@ -38,5 +38,5 @@ __all__ = [
     "plot_sensitivity",
 ]
 
-PLOTS = Registry("plot", (globals()[name] for name in __all__), name_of=lambda plot: plot.__name__)
+PLOTS = Registry("plot", (globals()[name] for name in __all__), named="__name__")
 __getattr__, __dir__ = PLOTS.face(__name__)

@@ -11,6 +11,7 @@ from pymc_gpep.approximations.limits import at_least, check_limits, fraction, on
 from pymc_gpep.approximations.methods import (
     COVARIANCE,
     ArrayMethod,
+    FurtherMethod,
     approximator,
     check_fits,
     likelihood_named,
@@ -149,7 +150,7 @@ class ActiveSolution:
 
 
 @dataclass(frozen=True)
-class IVM:
+class IVM(FurtherMethod):
     """The posterior given the labels of d active rows, which are chosen one after the other from what they would tell.
 
     A row gets its site when it is included, from the posterior of those before (assumed density filtering). Then the

@@ -11,18 +11,18 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.rows.rows import check_finite, whole_labels
 
 ENTRIES = 250_000
-"""Numbers that are read together where nothing else says how many: 2 MB, of which batches hold some at a time."""
+"""Default number of values in one read, 2 MB. Batches keep several reads in memory."""
 
 
 class StoredArrays(Protocol):
     """An array (n,) or (n, d) that is read by slices of its rows.
 
-    One file for each kind. A kind that says nothing of where it is read from in a pickle cannot be sent to others.
+    Each kind of storage has a file of its own. Other processes can read the rows only if a pickle contains their place.
     """
 
     @property
     def name(self) -> str:
-        """File, or whatever tells a user where it is; empty if nothing does."""
+        """Path of the file, for messages; empty if the rows are in memory."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -30,7 +30,7 @@ class StoredArrays(Protocol):
 
     @property
     def chunk(self) -> int:
-        """Rows that are read as cheaply as any of them alone; 1 where that is any slice."""
+        """Number of rows that storage reads together; 1 if reading a slice costs no more than its rows."""
 
     def read(self, rows: slice) -> NDArray[Any]:
         """The values of rows start to stop, step 1."""

@@ -8,6 +8,8 @@ probit_gibbs: Gibbs sampling of the multinomial probit
 inducing_model: a model of inducing values, for any sampler of PyMC
 """
 
+from pymc.step_methods.compound import BlockedStep
+
 from pymc_gpep.latent.lowered_dims import lower_dims
 from pymc_gpep.registry import Registry
 from pymc_gpep.samplers.elliptical_slice import EllipticalSlice
@@ -16,5 +18,5 @@ from pymc_gpep.samplers.probit_gibbs import ProbitGibbs
 
 __all__ = ["EllipticalSlice", "GuidedHMC", "ProbitGibbs", "lower_dims"]
 
-SAMPLERS = Registry("sampler", (EllipticalSlice, GuidedHMC, ProbitGibbs), name_of=lambda sampler: sampler.__name__)
+SAMPLERS = Registry("sampler", (EllipticalSlice, GuidedHMC, ProbitGibbs), of=BlockedStep, named="__name__")
 __getattr__, __dir__ = SAMPLERS.face(__name__)

@@ -474,7 +474,7 @@ def rough_density(likelihood, kernels):
 
 
 def site_information(likelihood, kernels):
-    # The scores of rows are compared with brute force in tests/approximations/selection/test_scores.py. Here: only
+    # The scores of rows are compared with brute force in tests/rivals/selection/test_scores.py. Here: only
     # differences matter.
     root = np.random.default_rng(9).normal(size=(N, C, C))
     cov = root @ root.swapaxes(1, 2)

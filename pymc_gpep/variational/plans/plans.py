@@ -9,9 +9,7 @@ from pymc_gpep.variational.plans.batches import ByBatches
 from pymc_gpep.variational.plans.inducing_inputs import InducingInputs
 from pymc_gpep.variational.plans.plan import Plan
 
-PLANS: Registry[type[Plan]] = Registry(
-    "plan", (ByBatches, InducingInputs, AllRows), of=Plan, name_of=lambda plan: plan.__name__
-)
+PLANS: Registry[type[Plan]] = Registry("plan", (ByBatches, InducingInputs, AllRows), of=Plan, named="__name__")
 """The plans, in the order in which they are asked whether they fit a method."""
 
 
