@@ -30,6 +30,7 @@ class Given:
             model=SimpleNamespace(rvs_to_transforms={}),
             hyperparameters=[],
             prior=SimpleNamespace(effects=False),
+            likelihood_model=SimpleNamespace(offers=lambda kind: False),
             n_functions=1,
             n_points=1,
         )
