@@ -141,8 +141,11 @@ def test_covariance_may_be_indefinite_in_its_last_digits(approximation, scale):
     mean, labels = given(approximation)
     unbounded = not np.isfinite(approximation.likelihood.largest_precision)
     if unbounded and scale > 1.0 and approximation.approximator.name == "kl":
-        # A rate averaged over so wide a normal overflows, and the solver says that it did not converge.
-        assert not approximation.solve(k, mean, labels).convergence.converged
+        # A rate averaged over so wide a normal may overflow. The solver then reports that it did not converge.
+        solution = approximation.solve(k, mean, labels)
+        if solution.convergence.converged:
+            assert approximation.likelihood.name == "complementary_log_log"
+            assert solution.evidence == pytest.approx(-9.05458836, abs=1e-6)  # the best normal of one variable
         return
     expected = solve(approximation, k, mean, labels, tolerance=1e-8)
     solution = solve(approximation, k - scale * 1e-12 * (np.eye(6) - 1 / 6), mean, labels, tolerance=1e-8)
