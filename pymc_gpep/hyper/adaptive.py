@@ -73,8 +73,8 @@ class Adaptive(HyperMethod):
 
     The first points are the maximum, and two or more on each side along each axis, until the log density has fallen.
     With up to three hyperparameters and few rows, cells then cover the region that the prior allows. Cells are split
-    where the mass is, so that separate branches of the density are found (`pymc_gpep.hyper.cells`). A likelihood that is
-    read by its density alone costs too much for cells.
+    where the mass is, so that separate branches of the density are found (`pymc_gpep.hyper.cells`). A likelihood that
+    is read by its density alone costs too much for cells.
 
     Otherwise a surrogate interpolates values and gradients (`pymc_gpep.hyper.surrogate`). Each round evaluates the log
     posterior at random draws of the surrogate, and at draws where the surrogate is least certain. The rounds end when
