@@ -39,7 +39,7 @@ BUDGETS = {
     "prior_moments": (1450, 2),
     "evidence": (1020, 2),
     "log_posteriors": (2475, 3),
-    "hyper": (4236, 5),
+    "hyper": (4243, 5),
     "cluster": (715, 3),
     "streaming": (2990, 5),
     "samplers": (1395, 3),

@@ -206,9 +206,14 @@ class Adaptive(HyperMethod):
 
 def _is_small(log_posterior: LogPosterior, d: int) -> bool:
     """Whether evaluations are cheap enough for cells of d hyperparameters."""
+    entries = log_posterior.entries + _BY_ROW * _rows_without_formula(log_posterior)
+    return log_posterior.joint and entries <= _ENTRIES.get(d, 0)
+
+
+def _rows_without_formula(log_posterior: LogPosterior) -> int:
+    """Return the number of rows if averages of their density have no formula, else 0."""
     classifier = log_posterior.classifier
-    rows = classifier.prior.n_points if classifier.likelihood_model.offers(ColumnDensity) else 0
-    return log_posterior.joint and log_posterior.entries + _BY_ROW * rows <= _ENTRIES.get(d, 0)
+    return classifier.prior.n_points if classifier.likelihood_model.offers(ColumnDensity) else 0
 
 
 class _Known:

@@ -21,6 +21,7 @@ from scipy.optimize import minimize
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.likelihoods.local_computations import ColumnDensity
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
@@ -106,7 +107,8 @@ class MovedLogPosterior:
     @property
     def checked(self) -> bool:
         """Whether evaluations at points that the prior allows are exact and cheap enough for a check."""
-        return self._log_posterior.joint
+        costly = self._log_posterior.classifier.likelihood_model.offers(ColumnDensity)
+        return self._log_posterior.joint and not costly
 
     def log_prior(self, phi: Array) -> float:
         """Log prior density of coordinates φ, Jacobians included."""
