@@ -1,5 +1,6 @@
 """Gaussian priors by rows of coefficients of standard normals, or of numbers with a sparse precision."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -17,7 +18,58 @@ from pymc_gpep.solvers.row_form import RowForm, covariance_root
 from pymc_gpep.solvers.sparse_precision import SparsePrecision
 
 
-class RowPrior(DensePrior):
+class _PriorByRows(DensePrior):
+    """f = m + J z by rows of coefficients of numbers z, with far fewer of them than rows.
+
+    Numbers have one axis in front, (1, q), where others have one for each function.
+    """
+
+    by_normals = True
+    takes_signs = True
+
+    @property
+    @abstractmethod
+    def rows(self) -> Coefficients:
+        """J, (cn, q)."""
+
+    @property
+    @abstractmethod
+    def n_normals(self) -> int:
+        """Number of numbers, q."""
+
+    @property
+    @abstractmethod
+    def roots(self) -> Array:
+        """A root of the covariances, (c, n, q), for those few that want all of it."""
+
+    @property
+    def size(self) -> int:
+        return self.n_normals
+
+    @property
+    def own(self) -> Array:
+        """Ones (c, 1): what is known of a row is one number, of variance 1."""
+        return np.ones((len(self.mean), 1))
+
+    def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
+        return np.sqrt(self.variances[:, some, None]), self.variances[:, some]
+
+    def combined(self, matrix: Array) -> Array:
+        return self.rows.combined(matrix)
+
+    @cached_property
+    def k(self) -> Array:  # type: ignore[override]
+        """The covariances (c, n, n), for those few that want all of them."""
+        return self.roots @ self.roots.swapaxes(1, 2)
+
+    def latent(self, z: Array) -> Array:
+        """Latent values f = m + J z (..., c, n), of z (..., 1, q)."""
+        flat = np.asarray(z, dtype=np.float64).reshape(-1, self.n_normals)
+        found = np.stack([self.rows.products(each) for each in flat])
+        return np.asarray(self.mean + found.reshape(*z.shape[:-2], *self.shape))
+
+
+class RowPrior(_PriorByRows):
     """f = m + J z for standard normals z, with far fewer of them than rows.
 
     Functions may have normals in common, so that z has one axis: (1, q) where others have one for each function.
@@ -32,8 +84,6 @@ class RowPrior(DensePrior):
     """
 
     form: ClassVar[Any] = RowForm
-    by_normals = True
-    takes_signs = True
 
     def __init__(self, array: Array, mean: Array, base: Coefficients | None = None) -> None:
         self.mean = np.require(mean, np.float64, ["C", "W"])
@@ -101,26 +151,11 @@ class RowPrior(DensePrior):
     def algebra(cls, n: int, q: int, known: Any = None) -> str:
         return f"By rows: {n} rows of {q} standard normals."
 
-    @property
-    def size(self) -> int:
-        return self.n_normals
-
-    @property
-    def own(self) -> Array:
-        """Ones (c, 1): what is known of a row is one number, of variance 1."""
-        return np.ones((len(self.mean), 1))
-
-    def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
-        return np.sqrt(self.variances[:, some, None]), self.variances[:, some]
-
     def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
         return self.at(points) @ self.at(others).swapaxes(1, 2)
 
     def some(self, points: NDArray[np.int64]) -> "RowPrior":
         return RowPrior(self.at(points), self.mean[:, points])
-
-    def combined(self, matrix: Array) -> Array:
-        return self.rows.combined(matrix)
 
     def at(self, points: NDArray[np.int64]) -> Array:
         """Return J (c, s, q) at some points (s,)."""
@@ -139,20 +174,9 @@ class RowPrior(DensePrior):
         """All of J, (c, n, q)."""
         return self.at(np.arange(self.shape[1]))
 
-    @cached_property
-    def k(self) -> Array:  # type: ignore[override]
-        """The covariances J_k J_kᵀ (c, n, n), for those few that want all of them."""
-        return self.roots @ self.roots.swapaxes(1, 2)
-
     def rooted(self, roots: Array) -> "RowPrior":
         """Return the same prior by other coefficients (c, n, q)."""
         return RowPrior(roots, self.mean)
-
-    def latent(self, z: Array) -> Array:
-        """Latent values f = m + J z (..., c, n), of z (..., 1, q)."""
-        flat = np.asarray(z, dtype=np.float64).reshape(-1, self.n_normals)
-        found = np.stack([self.rows.products(each) for each in flat])
-        return np.asarray(self.mean + found.reshape(*z.shape[:-2], *self.shape))
 
     def whitened_slope(self, slope: Array) -> Array:
         """The derivative Jᵀ s (1, q) with respect to z of what has the derivative s (c, n) with respect to f."""
@@ -201,7 +225,7 @@ class RootedPrior(RowPrior):
         return self._given.k
 
 
-class PrecisionPrior(DensePrior):
+class PrecisionPrior(_PriorByRows):
     """f = m + A x for numbers x ~ N(0, Q⁻¹), with a sparse precision Q.
 
     Numbers have one axis in front, (1, q), as functions have.
@@ -215,8 +239,6 @@ class PrecisionPrior(DensePrior):
     """
 
     form: ClassVar[Any] = PrecisionForm
-    by_normals = True
-    takes_signs = True
 
     def __init__(self, array: Array, mean: Array, structure: PrecisionStructure) -> None:
         self.mean = np.require(mean, np.float64, ["C", "W"])
@@ -307,23 +329,8 @@ class PrecisionPrior(DensePrior):
     def check(self) -> None:
         _ = self.precision
 
-    @property
-    def size(self) -> int:
-        return self.n_normals
-
-    @property
-    def own(self) -> Array:
-        """Ones (1, 1): what is known of a row is one number, of variance 1."""
-        return np.ones((1, 1))
-
-    def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
-        return np.sqrt(self.variances[:, some, None]), self.variances[:, some]
-
     def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
         return self.at(points) @ self.as_form.covariances_of_rows(self.at(others)[0]).T
-
-    def combined(self, matrix: Array) -> Array:
-        return self.rows.combined(matrix)
 
     def at(self, points: NDArray[np.int64]) -> Array:
         """Return A (1, s, q) at some points (s,)."""
@@ -349,17 +356,6 @@ class PrecisionPrior(DensePrior):
         """A root of the covariance (1, n, q), for those few that want one."""
         every = self.at(np.arange(self.shape[1]))[0]
         return self.precision.halved(every)[None]
-
-    @cached_property
-    def k(self) -> Array:  # type: ignore[override]
-        """The covariance A Q⁻¹ Aᵀ (1, n, n), for those few that want all of it."""
-        return self.roots @ self.roots.swapaxes(1, 2)
-
-    def latent(self, z: Array) -> Array:
-        """Latent values f = m + A x (..., 1, n), of x (..., 1, q)."""
-        flat = np.asarray(z, dtype=np.float64).reshape(-1, self.n_normals)
-        found = np.stack([self.rows.products(each) for each in flat])
-        return np.asarray(self.mean + found.reshape(*z.shape[:-2], *self.shape))
 
     def whitened_slope(self, slope: Array) -> Array:
         """Q⁻¹ Aᵀ s (1, q) of s (1, n): the posterior mean of x, where s are its weights b."""
