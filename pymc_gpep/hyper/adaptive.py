@@ -18,7 +18,6 @@ from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.surrogate import DRAWS, Points, Surrogate, along_curve, resampled
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.likelihoods.local_computations import ColumnDensity
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
@@ -33,7 +32,6 @@ _EACH = 4  # With more hyperparameters the tolerance grows with the root of thei
 _UNSURE = 0.8  # Error of the log density at random draws that a fit reports.
 _FEW = 3  # Largest number of hyperparameters for which cells cover the whole prior.
 _ENTRIES = {1: 200_000, 2: 100_000, 3: 20_000}  # Largest solutions (numbers in matrices) for which cells are used.
-_BY_ROW = 2000  # Numbers in matrices whose cost is that of averages of a row without a formula.
 _CELLS = {1: 100, 2: 400, 3: 2500}  # Limit on evaluations at centres of cells.
 _CLOSE = {1: 0.1, 2: 0.1, 3: 0.15}  # Error of the masses of cells, in units of the tolerance.
 _COARSE = 0.06  # Error of the masses of cells that a fit reports.
@@ -113,11 +111,8 @@ class Adaptive(HyperMethod):
         known = _Known(moved, best, scales, progressbar)
         known.explore()
         places, nodes = known.candidates()
-        density = (
-            self._by_cells(known, random_seed)
-            if _is_small(log_posterior, scales.size)
-            else self._by_surrogate(known, random_seed)
-        )
+        by = self._by_cells if moved.is_small(_ENTRIES.get(scales.size, 0)) else self._by_surrogate
+        density = by(known, random_seed)
         draws, total = density.draws, density.total
         if self.corrected and has_correction(log_posterior):
             logs = correction_at(log_posterior, places, [moved.original(node) for node in nodes], draws)
@@ -202,18 +197,6 @@ class Adaptive(HyperMethod):
             expected = surrogate(batch)
             wrong = known.evaluate(batch) - expected
             error = max(_root_mean_square(wrong[:half]), _root_mean_square(wrong[half:]) / _WORSE)
-
-
-def _is_small(log_posterior: LogPosterior, d: int) -> bool:
-    """Whether evaluations are cheap enough for cells of d hyperparameters."""
-    entries = log_posterior.entries + _BY_ROW * _rows_without_formula(log_posterior)
-    return log_posterior.joint and entries <= _ENTRIES.get(d, 0)
-
-
-def _rows_without_formula(log_posterior: LogPosterior) -> int:
-    """Return the number of rows if averages of their density have no formula, else 0."""
-    classifier = log_posterior.classifier
-    return classifier.prior.n_points if classifier.likelihood_model.offers(ColumnDensity) else 0
 
 
 class _Known:

@@ -28,6 +28,7 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 _ITERATIONS = 50  # of the climb to the maximum in the coordinates, at most
 _SMALLEST = 1e-10  # 1 − z² of a partial correlation z
+_BY_ROW = 2000  # Numbers in matrices whose cost is that of averages of a row without a formula.
 
 
 class Coordinates:
@@ -105,10 +106,20 @@ class MovedLogPosterior:
         return self._coordinates.pulled(phi, found)
 
     @property
+    def rows_without_formula(self) -> int:
+        """Number of rows if averages of their density have no formula, so that an evaluation is expensive; else 0."""
+        classifier = self._log_posterior.classifier
+        return classifier.prior.n_points if classifier.likelihood_model.offers(ColumnDensity) else 0
+
+    @property
     def checked(self) -> bool:
         """Whether evaluations at points that the prior allows are exact and cheap enough for a check."""
-        costly = self._log_posterior.classifier.likelihood_model.offers(ColumnDensity)
-        return self._log_posterior.joint and not costly
+        return self._log_posterior.joint and not self.rows_without_formula
+
+    def is_small(self, entries: int) -> bool:
+        """Whether evaluations are exact and cost no more than solutions with so many numbers in their matrices."""
+        own = self._log_posterior
+        return own.joint and own.entries + _BY_ROW * self.rows_without_formula <= entries
 
     def log_prior(self, phi: Array) -> float:
         """Log prior density of coordinates φ, Jacobians included."""
