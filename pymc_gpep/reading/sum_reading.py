@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pymc as pm
@@ -228,12 +228,4 @@ class _Numbers:
 
 
 def _term(prior: LatentSum, i: int, given: list[Array], taken: NDArray[np.bool_]) -> ProcessTerm:
-    zeros = [pt.zeros(shape) for shape in prior.sizes]
-
-    def linear(values: TensorVariable) -> TensorVariable:
-        parts = [*zeros[:i], values, *zeros[i + 1 :]]
-        normals = pt.zeros(prior.n_plain)
-        moved, still = (prior.by_parts([prior.argument], normals, each, seen=True)[0] for each in (parts, zeros))
-        return prior.shaped(moved - still, prior.n_points)
-
-    return ProcessTerm.read(prior.processes[i], prior.sizes[i], linear, given, taken.T)
+    return ProcessTerm.read(prior.processes[i], prior.sizes[i], partial(prior.of_process, i), given, taken.T)

@@ -248,6 +248,14 @@ class EffectSum(LatentPrior):
         behind = set(ancestors(self.model.replace_rvs_by_values(self.by_normals(outputs, z))))
         return {str(v.name): v for v in self.model.data_vars if v in behind and isinstance(v, SharedVariable)}
 
+    def of_process(self, i: int, values: TensorVariable) -> TensorVariable:
+        """Return the part (c, n) of the latent values that values of the process number i make, less their mean."""
+        zeros = [pt.zeros(shape) for shape in self.sizes]
+        parts = [*zeros[:i], values, *zeros[i + 1 :]]
+        normals = pt.zeros(self.n_plain)
+        moved, still = (self.by_parts([self.argument], normals, each, seen=True)[0] for each in (parts, zeros))
+        return self.shaped(moved - still, self.n_points)
+
     def shaped(self, values: TensorVariable, n_points: int, batched: bool = False) -> TensorVariable:
         """Return values of the argument at points as (c, n), or with a first axis of normals as (c, n, q)."""
         wanted = 1 + self.by_class

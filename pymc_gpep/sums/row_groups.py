@@ -474,12 +474,4 @@ class _Rows:
 
 def _moved(prior: EffectSum, i: int, term: ProcessTerm) -> ProcessTerm:
     """Return a term of the same process in another argument."""
-    zeros = [pt.zeros(shape) for shape in prior.sizes]
-
-    def linear(values: TensorVariable) -> TensorVariable:
-        parts = [*zeros[:i], values, *zeros[i + 1 :]]
-        normals = pt.zeros(prior.n_plain)
-        moved, still = (prior.by_parts([prior.argument], normals, each, seen=True)[0] for each in (parts, zeros))
-        return prior.shaped(moved - still, prior.n_points)
-
-    return replace(term, linear=linear, whole=False)
+    return replace(term, linear=partial(prior.of_process, i), whole=False)
