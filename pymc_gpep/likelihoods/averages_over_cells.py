@@ -602,6 +602,11 @@ def _slopes_by(
     return _by_blocks(Numbered(), mean, variance, numbers, count, terms)
 
 
+def columns_of(y: Observed, parameters: Array) -> Array:
+    """Return observations and parameters as columns of numbers."""
+    return np.array([y, *parameters], np.float64)
+
+
 def computations_of(log_density: Callable[[Array, Observed, Array], Array]) -> tuple[object, ...]:
     """Return the local computations of a likelihood of one latent function that follow from its log density.
 
@@ -611,9 +616,6 @@ def computations_of(log_density: Callable[[Array, Observed, Array], Array]) -> t
         log p(y | f) and its first three derivatives in f, (4, n), for latent values (n,), observations (n,) and
         parameters (p, n).
     """
-
-    def columns(y: Observed, parameters: Array) -> Array:
-        return np.array([y, *parameters], np.float64)
 
     class Columns:
         """The density as a function of columns."""
@@ -627,20 +629,20 @@ def computations_of(log_density: Callable[[Array, Observed, Array], Array]) -> t
         out[:] = log_density(f, y, parameters)
 
     def average(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        out[:] = log_average_terms(density, mean, variance, columns(y, parameters))
+        out[:] = log_average_terms(density, mean, variance, columns_of(y, parameters))
 
     def average_log(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        out[:] = average_log_terms(density, mean, variance, columns(y, parameters))
+        out[:] = average_log_terms(density, mean, variance, columns_of(y, parameters))
 
     return (
         ScalarDensity(derivatives),
-        ColumnDensity(columns, density.two_derivatives),
+        ColumnDensity(columns_of, density.two_derivatives),
         GaussianAverage(average),
         AverageLogDensity(average_log),
     )
 
 
-class _KernelDensity:
+class KernelDensity:
     """A density that a kernel computes, with observations and parameters as columns."""
 
     def __init__(self, density: ScalarDensity, y: Observed) -> None:
@@ -652,24 +654,11 @@ class _KernelDensity:
         return out[:3]
 
 
-def _columns(y: Observed, parameters: Array) -> Array:
-    return np.array([y, *parameters], np.float64)
-
-
-def gaussian_average(density: ScalarDensity) -> GaussianAverage:
-    """h of a log-concave density that a kernel computes."""
-
-    def terms(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        out[:] = log_average_terms(_KernelDensity(density, y), mean, variance, _columns(y, parameters), True)
-
-    return GaussianAverage(terms)
-
-
 def average_log_density(density: ScalarDensity) -> AverageLogDensity:
     """g of a log-concave density that a kernel computes."""
 
     def terms(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        out[:] = average_log_terms(_KernelDensity(density, y), mean, variance, _columns(y, parameters), True)
+        out[:] = average_log_terms(KernelDensity(density, y), mean, variance, columns_of(y, parameters), True)
 
     return AverageLogDensity(terms)
 
@@ -685,7 +674,7 @@ def parameter_slopes(density: ScalarDensity, derivatives: Kernel) -> ParameterSl
             derivatives(f.ravel(), np.tile(y[points], len(f)), np.tile(parameters[:, points], (1, len(f))), found)
             return found[:, 0].reshape(-1, *f.shape)
 
-        own = _KernelDensity(density, y)
-        out[:] = kind(own, mean, variance, _columns(y, parameters), slopes, len(parameters), True)
+        own = KernelDensity(density, y)
+        out[:] = kind(own, mean, variance, columns_of(y, parameters), slopes, len(parameters), True)
 
     return ParameterSlopes(derivatives, partial(averaged, average_slopes), partial(averaged, normal_slopes))

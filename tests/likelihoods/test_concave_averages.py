@@ -7,9 +7,10 @@ from numpy.testing import assert_allclose
 from scipy import integrate, stats
 
 from pymc_gpep.kernels.scalar import logit, ordinal, poisson, probit
-from pymc_gpep.likelihoods.averages_over_cells import average_log_density, gaussian_average, parameter_slopes
+from pymc_gpep.likelihoods.averages_over_cells import average_log_density, parameter_slopes
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.solvers.problem import NO_PARAMETERS
+from tests.likelihoods.concave import gaussian_average
 from tests.reference.scalar_averages import log_average
 
 DENSITIES = {

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from pymc_gpep.approximations.ep import scalar_ep
 from pymc_gpep.kernels.scalar import ordinal, poisson
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.likelihoods.averages_over_cells import average_log_density, gaussian_average, parameter_slopes
+from pymc_gpep.likelihoods.averages_over_cells import average_log_density, parameter_slopes
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.rivals.factorial_variational import factorial_variational
 from pymc_gpep.solvers.dense_form import DenseForm
@@ -18,6 +18,7 @@ from pymc_gpep.solvers.newton import fixed_cavity
 from pymc_gpep.solvers.problem import run
 from pymc_gpep.solvers.scalar_bound import average_target, scalar_bound
 from tests.approximations.binary import random_binary
+from tests.likelihoods.concave import gaussian_average
 
 N = 7
 ACCELERATION = {"tolerance": 1e-10, "depth": 4, "largest_precision": np.inf}
