@@ -1,7 +1,7 @@
 """Steps of a length that each parameter has for itself, as updates that `pm.fit(obj_optimizer=...)` takes.
 
-Those of `update="inner"` (`pymc_gpep.hyper.inducing_inputs.SignedSteps`), so that EP and SEP learn alike: lengths grow
-while slopes keep their sign, and are halved when that changes (Riedmiller and Braun 1993).
+EP and SEP learn alike by the steps of `update="inner"` (`pymc_gpep.hyper.inducing_inputs.SignedSteps`). Lengths grow
+while slopes keep their sign. Lengths are halved where the sign changes (Riedmiller and Braun 1993).
 """
 
 from collections.abc import Sequence

@@ -31,7 +31,7 @@ class TiltedFactors(NamedTuple):
     converged: bool
     """Whether it is a fixed point."""
     correlation: Array
-    """Of all g under the posterior, (N, N)."""
+    """Posterior correlations of all g, (N, N)."""
     third: Array
     """Third cumulants of the tilted distributions, (N,)."""
     fourth: Array
@@ -56,9 +56,9 @@ class ScalarCavities(NamedTuple):
     """The cavities of scalar factors, and what they act on together."""
 
     covariance: Array
-    """Of all g under the posterior, (N, N)."""
+    """Posterior covariance of all g, (N, N)."""
     mean: Array
-    """Of each g in its cavity, (N,)."""
+    """Mean of each g in its cavity, (N,)."""
     variance: Array
     """(N,)."""
 
@@ -100,7 +100,7 @@ def difference_cavities(solution: Solution, alpha: Array, beta: Array) -> Scalar
     points = np.arange(n)
     others = np.array([np.delete(np.arange(c), label) for label in y])
     total = 1.0 + alpha.sum(axis=1)
-    # What takes the differences f_y − f_j of a point to the means of its g.
+    # The matrix that maps the differences f_y − f_j of a point to the means of its g.
     reaction = np.eye(c - 1) - (alpha / total[:, None])[:, None, :]
 
     cov = posterior.covariance_among(points)

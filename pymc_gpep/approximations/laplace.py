@@ -374,7 +374,7 @@ _TOLERANCE_OF_MEANS = 1e-8  # largest change of a mean, in standard deviations
 
 
 def smoothed_mode(problem: Problem, found: Found, terms: Callable[..., None]) -> Found:
-    """Return what Laplace's method found with other means, and the weights that belong to them.
+    """Return the result of Laplace's method with other means and their weights.
 
     `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`. Evidence and derivatives stay
     those of Laplace's method.

@@ -46,7 +46,7 @@ class SiteRule(ABC):
 
     @classmethod
     def suits(cls, c: int, size: int) -> bool:
-        """Whether it is to be taken, if none is named, for c functions with so many inducing inputs each."""
+        """Return whether this rule is the default for c functions, each with `size` inducing inputs."""
         return False
 
     @abstractmethod
@@ -204,7 +204,7 @@ def site_rule(name: str, likelihood: Likelihood) -> SiteRule:
 
 
 def chosen_rule(likelihood: Likelihood, c: int, size: int) -> str:
-    """The name of the rule for c functions with so many inducing inputs each, if none is given.
+    """Return the name of the default rule for c functions, each with `size` inducing inputs.
 
     Raises
     ------

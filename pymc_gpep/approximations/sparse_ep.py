@@ -208,7 +208,7 @@ class SparseApproximation(ABC):
     title: ClassVar[str] = "EP"
     """What messages call it."""
     first_scheme: ClassVar[str]
-    """What its solver tries first."""
+    """Name of the first scheme of its solver."""
 
     def __init_subclass__(cls) -> None:
         cls.__doc__ = documented(cls)
@@ -223,7 +223,7 @@ class SparseApproximation(ABC):
 
     @abstractmethod
     def named(self, likelihood: Likelihood, c: int, size: int) -> Self:
-        """The same with all that depends on c functions of so many inducing inputs each chosen.
+        """Return the approximation with its choices for c functions, each with `size` inducing inputs.
 
         Raises
         ------

@@ -55,7 +55,7 @@ class Base(NamedTuple):
     draw: Callable[[np.random.Generator, int], Array]
     """Draws, less the mean."""
     log_sites: Callable[[Array], float]
-    """What takes the prior to the base, as a function of latent values less the mean; zero for the prior itself."""
+    """Log of the factor that turns the prior into the base, by latent values less the mean; 0 for the prior."""
     log_normaliser: float
     """Log integral of the prior times exp(log_sites)."""
 

@@ -60,7 +60,7 @@ class Begin(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What is added over parts, and what the largest is taken of."""
+    """Numbers of a part: sums over parts, and a number whose largest value over parts counts."""
 
     added: tuple[Any, ...]
     largest: float = 0.0
@@ -105,7 +105,7 @@ class WorkerPart:
     ----------
     number : int
         Which part it is.
-    recipe : Recipe
+    recipe : PartRecipe
     """
 
     def __init__(self, number: int, recipe: PartRecipe) -> None:
@@ -195,7 +195,7 @@ class WorkerPart:
         return Sums((terms, vector.norm()), residual)
 
     def products(self, slot: int | None, used: int) -> Sums:
-        """Keep the last change, if a place is given for it, and return inner products of those that are kept."""
+        """Keep the last change in the place `slot`, if given. Return inner products of the kept changes."""
         if slot is not None and self._past:
             self._vector.remember(slot)
         elif slot is not None:

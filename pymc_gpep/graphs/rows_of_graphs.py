@@ -77,7 +77,7 @@ class Walk:
 
     Parameters
     ----------
-    points : Points
+    points : RowPoints
     lengths : dict of Role to variable
         How many rows and columns there are.
     same : TensorVariable, shape (rows, columns)

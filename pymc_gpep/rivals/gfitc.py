@@ -64,7 +64,7 @@ class SparseLatentSweeps(SparseSweeps):
     Parameters
     ----------
     features : RowFeatures
-    factors : Factors
+    factors : LikelihoodFactors
     team : Team
         The threads that work on it. Results do not depend on how many there are.
     """

@@ -195,7 +195,7 @@ class FittedEstimator:
 
     Parameters
     ----------
-    recipe : Recipe
+    recipe : ModelRecipe
     fit : Fit
     gp : pm.gp.Latent
         The process in the model, as the recipe made it.

@@ -75,13 +75,14 @@ class SparseEPSweeps(SparseSweeps):
 
     Where factors are not log-concave, a tilted distribution may be wider than its cavity, and only a site with a
     negative precision matches its moments. With such sites the iteration may fail, or wander, unless it begins close to
-    its end. Sites that only narrow (`Factors.narrows`) match the mean alone there, with a precision of 0: that always
-    converges, close by. The evidence is then not stationary in the sites, and its derivatives are approximate.
+    its end. Sites that only narrow (`LikelihoodFactors.narrows`) match the mean alone there, with a precision of 0.
+    That always converges, close by. The evidence is then not stationary in the sites, and its derivatives are
+    approximate.
 
     Parameters
     ----------
     features : RowFeatures
-    factors : Factors
+    factors : LikelihoodFactors
     team : Team
         The threads that work on it. Results do not depend on how many there are.
     """

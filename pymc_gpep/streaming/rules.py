@@ -140,7 +140,7 @@ class Rule(ABC):
         return np.full(c, labels.sum())
 
 
-_NODES, _EXPECTED_NODES = 100, 64
+_NODES, _HERMITE_NODES = 100, 64
 
 
 class _OfOneFunction(Rule):
@@ -216,7 +216,7 @@ class _ExpectedLog(_OfOneFunction, ABC):
     functional: ClassVar[str] = "expected log"
 
     def terms(self, mean: TensorVariable, variance: TensorVariable, labels: TensorVariable) -> PointTerms:
-        nodes, weights = np.polynomial.hermite_e.hermegauss(_EXPECTED_NODES)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_HERMITE_NODES)
         weights = weights / weights.sum()
         sign, deviation = _sign(labels), pt.sqrt(variance[:, 0])
         value, slope = self.log_response((sign * mean[:, 0])[:, None] + deviation[:, None] * nodes)
@@ -328,7 +328,7 @@ class ExpectedLogPairs(_OfPairs):
 
     def terms(self, mean: TensorVariable, variance: TensorVariable, labels: TensorVariable) -> PointTerms:
         of_mean, of_variance = _differences(mean, variance)
-        nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES_OF_PAIRS)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_HERMITE_NODES)
         weights = weights / weights.sum()
         deviation = pt.sqrt(of_variance)
         z = np.sqrt(0.5) * (of_mean[..., None] + deviation[..., None] * nodes)
@@ -338,9 +338,6 @@ class ExpectedLogPairs(_OfPairs):
 
     def kernel(self) -> PointKernel:
         return expected_pair_kernel(self.noise)
-
-
-_NODES_OF_PAIRS = 64
 
 
 def _differences(mean: TensorVariable, variance: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
