@@ -31,7 +31,7 @@ export PYTENSOR_FLAGS := base_compiledir=$(CACHE)/pytensor$(PYTENSOR_FLAGS:%=$(c
 .DELETE_ON_ERROR:
 # Targets share one environment, and two installers at once would spoil it.
 .NOTPARALLEL:
-.PHONY: help demo test test-extra test-slow test-rest calibrate paper lint format types package docs python clean
+.PHONY: help demo test test-extra test-slow test-rest calibrate paper lint format types package docs site-test python clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -73,7 +73,10 @@ types: $(VENV)/.with-lint ## check types
 	$(BIN)/mypy
 
 docs: $(VENV)/.with-docs ## run the examples and build the documentation into docs/_build/html
-	$(TWO) $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(TWO) $(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+site-test: $(VENV)/.made ## check links, pictures and search of the built documentation, in a browser if there is one
+	$(BIN)/python docs/check_site.py docs/_build/html
 
 package: $(VENV)/.with-package ## build wheel and sdist into dist, and try the wheel in clean environments
 	rm -rf dist

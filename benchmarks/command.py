@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from benchmarks.experiment import Experiment, InThisProcess, compute, workers
-from benchmarks.stored import FOLDER, store
+from benchmarks.stored import FOLDER, TABLES, store, store_tables
 from tests.compile_once import compile_once
 
 _NAMED = 8  # pieces that a message names
@@ -49,7 +49,12 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
         help="where results go; what is there already is not computed again, so remove it when the code has changed",
     )  # fmt: skip
     parser.add_argument(
-        "--store", action="store_true", help=f"keep what the pictures need in {FOLDER.relative_to(FOLDER.parents[1])}"
+        "--store",
+        nargs="?",
+        const="all",
+        choices=("all", "pictures", "tables"),
+        help=f"keep what pictures and tables of the pages need in {FOLDER.relative_to(FOLDER.parents[1])} and "
+        f"{TABLES.relative_to(TABLES.parents[1])}",
     )
     arguments = parser.parse_args()
     asked = tuple(names) if "all" in arguments.experiments else tuple(dict.fromkeys(arguments.experiments))
@@ -148,7 +153,9 @@ def run(
     if (figure := experiment.draw(experiment.pictured(found))) is not None:
         figure.savefig(folder.with_suffix(".png"), dpi=130)
         print(f"Picture in {folder.with_suffix('.png')}.")
-        if paper is not None:
+        if paper is not None and arguments.store != "tables":
             print(f"What it needs in {store(paper, name, experiment, found, arguments.only, FOLDER)}.")
+    if paper is not None and arguments.store != "pictures" and experiment.tables(found):
+        print(f"Tables of the page in {store_tables(paper, name, experiment, found, arguments.only, TABLES)}.")
     print(flush=True)
     return [f"{name} {cell}" for cell in errors]

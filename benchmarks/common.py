@@ -29,10 +29,15 @@ class Table:
     formats: tuple[str, ...]
     rows: list[tuple[Any, ...]]
 
+    @property
+    def cells(self) -> list[list[str]]:
+        """The rows as text."""
+        return [
+            ["" if x is None else format(x, f) for x, f in zip(row, self.formats, strict=True)] for row in self.rows
+        ]
+
     def __str__(self) -> str:
-        lines = [self.columns, ["---"] * len(self.columns)]
-        for row in self.rows:
-            lines.append(["" if x is None else format(x, f) for x, f in zip(row, self.formats, strict=True)])
+        lines = [self.columns, ["---"] * len(self.columns), *self.cells]
         return "\n".join([f"## {self.title}", "", *(f"| {' | '.join(line)} |" for line in lines)])
 
 

@@ -22,6 +22,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks.common import Table
+
 Arrays = dict[str, np.ndarray]
 
 _OF_RUN = "seconds", "commit"  # what each result says of itself
@@ -73,6 +75,14 @@ class Experiment(ABC):
 
         `seconds` and `commit` are among what each returned. Cells that failed are missing, and the report says so.
         """
+
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """The tables that a page shows, by key, where they are stored beside the pages."""
+        return {}
+
+    def drawn_tables(self, pictured: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Tables that the numbers of the picture determine, by key: a page builds them from these numbers."""
+        return {}
 
     def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
         """The part of what the cells returned that the picture needs, small enough to be kept with the pages."""

@@ -27,7 +27,6 @@ import pytensor.tensor as pt
 import pymc_gpep  # noqa: F401  registers the methods of pm.fit
 
 _CROSSED = [("u", 316), ("v", 24)]
-_FLAT = 3e4  # standard deviation of a prior that says nothing
 _MOST = 3000  # rows of which an evidence is corrected
 
 
@@ -38,7 +37,7 @@ class Mixed:
     Attributes
     ----------
     model : pm.Model
-        With (all but) flat priors of coefficients `b` and of the logarithm of a standard deviation, `log_sd`.
+        With flat priors of coefficients `b` and of the logarithm of a standard deviation, `log_sd`.
     laplace, quadrature : dict
         Values of hyperparameters at the maxima of R's log likelihoods, by Laplace's method and by quadrature.
     errors : array
@@ -131,7 +130,7 @@ def sleepstudy(folder: Path, estimates: dict[str, Any]) -> Mixed:
 
 
 def sleepstudy_reml(folder: Path, estimates: dict[str, Any]) -> Mixed:
-    """The same with all but flat normal priors of the coefficients, which are integrated: restricted likelihood."""
+    """The same with coefficients that are integrated: restricted likelihood."""
     d = pd.read_csv(folder / "sleepstudy.csv")
     fit = estimates["sleepstudy"]["lmer"]["REML"]
     days, subject = d.days.to_numpy(float), d.subject.to_numpy()
@@ -139,15 +138,15 @@ def sleepstudy_reml(folder: Path, estimates: dict[str, Any]) -> Mixed:
     with pm.Model() as model:
         log_sd, below = pm.Flat("log_sd", shape=2, initval=[3.0, 1.5]), pm.Flat("below")
         log_sigma = pm.Flat("log_sigma", initval=3.0)
-        b = pm.Normal("b", 0, _FLAT, shape=2)
+        b = pm.Flat("b", shape=2)
         root = pt.stacklists([[pm.math.exp(log_sd[0]), 0.0], [below, pm.math.exp(log_sd[1])]])
         u = pm.MvNormal("u", mu=np.zeros(2), chol=root, shape=(18, 2))
         mu = b[0] + u[subject, 0] + (b[1] + u[subject, 1]) * days
         pm.Normal("y", mu, pm.math.exp(log_sigma), observed=d.y.to_numpy())
     found = {"log_sd": np.log(np.diag(factor)), "below": factor[1, 0], "log_sigma": np.log(fit["sigma"])}
     coefficients = np.array(list(fit["fixef"].values()))
-    errors, constant = np.array(list(fit["se"].values())), 2.0 * np.log(_FLAT) + np.log(2.0 * np.pi)
-    return Mixed(model, {"b": coefficients, **found}, found, errors, fit["logLik"], fit["logLik"], constant)
+    errors = np.array(list(fit["se"].values()))
+    return Mixed(model, {"b": coefficients, **found}, found, errors, fit["logLik"], fit["logLik"])
 
 
 def _lung(folder: Path, fit: dict[str, Any], declare: Callable[[Any, Any], Any], jacobian: bool) -> Mixed:
@@ -259,8 +258,9 @@ def run(mixed: Mixed) -> dict[str, float]:
     """Return differences from R."""
     with mixed.model, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fit = pm.fit(method="laplace", hyper="map", progressbar=False)
-        there = pm.fit(0, method="ep", hyper="map", start=mixed.quadrature, progressbar=False)
+        held = [name for name in mixed.quadrature if name == "b"]  # not where it is integrated
+        fit = pm.fit(method="laplace", hyper="map", hyperparameters=held, progressbar=False)
+        there = pm.fit(0, method="ep", hyper="map", hyperparameters=held, start=mixed.quadrature, progressbar=False)
         few = there.classifier.n_points <= _MOST
         corrected = there.corrected_evidence().evidence if few else np.nan
     found = fit.hyperparameters

@@ -19,8 +19,8 @@ import pymc as pm
 import pytensor.tensor as pt
 
 import pymc_gpep as gpep  # registers the methods of pm.fit
+from pymc_gpep.gaussians.row_prior import precision_factor
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.solvers.row_form import precision_factor
 
 
 def items(n: int) -> None:
@@ -105,7 +105,7 @@ def run(name: str, n: int) -> dict[str, float]:
         raise RuntimeError(f"{name}: {fit.message}")
     posterior, sweeps = fit.solution.posterior, int(fit.history["iterations"].sum())
     began = time.perf_counter()
-    factor = precision_factor(posterior.prior.rows, posterior.precisions)
+    factor = precision_factor(posterior.prior.rows, posterior.sites)
     posterior.prior.rows.covariances(np.linalg.inv(factor))
     floor = sweeps * (time.perf_counter() - began)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

@@ -17,6 +17,7 @@ from scipy.linalg.blas import dsyrk, dtrmm
 from scipy.linalg.lapack import dlauum, dpotrf, dtrtri
 
 from pymc_gpep.approximations.site_rules import Nested, Pairs, SiteRule, WholePoint
+from pymc_gpep.approximations.sparse_ep import sweep_of
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.solvers.inducing import Block, RowFeatures, whitening
@@ -60,11 +61,11 @@ def least(turns: int, works: dict[str, Callable[[], object]]) -> dict[str, float
     return found
 
 
-def converged(sweeps: SiteSweeps[Any], shape: tuple[int, ...]) -> Array:
+def converged(sweeps: SiteSweeps[Any, Any], shape: tuple[int, ...]) -> Array:
     """Sites after ten damped sweeps from nothing."""
     sites, target, scale = np.zeros((2, *shape)), np.zeros((2, *shape)), np.zeros(shape)
     for _ in range(10):
-        assert sweeps.sweep(sites, target, scale)[0]
+        assert sweep_of(sweeps)(sites, target, scale)[0]
         sites += 0.8 * (target - sites)
     return sites
 
@@ -107,8 +108,8 @@ def beside_floor(rule: str, n: int, c: int, m: int, turns: int) -> dict[str, flo
     target, scale = np.zeros_like(sites), np.zeros(sites_of.shape)
     nested = rule == "nested"
     works: dict[str, Callable[[], object]] = {
-        "sweep": lambda: sweeps.sweep(sites.copy(), target, scale),
-        "gradient": lambda: sweeps.derivatives(sites, posterior, lambda rows, bars: None),
+        "sweep": lambda: sweep_of(sweeps)(sites.copy(), target, scale),
+        "gradient": lambda: list(sweeps.bars(sites, posterior)),
         "products": products(n, m, c * (c + 1) // 2 if nested else c),
         "sites": row_sites(rule, sites_of, c, y, sites),
     }

@@ -5,8 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from binascii import a2b_base64
-from hashlib import sha256
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,8 +25,9 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
+    "shown_cells",
 ]
-exclude_patterns = ["_build", "conf.py", "kernels.py"]
+exclude_patterns = ["_build", "conf.py", "kernels.py", "shown_cells.py", "check_site.py"]
 templates_path = ["_templates"]
 
 myst_enable_extensions = ["amsmath", "dollarmath"]
@@ -39,6 +38,7 @@ nb_execution_mode = "force"
 nb_kernel_rgx_aliases = {"python3": "forked"}  # see kernels.py
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
+nb_render_markdown_format = "myst"  # tables of records (benchmarks/stored.py)
 nb_output_stderr = "remove"  # what PyMC logs while sampling
 nb_custom_formats = {".py": "kernels.read_script"}
 
@@ -55,6 +55,8 @@ numpydoc_show_class_members = False
 
 html_theme = "pymc_sphinx_theme"
 html_title = "pymc_gpep"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 # The theme is made for PyMC's own site: without its visitor statistics, links to its accounts and its search.
 html_theme_options = {
     "google_analytics_id": "",
@@ -73,13 +75,9 @@ def skip_metadata_routing(app, what, name, obj, skip, options):
     return True if name.startswith("set_") and name.endswith("_request") else None
 
 
-def write_glued_pictures(app, exception):
-    """Write pictures of hidden cells, which other pages show: myst-nb names their files, and does not write them."""
-    if exception is None and app.builder.format == "html":
-        for path in Path(app.env.mystnb_config.output_folder).rglob("*.glue.json"):
-            for output in json.loads(path.read_text()).values():
-                picture = a2b_base64(output["data"].get("image/png", ""))
-                (Path(app.outdir) / "_images" / f"{sha256(picture).hexdigest()}.png").write_bytes(picture)
+def hide_constructor_of_fit(app, what, name, obj, options, signature, return_annotation):
+    """Show no arguments of `Fit`, which `pm.fit` makes."""
+    return ("", None) if name == "pymc_gpep.Fit" else None
 
 
 def start_kernels(app):
@@ -106,4 +104,4 @@ def start_kernels(app):
 def setup(app):
     app.connect("builder-inited", start_kernels)
     app.connect("autodoc-skip-member", skip_metadata_routing)
-    app.connect("build-finished", write_glued_pictures)
+    app.connect("autodoc-process-signature", hide_constructor_of_fit)

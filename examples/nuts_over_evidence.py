@@ -36,7 +36,7 @@ with pm.Model(coords={"species": iris.target_names, "flower": petals.index[train
 # The draws have all the variables of the original model, as if that had been sampled.
 
 # %%
-marginal = gpep.marginalize(model)
+marginal = gpep.marginalize(model, warm=True)
 idata = pm.sample(model=marginal, draws=120, tune=80, chains=2, cores=1, random_seed=1, progressbar=False, quiet=True)
 idata = gpep.recover_latent(idata, marginal, random_seed=1, progressbar=False)
 print("draws:", ", ".join(f"{name} {idata.posterior[name].shape}" for name in ("ls", "eta", "f")))

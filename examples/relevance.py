@@ -80,7 +80,7 @@ print(pd.DataFrame(rows).T.round(3).to_string())
 # The length scales of the last fit vary from draw to draw, so that their uncertainty can be seen beside the maximum.
 
 # %%
-draws = fits["one for each input, integrated"].sample(1000, chains=4, random_seed=1)
+draws = fits["one for each input, integrated"].sample(100, chains=4, random_seed=1)
 relevance = pd.DataFrame(
     {
         "maximum": 1 / fits["one for each input, maximum"].hyperparameters["ls"].to_series(),

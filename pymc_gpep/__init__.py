@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from pymc_gpep.evidence.marginal_model import marginalize
     from pymc_gpep.fits.callbacks import Checkpoint, EarlyStopping
     from pymc_gpep.fits.fit import Fit
-    from pymc_gpep.fits.reading import from_datatree
+    from pymc_gpep.fits.loading import from_datatree, load
     from pymc_gpep.fits.recover_latent import recover_latent
     from pymc_gpep.likelihoods.bernoulli import Probit
+    from pymc_gpep.likelihoods.multinomial_probit import inner_ep
     from pymc_gpep.likelihoods.multinomial_probit_distribution import MultinomialProbit, RobustMax
     from pymc_gpep.priors import default_priors
     from pymc_gpep.reading import StructureError
     from pymc_gpep.recipes.sparse_normal import SparseNormal
     from pymc_gpep.registry import register
-    from pymc_gpep.rows.open_rows import open_rows
     from pymc_gpep.rows.rows import RowError
+    from pymc_gpep.rows.storage import open_rows
     from pymc_gpep.samplers.inducing_model import inducing_model
     from pymc_gpep.tables.columns import columns
     from pymc_gpep.tables.spline import spline
@@ -48,10 +49,12 @@ _HOME = {
     "columns": "tables.columns",
     "compare_methods": "comparison.table",
     "default_priors": "priors",
-    "from_datatree": "fits.reading",
+    "from_datatree": "fits.loading",
     "inducing_model": "samplers.inducing_model",
+    "inner_ep": "likelihoods.multinomial_probit",
+    "load": "fits.loading",
     "marginalize": "evidence.marginal_model",
-    "open_rows": "rows.open_rows",
+    "open_rows": "rows.storage",
     "predict_draws": "comparison.fits_and_draws",
     "recover_latent": "fits.recover_latent",
     "register": "registry",
@@ -77,6 +80,8 @@ __all__ = [
     "diagnostics",
     "from_datatree",
     "inducing_model",
+    "inner_ep",
+    "load",
     "marginalize",
     "methods",
     "open_rows",

@@ -138,6 +138,12 @@ def _bound(likelihood: Likelihood, parameters: ArrayLike | None, labels: ArrayLi
     return found
 
 
+def _docstring(kind: type) -> str:
+    """Return the docstring that the author of a class wrote: a dataclass without one has its signature there."""
+    written = inspect.getdoc(kind) or ""
+    return "" if written.startswith(f"{kind.__name__}(") else written
+
+
 type _Kind = type[Approximator | SparseApproximation | FurtherMethod]
 
 
@@ -150,7 +156,7 @@ def _documented[F: Callable[..., Any]](
     options: dict[str, str] = {}
     defaults: dict[str, Any] = {}
     for kind, names in theirs.items():
-        own = inspect.getdoc(kind) or ""
+        own = _docstring(kind)
         text = own.partition("Parameters\n")[0].partition("Examples\n")[0].strip()
         words += [f"For {', '.join(names)}:", text] if len(kinds) > 1 else [text.partition("\n\n")[2]]
         defaults |= {option.name: option.default for option in fields(kind) if option.name not in defaults}
@@ -162,10 +168,10 @@ def _documented[F: Callable[..., Any]](
     with_rows = [each for each in LIKELIHOODS if each.rows and any(each.name in names for names in theirs.values())]
     rows = "; ".join(f"{each.name}: {', '.join(each.rows)}" for each in with_rows)
     given = prior + _OBSERVED.format(likelihoods=likelihoods) + more.format(rows=rows) + "".join(options.values())
-    summary = (inspect.getdoc(kinds[0]) or "").partition("\n\n")[0]
+    summary = _docstring(kinds[0]).partition("\n\n")[0]
     signature = inspect.signature(method)
     method.__doc__ = (
-        "\n\n".join([summary, f"The method {name!r} of `pm.fit` on arrays.", *filter(None, words)])
+        "\n\n".join(filter(None, [summary, f"The method {name!r} of `pm.fit` on arrays.", *words]))
         + f"\n\nParameters\n----------\n{given}\nReturns\n-------\n{signature.return_annotation.__name__}\n\n"
         + f"{_RAISES}\nExamples\n--------\n"
         + f'>>> solution = gpep.methods.{name}({arrays}, "{first}")\n>>> solution.{number}\n'

@@ -90,7 +90,7 @@ def _columns_taken(functions: Sequence[Callable[[Any], Any]], array: Array) -> l
         return []
     number_of = {column.tobytes(): number for number, column in enumerate(digits.T)}
     try:
-        with pm.Model(model=None), warnings.catch_warnings():  # what the functions may declare is thrown away
+        with pm.Model(model=None), warnings.catch_warnings():  # variables that the functions declare are dropped
             warnings.simplefilter("ignore")
             made = [result for function in functions if isinstance(result := function(digits), Variable)]
     except Exception:  # of a user's own function, which may compute with its inputs

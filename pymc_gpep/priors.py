@@ -62,7 +62,7 @@ def default_priors(
         raise ValueError("X does not vary, so that it suggests no length scale.")
     d = spread.size
     overall = np.sqrt((spread**2).sum())
-    # What an input that does not vary has for a length scale makes no difference.
+    # The length scale of a constant input has no effect.
     median = np.where(spread > 0, spread * np.sqrt(d), overall) if ard else overall
     shape = {} if "dims" in kwargs or "shape" in kwargs or not ard else {"shape": d}
     ls = pm.LogNormal(names[0], np.log(median), _SPREAD_OF_SCALE, **shape, **kwargs)

@@ -1,41 +1,74 @@
 """Changes that importing the package makes to PyMC; nothing else touches its names.
 
 `pm.fit` learns the names of the approximations, and logs the method that fits a model if it is called without one.
-`pm.gp.Latent.prior` copies the array of its inputs, and notes it. A covariance function selects columns before there is
-a graph. The graph then has neither the array nor the order of its columns. PyTensor learns where to find JAX support.
+`pm.sample` logs the step that suits the Gaussian processes of a model, and assigns none. `pm.gp.Latent.prior` copies
+the array of its inputs, and notes it. A covariance function selects columns before there is a graph. The graph then has
+neither the array nor the order of its columns. PyTensor learns where to find JAX support.
 """
 
 import functools
 import inspect
 import re
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pymc as pm
+import pymc.sampling
+import pymc.sampling.mcmc
 import pymc.variational
 import pymc.variational.inference
 
 from pymc_gpep.evidence import jax_loading  # noqa: F401  # it registers a rewrite
 from pymc_gpep.noted_inputs import note_inputs, own_arrays
 
-_PLACES = (pymc.variational.inference, pymc.variational, pm)
-"""Where PyMC keeps `fit`."""
-
 
 def patch() -> None:
     """Let PyMC know of the package; a second call does nothing."""
-    _register_methods()
-    _register_inputs()
+    _replace((pymc.variational.inference, pymc.variational, pm), "fit", _fit)
+    _replace((pm.gp.Latent,), "prior", _prior)
+    _replace((pymc.sampling.mcmc, pymc.sampling, pm), "sample", _sample)
 
 
-def _register_inputs() -> None:
-    original = pm.gp.Latent.prior
+def _replace(places: Sequence[Any], name: str, wrapper: Callable[[Any, inspect.Signature], Any]) -> None:
+    """Put a wrapper in place of a function of PyMC wherever PyMC keeps it, unless it is one already."""
+    original = getattr(places[0], name)
     if getattr(original, "_pymc_gpep", False):
         return
+    made: Any = functools.wraps(original)(wrapper(original, inspect.signature(original)))
+    made._pymc_gpep = True
+    for place in places:
+        if getattr(place, name) is original:
+            setattr(place, name, made)
 
-    signature = inspect.signature(original)
 
-    @functools.wraps(original)
+def advise(advice: Callable[[pm.Model | None], None], model: pm.Model | None) -> None:
+    """Log advice before a call of PyMC, which goes on whatever stops the reading of the model."""
+    with suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        advice(model)
+
+
+def _sample(original: Any, signature: inspect.Signature) -> Any:
+    """Return `pm.sample`, which logs the step method for a model if the call names no step and no sampler."""
+
+    def sample(*args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(*args, **kwargs).arguments
+        named = {"step", "nuts_sampler"} & arguments.keys()
+        if not named and not arguments.get("quiet"):
+            from pymc_gpep.samplers.guided import offer_step
+
+            advise(offer_step, arguments.get("model"))
+        return original(*args, **kwargs)
+
+    return sample
+
+
+def _prior(original: Any, signature: inspect.Signature) -> Any:
+    """Return `pm.gp.Latent.prior`, which copies the array of its inputs, and notes it."""
+
     def prior(self: pm.gp.Latent, *args: Any, **kwargs: Any) -> Any:
         # A fit predicts by the process itself, and changes of these arrays must not reach it.
         arguments = signature.bind(self, *args, **kwargs).arguments
@@ -48,34 +81,29 @@ def _register_inputs() -> None:
         note_inputs(f, self.X, (self.cov_func, self.mean_func))
         return f
 
-    prior._pymc_gpep = True  # type: ignore[attr-defined]
-    pm.gp.Latent.prior = prior
+    return prior
 
 
-def _register_methods() -> None:
-    """Let `pm.fit` know the names of the approximations.
+def _fit(original: Any, signature: inspect.Signature) -> Any:
+    """Return `pm.fit`, which knows the names of the approximations.
 
     `pm.fit` takes an `Inference` in place of a name. The wrapper makes one of ours for our names, and otherwise leaves
     the call alone. A call without a method runs ADVI, as PyMC does, after a line that names the method of this package.
     """
-    original = pymc.variational.inference.fit
-    if getattr(original, "_pymc_gpep", False):
-        return
-    signature = inspect.signature(original)
 
-    @functools.wraps(original)
     def fit(*args: Any, **kwargs: Any) -> Any:
         arguments = signature.bind(*args, **kwargs).arguments
         method = arguments.get("method")
         if "method" not in arguments:
             from pymc_gpep.variational.method_choice import tell_of_advi
 
-            tell_of_advi(arguments.get("model"))
+            advise(tell_of_advi, arguments.get("model"))
         if not isinstance(method, str):
             return original(*args, **kwargs)
-        # Not before they are wanted: they bring numba along.
+        # Imported at their first use, since they import numba.
         from pymc_gpep.argument_types import did_you_mean
         from pymc_gpep.fits.callbacks import check_callbacks
+        from pymc_gpep.graphs.interpreted import without_traces
         from pymc_gpep.variational.inference import GPInference
         from pymc_gpep.variational.method_choice import AUTO, chosen
         from pymc_gpep.variational.plans.plans import all_methods, plan_for
@@ -107,11 +135,9 @@ def _register_methods() -> None:
         of_fit = set(inspect.signature(GPInference.fit).parameters) | set(signature.parameters)
         options |= {each: others.pop(each) for each in set(others) - of_fit}
         if options.get("batch_size", 0) is None:
-            del options["batch_size"]  # which is what leaving it out is
-        arguments["method"] = GPInference(name, arguments.get("model"), **options)
+            del options["batch_size"]  # the same as leaving it out
+        with without_traces():
+            arguments["method"] = GPInference(name, arguments.get("model"), **options)
         return original(**arguments, **others)
 
-    fit._pymc_gpep = True  # type: ignore[attr-defined]  # marks the wrapper for the next call
-    for module in _PLACES:
-        if module.fit is original:
-            module.fit = fit
+    return fit

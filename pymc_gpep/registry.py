@@ -18,15 +18,15 @@ from typing import Any
 from pymc_gpep.argument_types import check_name
 
 TABLES = {
-    "posterior": "gaussians.posteriors",
+    "posterior": "gaussians.posterior",
     "approximation": "approximations.methods",
     "sparse_approximation": "approximations.methods",
     "method": "approximations.methods",
     "likelihood": "likelihoods.all_likelihoods",
-    "computation": "likelihoods.likelihood",
+    "computation": "likelihoods.local_likelihood",
     "hyper": "hyper.hyper_methods",
     "plan": "variational.plans.plans",
-    "file": "fits.reading",
+    "file": "fits.loading",
     "sampler": "samplers",
     "diagnostic": "diagnostics",
     "plot": "plots",
@@ -262,7 +262,7 @@ class Registry[T](Collection[T]):
             entry = getattr(import_module(module), name)
             self._check(entry)
             self._append(entry)
-        except Exception as error:  # Whatever a module of somebody else raises.
+        except Exception as error:  # A third-party module may raise any exception.
             if not final or "partially initialized" in str(error):
                 return  # The module itself reads the table while Python imports it.
             failure = error

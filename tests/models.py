@@ -107,9 +107,10 @@ def probit() -> tuple[pm.Model, pm.gp.Latent]:
     return _one_hyperparameter(lambda f, y: gpep.MultinomialProbit("y", f, observed=y, dims="flower"))
 
 
-def _two_classes(observe: Callable[[Any, np.ndarray], Any]) -> tuple[pm.Model, pm.gp.Latent]:
-    """Whether a flower is a virginica, by one latent function with a mean."""
+def _two_classes(observe: Callable[[Any, np.ndarray], Any], apart: bool = False) -> tuple[pm.Model, pm.gp.Latent]:
+    """Whether a flower is a virginica, by one latent function with a mean; with inputs `apart` no two are equal."""
     X, y = data()
+    X = X + 1e-6 * np.arange(len(X))[:, None] if apart else X
     with pm.Model(coords={"flower": np.arange(y.size) + 100}) as model:
         ls = pm.InverseGamma("ls", 3, 3)
         mean = pm.gp.mean.Constant(-0.5)
@@ -119,9 +120,9 @@ def _two_classes(observe: Callable[[Any, np.ndarray], Any]) -> tuple[pm.Model, p
     return model, gp
 
 
-def bernoulli_probit() -> tuple[pm.Model, pm.gp.Latent]:
-    """One latent function with one hyperparameter, and a probit."""
-    return _two_classes(lambda f, y: gpep.Probit("y", f, observed=y, dims="flower"))
+def bernoulli_probit(apart: bool = False) -> tuple[pm.Model, pm.gp.Latent]:
+    """One latent function with one hyperparameter, and a probit; with inputs `apart` no two rows have equal inputs."""
+    return _two_classes(lambda f, y: gpep.Probit("y", f, observed=y, dims="flower"), apart)
 
 
 def bernoulli_logit() -> tuple[pm.Model, pm.gp.Latent]:
@@ -131,7 +132,9 @@ def bernoulli_logit() -> tuple[pm.Model, pm.gp.Latent]:
 
 def bernoulli_complementary() -> tuple[pm.Model, pm.gp.Latent]:
     """The same by the rate of an event."""
-    return _two_classes(lambda f, y: pm.Bernoulli("y", p=1 - pm.math.exp(-pm.math.exp(f)), observed=y, dims="flower"))
+    return _two_classes(
+        lambda f, y: pm.Bernoulli("y", p=1 - pm.math.exp(-pm.math.exp(f)), observed=y, dims="flower"), apart=True
+    )
 
 
 def effects_beside() -> tuple[pm.Model, pm.gp.Latent]:

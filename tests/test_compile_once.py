@@ -51,5 +51,5 @@ def test_no_other_process_compiles_a_kernel_meanwhile_or_one_within_it(tmp_path)
     assert [is_free(lock) for lock in locks] == [True, True]
 
 
-def test_what_is_not_cached_takes_no_lock(tmp_path):
+def test_function_without_cache_takes_no_lock(tmp_path):
     assert compiled_alone(lambda kernel, signature: signature, SimpleNamespace(_cache=None), 2) == 2

@@ -128,7 +128,7 @@ def test_page_has_every_public_name():
     assert sorted(listed) == sorted(name for _, name in NAMES)
 
 
-def test_modules_offer_their_own_names_and_registered_ones():
+def test_modules_offer_their_own_and_registered_names():
     assert {"ep", "ivm", "iep", "gfitc"} <= set(PUBLIC[methods])
     for module, names in PUBLIC.items():
         assert set(module.__all__) - set(ROOMS) <= set(names) <= set(dir(module))
@@ -142,7 +142,7 @@ def test_functions_of_arrays_document_each_option_that_they_take(name):
 
 
 @pytest.mark.parametrize("kind", [*APPROXIMATIONS, *SPARSE_APPROXIMATIONS, *FURTHER_METHODS])
-def test_options_are_documented_once_each_also_those_of_the_classes_above(kind):
+def test_options_of_a_class_and_its_bases_are_documented_once(kind):
     listed = re.findall(r"^([\w, ]+) : ", inspect.getdoc(kind).partition("Parameters\n")[2], flags=re.MULTILINE)
     assert sorted(", ".join(listed).split(", ")) == sorted(option.name for option in fields(kind))
 

@@ -163,7 +163,7 @@ def test_python_suggests_the_public_name_that_was_meant():
     assert raised.value.obj is gpep
 
 
-def test_closest_name_ignores_capitals_and_what_is_not_a_string():
+def test_closest_name_ignores_capitals_and_values_other_than_strings():
     assert did_you_mean(["x", 3], ["X", 4]) == " Did you mean 'X'?"
     assert did_you_mean(["nothing like it"], ["X"]) == ""
     assert did_you_mean(["multinom"], ["multinomial_probit", "poisson"]) == " Did you mean 'multinomial_probit'?"

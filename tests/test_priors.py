@@ -38,7 +38,7 @@ def test_one_for_each_input_has_its_unit(kwargs):
     assert ls.eval().shape == (3,)
 
 
-def test_an_input_that_does_not_vary_is_no_obstacle():
+def test_constant_input_has_a_finite_length_scale():
     with pm.Model():
         ls, _ = gpep.default_priors(np.column_stack([X, np.ones(len(X))]), ard=True)
     assert np.isfinite(median_of(ls)).all()
@@ -49,7 +49,7 @@ def test_an_input_that_does_not_vary_is_no_obstacle():
     [(X[:, 0], r"X must be \(points, inputs\)"), (np.full((3, 2), np.nan), "X must be finite, but has 6"),
      (np.ones((3, 2)), "X does not vary")],
 )  # fmt: skip
-def test_what_suggests_nothing_is_refused(inputs, message):
+def test_inputs_without_a_scale_raise_value_error(inputs, message):
     with pm.Model(), pytest.raises(ValueError, match=message):
         gpep.default_priors(inputs)
 

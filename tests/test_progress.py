@@ -21,7 +21,7 @@ def test_short_work_is_quiet(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_long_work_says_what_is_done_and_what_is_left(capsys, monkeypatch):
+def test_long_work_shows_its_share_and_the_remaining_time(capsys, monkeypatch):
     monkeypatch.setattr(progress, "_PATIENCE", 0.0)
     clock = iter(np.arange(0.0, 100.0, 2.0))
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
@@ -33,7 +33,7 @@ def test_long_work_says_what_is_done_and_what_is_left(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("moves", [False, True])
-def test_a_first_piece_that_compiles_counts_neither_for_what_is_shown_nor_for_what_is_left(capsys, monkeypatch, moves):
+def test_first_piece_with_compilation_does_not_count(capsys, monkeypatch, moves):
     monkeypatch.setenv("FORCE_COLOR" if moves else "NO_COLOR", "1")
     clock = iter(np.cumsum([60.0, 0.4, 0.4, 0.4]))
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))

@@ -1,26 +1,24 @@
 """What holds of the project as a whole: its modules, its files, what importing it costs, its Makefile."""
 
 import ast
+import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterable
-from functools import cache, partial
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
-import numpy as np
 import pytest
 
-from pymc_gpep.approximations.ep import EP
-from pymc_gpep.gaussians.posteriors import POSTERIORS
-from pymc_gpep.gaussians.prior import Prior
+from pymc_gpep.gaussians.posterior import POSTERIORS
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.solvers.prior_form import Prior
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))
@@ -136,6 +134,63 @@ def test_architecture_page_has_a_paragraph_for_each_room_in_order():
     assert len(architecture().split()) <= 1500
 
 
+def words(page: str) -> int:
+    """Number of words on a page, without the bars of tables."""
+    return sum(any(map(str.isalnum, word)) for word in (ROOT / "docs" / page).read_text().split())
+
+
+def listed(page: str) -> list[str]:
+    """Pages that the tables of contents of a page name."""
+    tables = re.findall(r"```{toctree}\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
+    return re.sub(r"^:.*$", "", "\n".join(tables), flags=re.MULTILINE).split()
+
+
+def test_documentation_stays_within_its_number_of_words():
+    """Figures and experiments are the pages of Evidence; all other pages but the architecture are for users."""
+    pages = (path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md") if not BUILT & set(path.parts))
+    counts = {path.as_posix().removesuffix(".md"): words(path.as_posix()) for path in pages}
+    evidence = listed("evidence.md")
+    assert {"paper", "results", "gallery"} <= set(evidence)
+    assert sum(counts[page] for page in evidence) <= 25_000
+    assert sum(counts[page] for page in counts.keys() - {*evidence, "architecture"}) <= 30_000
+
+
+def test_code_of_pages_fits_into_its_column():
+    """Code of at most 100 characters is not wrapped by a wide screen."""
+    long = {
+        path.name: line
+        for path in (ROOT / "docs").rglob("*.md")
+        if not BUILT & set(path.parts)
+        for code in re.findall(
+            r"^```(?:python|{code-cell}.*)\n(.*?)^```$", path.read_text(), flags=re.DOTALL | re.MULTILINE
+        )
+        for line in code.splitlines()
+        if len(line) > 100
+    }
+    assert long == {}
+
+
+def test_reference_pages_have_at_most_900_words():
+    pages = ["hyperparameters", "leave_one_out", "fitting", "sums", "rows", "checks"]
+    assert {page: words(f"{page}.md") for page in pages if words(f"{page}.md") > 900} == {}
+
+
+SEARCHED = json.loads((ROOT / "docs" / "searched.json").read_text())
+"""Words that people search, with the page that the search of the site has first."""
+
+
+def test_searched_words_are_main_index_entries_of_one_page():
+    """The search of the site has a page with an exact main entry (`!`) first, and pages with other entries last."""
+    entries = {
+        (entry.strip(), path.relative_to(ROOT / "docs").with_suffix("").as_posix())
+        for path in (ROOT / "docs").rglob("*.md")
+        for line in re.findall(r"^```{index} (.*)$", path.read_text(), flags=re.MULTILINE)
+        for entry in line.split(",")
+    }
+    mains = {(word.removeprefix("!").strip(), page) for word, page in entries if word.startswith("!")}
+    assert {(word, page) for word, page in mains if word in SEARCHED} == set(SEARCHED.items())
+
+
 def room(module: str) -> str:
     """The room of a module by its dotted name, `__init__` for the package itself."""
     _, *inside = module.split(".")
@@ -223,7 +278,7 @@ def test_kernels_are_called_where_arrays_are_worked_on():
     own = {
         "evidence/evidence.py": {"kernels.compile"},
         "samplers/probit_gibbs.py": {"kernels.sampling"},
-        "cluster/sites.py": {"kernels.schemes"},
+        "cluster/cluster_log_posterior.py": {"kernels.schemes"},
     }
     calls = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
@@ -236,7 +291,7 @@ def test_kernels_are_called_where_arrays_are_worked_on():
     assert calls == []
 
 
-def test_forms_of_priors_are_known_where_they_are_made_alone():
+def test_only_their_makers_name_forms_of_priors():
     """Rows of effects and sparse precisions are asked for what they say, and not for which of them they are."""
     forms = {f"{kind}_{what}" for kind in ("row", "precision") for what in ("form", "prior", "posterior")}
     found = [
@@ -250,47 +305,13 @@ def test_forms_of_priors_are_known_where_they_are_made_alone():
     assert found == []
 
 
-def files_that_run(call: Callable[[], Any]) -> set[str]:
-    """Files of the package whose code a call runs, with those of the kernels that its functions name."""
-    package, functions, kernels = str(ROOT / "pymc_gpep"), set(), []
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(package):
-            functions.add(frame.f_code)
-            named = [frame.f_globals.get(name) for name in frame.f_code.co_names]
-            kernels.extend(value for value in [*named, *frame.f_locals.values()] if hasattr(value, "py_func"))
-
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    while kernels:
-        function = kernels.pop().py_func
-        if function.__code__ not in functions:
-            functions.add(function.__code__)
-            named = [function.__globals__.get(name) for name in function.__code__.co_names]
-            kernels += [value for value in named if hasattr(value, "py_func")]
-    return {str(Path(each.co_filename).relative_to(package)) for each in functions}
-
-
-def test_probit_ep_is_read_in_few_files():
-    y = np.arange(6) % 2
-    likelihood = next(each for each in LIKELIHOODS if each.name == "probit")
-    solve = partial(EP().solve, np.eye(6) + 0.5, np.zeros(6), y, likelihood=likelihood)
-    solve()  # kernels are compiled
-    files = files_that_run(solve)
-    assert {"approximations/ep.py", "solvers/accelerated_ep.py", "kernels/scalar/probit.py"} <= files
-    assert len(files) <= 21, sorted(files)
-
-
 def brings(name: str) -> set[str]:
     """Libraries that importing a module brings: itself, or what a module of ours imports in turn."""
     path = (ROOT / name.replace(".", "/")).with_suffix(".py")
     return {each.split(".")[0] for each, _ in imports(path)} if path.exists() else {name.split(".")[0]}
 
 
-def test_only_what_is_slow_to_import_is_imported_late():
+def test_only_slow_imports_are_late():
     late = []
     # `registration` is what `import pymc_gpep` runs; all else is imported when it is wanted.
     for path in (path for path in MODULES if path.stem != "registration"):
@@ -331,7 +352,7 @@ def asks_which(nodes: Iterable[ast.AST], classes: set[str]) -> list[int]:
     return [line for types, line in asked.items() if {getattr(n, "id", "") for n in ast.walk(types)} & classes]
 
 
-def test_likelihoods_are_told_apart_by_their_contract_only():
+def test_no_code_asks_for_the_class_of_a_likelihood():
     names, classes = {likelihood.name for likelihood in LIKELIHOODS}, classes_of(Likelihood)
     assert {"ProbitLikelihood", "RobustMaxLikelihood", "LabelNoise"} <= classes
     room, found = ROOT / "pymc_gpep" / "likelihoods", []
@@ -355,7 +376,7 @@ def test_questions_which_class_something_is_are_seen(code):
     assert asks_which(ast.walk(ast.parse(code)), {"LogitLikelihood"}) == []
 
 
-def test_priors_are_told_apart_where_they_are_made_alone():
+def test_only_their_makers_ask_for_the_class_of_a_prior():
     classes = classes_of(Prior)
     assert {prior.__name__ for prior, *_ in POSTERIORS} <= classes
     found = [
@@ -490,11 +511,32 @@ def test_make_says_which_python_is_too_old(machine):
     assert "python3 is Python 3.11\n" in result.stderr
 
 
-def test_make_says_that_there_is_no_python(machine):
+def test_make_names_missing_python(machine):
     result = machine()
     assert result.returncode != 0
     assert "these run:\n  none\n" in result.stderr
 
 
-def test_public_names_are_there_whatever_was_imported_first():
+def test_public_names_exist_for_any_order_of_imports():
     assert {"from_datatree", "marginalize", "open_rows"} < set(imported_and_named()[1].split())
+
+
+def test_conda_recipe_reads_the_version_and_has_the_floors_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = (ROOT / ".ci" / "recipe.yaml").read_text()
+    assert 'version: ${{ load_from_file("../pyproject.toml").project.version }}' in recipe
+    wanted = {re.sub(r"(?<=\w)(?=[<>=!])", " ", each) for each in project["dependencies"]}
+    listed = re.findall(r"^    - (\S.*)$", recipe.partition("  run:\n")[2].partition("\n\n")[0], flags=re.MULTILINE)
+    assert {each.replace("-base", "") for each in listed} == {*wanted, f"python {project['requires-python']}"}
+
+
+def test_release_refuses_a_tag_without_version_or_changelog(tmp_path):
+    check_tag = runpy.run_path(str(ROOT / ".ci" / "check_tag.py"))["faults"]
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.2.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text("## 0.2.0 (2027-01-01)\n")
+    assert check_tag("v0.2.0", tmp_path) == []
+    assert check_tag("v0.3.0", tmp_path) == ["The tag is v0.3.0, but pyproject.toml has the version 0.2.0."]
+    (tmp_path / "CHANGELOG.md").write_text("## Unreleased\n")
+    assert check_tag("v0.2.0", tmp_path) == ["CHANGELOG.md has no section '## 0.2.0 (date)'."]
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.2.0.dev0"\n')
+    assert "is not the version of a release" in check_tag("v0.2.0.dev0", tmp_path)[0]

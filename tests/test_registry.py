@@ -19,20 +19,20 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 import pymc_gpep as gpep
-from pymc_gpep.approximations.approximator import NewtonApproximation
 from pymc_gpep.approximations.ep import EP
+from pymc_gpep.approximations.laplace import NewtonApproximation, fixed_cavity
 from pymc_gpep.approximations.methods import APPROXIMATIONS, METHODS
+from pymc_gpep.approximations.several_predictors import EPPredictors
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper import HYPER, HyperMethod
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.averages_over_cells import computations_of
 from pymc_gpep.likelihoods.grouped import GroupedLikelihood
-from pymc_gpep.likelihoods.likelihood import Computation
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
+from pymc_gpep.likelihoods.local_likelihood import Computation
 from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.reading import StructureError
 from pymc_gpep.registry import OF_PM_FIT, TABLES, Names, Registry, table_of
-from pymc_gpep.solvers.newton import fixed_cavity
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.variational.method_choice import AUTO
 from tests.registered import restore_tables
@@ -161,6 +161,28 @@ def test_registered_pair_is_a_function_of_arrays():
     assert '"log_log"' in gpep.methods.ep.__doc__
 
 
+def test_method_without_docstring_is_documented_without_its_signature():
+    @dataclass(frozen=True)
+    class ShortSteps(EP):
+        damping: float = 0.2
+        name = "short_steps"
+
+    gpep.register("likelihood", LogLog())
+    gpep.register("approximation", ShortSteps)
+    assert gpep.methods.short_steps.__doc__.startswith("The method 'short_steps' of `pm.fit` on arrays.\n\nParameters")
+
+
+@pytest.mark.parametrize(
+    ("link", "found"),
+    [(lambda _, f: f.no_such_method(), "raises AttributeError: .*no_such_method"), (lambda _, f: 0.5, r"array \(\)")],
+)
+def test_error_names_likelihood_whose_link_fails(link, found, monkeypatch):
+    monkeypatch.setattr(LogLog, "link", link)
+    gpep.register("likelihood", LogLog())
+    with log_log_model(), pytest.raises(TypeError, match=f"The link of the likelihood 'log_log' must .*{found}"):
+        pm.fit(method="ep", progressbar=False)
+
+
 def test_computation_is_offered_by_the_likelihood_that_it_was_registered_for():
     probit, logit = (next(each for each in LIKELIHOODS if each.name == name) for name in ("probit", "logit"))
     assert not probit.offers(Slope)
@@ -182,7 +204,7 @@ def test_registered_method_is_named_by_messages():
         gpep.methods.ep(*problem, "log_lo")
 
 
-def test_own_entries_come_before_registered_ones():
+def test_own_entries_come_before_registered_entries():
     gpep.register("likelihood", LogLog())
     assert [each.name for each in LIKELIHOODS][-1] == "log_log"
     names = list(METHODS)
@@ -214,7 +236,7 @@ def test_methods_of_one_name_stand_for_different_likelihoods():
             return likelihood.name == "multinomial"
 
     gpep.register("approximation", ForVotes)
-    assert [kind for kind in APPROXIMATIONS if kind.name == "ep"] == [EP, ForVotes]
+    assert [kind for kind in APPROXIMATIONS if kind.name == "ep"] == [EP, EPPredictors, ForVotes]
 
 
 def test_class_that_is_defined_again_replaces_the_first():
@@ -335,7 +357,7 @@ def test_names_of_pymc_are_refused(name):
         gpep.register("approximation", type("Mine", (CautiousEP,), {"name": name}))
 
 
-def test_names_of_pymc_are_known():
+def test_list_of_pymc_methods_is_complete():
     with pm.Model(), pytest.raises(KeyError) as error:
         pm.fit(method="no such method")
     theirs, _ = error.value.args[0].split("; pymc_gpep adds ")

@@ -29,7 +29,7 @@ import os
 import warnings
 import pytest
 
-def test_what_was_made_before_is_there(maker, record_property):
+def test_objects_made_before_still_exist(maker, record_property):
     assert maker == [os.getppid()]
     record_property("process", os.getpid())
 

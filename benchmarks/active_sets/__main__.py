@@ -2,7 +2,19 @@
 
 from benchmarks.command import run_paper
 
-EXPERIMENTS = ("toy", "sparse_toy", "isolet", "even_digits", "table1", "surfaces", "all_rows", "recovery", "table2")
+EXPERIMENTS = (
+    "toy",
+    "alpha",
+    "sparse_toy",
+    "isolet",
+    "even_digits",
+    "table1",
+    "surfaces",
+    "all_rows",
+    "recovery",
+    "table2",
+    "constants",
+)
 
 if __name__ == "__main__":
     run_paper("active_sets", EXPERIMENTS, "Girolami and Rogers (2006) and Seeger and Jordan (2004)")

@@ -15,6 +15,7 @@ from scipy.spatial.distance import cdist
 
 from benchmarks.active_sets.first_rows import by_first_rows
 from benchmarks.active_sets.printed import EVEN_DIGITS
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split
 from benchmarks.scalable_paper.large_data import mnist
@@ -29,6 +30,8 @@ COUNTS = (25, 50, 75, 100, 125, 150)
 PIXELS = 784
 JITTER = 1e-6
 SPLITS = 3
+MANY, DRAWN_OFTEN = 20, (5.0, 40.0)
+"""Number of draws of the images at one setting, and this setting."""
 PAIRS = (((5, 50), (5, 25)), ((1, 40), (5, 20)))
 """Settings of figures 1 and 2, and of figures 3 and 4."""
 SMALL = ((1, 2), (1, 5), (5, 2), (5, 5))
@@ -108,13 +111,37 @@ class EvenDigits(Experiment):
         asked += [("iterated", setting) for setting in EVEN_DIGITS]
         if quick:
             asked = [("paper's", (0.5, 40)), ("paper's", (5, 40)), *((way, (5, 50)) for way in others)]
+        named = [(seed, way, setting) for seed in range(1 if quick else SPLITS) for way, setting in asked]
+        named += [(seed, "paper's", DRAWN_OFTEN) for seed in range(0 if quick else MANY)]
         return [
             Cell(
                 name_of(v, w, seed, way), predictions, {"data": data, "v": v, "w": w, "seed": seed, "way": way, **size}
             )
-            for seed in range(1 if quick else SPLITS)
-            for way, (v, w) in dict.fromkeys(asked)
+            for seed, way, (v, w) in dict.fromkeys(named)
         ]
+
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Table of many draws of one setting; the other tables were stored before there were records."""
+        runs = of_setting(*DRAWN_OFTEN, found, splits=MANY)
+        if not runs:
+            return {}
+        last = np.array([run["found"][-1] for run in runs])
+        rows = [
+            (
+                column,
+                len(runs),
+                was,
+                values.mean(),
+                values.std(ddof=1),
+                values.min(),
+                values.max(),
+                (was > values).sum(),
+            )
+            for column, was, values in zip(COLUMNS, EVEN_DIGITS[DRAWN_OFTEN], last.T, strict=True)
+        ]  # fmt: skip
+        columns = ("v, w = 5, 40", "draws", "printed", "mean", "sd", "smallest", "largest", "draws below the printed")
+        formats = ("", "d", ".3f", ".4f", ".4f", ".3f", ".3f", "d")
+        return {"draws": Table("Draws of the images at one setting", columns, formats, rows)}
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         lines = [f"| v, w | splits | {' | '.join(f'{name}: printed, here' for name in COLUMNS)} |", "| --- " * 6 + "|"]
@@ -185,9 +212,11 @@ def _of_other_ways(found: Mapping[str, Arrays]) -> list[str]:
     return [*head, *lines, ""] if lines else []
 
 
-def of_setting(v: float, w: float, found: Mapping[str, Arrays], way: str = "paper's") -> list[Arrays]:
+def of_setting(
+    v: float, w: float, found: Mapping[str, Arrays], way: str = "paper's", splits: int = SPLITS
+) -> list[Arrays]:
     """What there is of a setting, in the order of splits."""
-    return [found[name] for seed in range(SPLITS) if (name := name_of(v, w, seed, way)) in found]
+    return [found[name] for seed in range(splits) if (name := name_of(v, w, seed, way)) in found]
 
 
 def orders(record: Mapping[str, Mapping[str, Any]]) -> str:

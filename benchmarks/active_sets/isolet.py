@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from scipy.spatial.distance import cdist
 
 from benchmarks.active_sets.first_rows import by_first_rows, predicted
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split, read_table, standardised, subset
 from pymc_gpep.approximations import VariationalBayes
@@ -29,6 +30,9 @@ ACTIVE, EVERY = 2000, 250
 FILES = "isolet_train.csv.gz", "isolet_test.csv.gz"
 SCORES = {"probability": "by probability", "random": "at random"}
 STARTS = 3
+TITLES = {"probability": "by the probability of their labels", "random": "at random"}
+SHOWN = (250, 500, 1000, 1500, 2000)
+"""Numbers of active rows in the table."""
 WHOLE = "all rows, vb"
 NAMES = "error, %", "mean log predictive density", "mean probability of the label"
 PRINTED = 0.0352
@@ -128,6 +132,16 @@ class Isolet(Experiment):
             f"The paper prints an error of {100 * PRINTED:.2f} % with 2000 rows, chosen by their labels' probability."
         )
         return record, "\n".join([*lines, "", note])
+
+    def drawn_tables(self, pictured: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        rows = []
+        for score, title in TITLES.items():
+            runs = _of_score(score, pictured)
+            scores = np.mean([run["scores"] for run in runs], axis=0)
+            at = np.searchsorted(runs[0]["counts"], SHOWN)
+            rows.append((title, *(f"{100 * error:.2f} %, {density:.3f}" for error, density, _ in scores[at])))
+        columns = ("rows", *map(str, SHOWN))
+        return {"scores": Table("Errors and mean log densities", columns, ("",) * len(columns), rows)}
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         shown = {score: runs for score in SCORES if (runs := _of_score(score, found))}

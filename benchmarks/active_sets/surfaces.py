@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.active_sets.known import GIBBS, METHODS, approximated, prior_of, sampled, scores
 from benchmarks.active_sets.toy import INPUTS, RELEVANT, draw_data
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split
 
@@ -106,6 +107,24 @@ class Surfaces(Experiment):
             f"the row of {GIBBS}, of differences from these in the others."
         )
         return record, "\n".join(lines)
+
+    def drawn_tables(self, pictured: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Means over φ: densities of Gibbs sampling, and differences of approximations from these."""
+        found = {}
+        for problem in list(PROBLEMS)[:2]:
+            classes = problem.partition(",")[0]
+            if (values := surface(problem, pictured)) is None:
+                continue
+            grid, _, density = values
+            rows: list[tuple[Any, ...]] = [(GIBBS, *density[0].mean(axis=1), "")]
+            for method, gap in zip(METHODS, density[1:] - density[0], strict=True):
+                size = np.abs(gap)
+                rows.append((method, *gap.mean(axis=1), f"{size.mean():.3f}, {size.max():.3f}"))
+            columns = (f"{classes}, {len(grid)} × {len(grid)} pairs",
+                       *(f"{'log s = ' if s == grid[0] else ''}{s:g}".replace("-", "−") for s in grid),
+                       "size of the difference")  # fmt: skip
+            found[classes] = Table(problem, columns, ("", *["z.3f"] * len(grid), ""), rows)
+        return found
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         shown = {problem: values for problem in PROBLEMS if (values := surface(problem, found)) is not None}

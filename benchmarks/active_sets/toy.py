@@ -60,12 +60,16 @@ def covariance(X: Array, Z: Array, phi: Array) -> Array:
     return np.exp(-np.maximum(squared, 0))
 
 
-def model_of(X: Array, y: Array, ard: bool = True) -> pm.Model:
+ALPHA = (1e-3, 1e-3)
+"""Shape σ and rate τ of the gamma prior of ψ."""
+
+
+def model_of(X: Array, y: Array, ard: bool = True, alpha: tuple[float, float] = ALPHA) -> pm.Model:
     """With relevances of the inputs, or a single one."""
     inputs = X.shape[1]
     shape = (inputs,) if ard else ()
     with pm.Model() as model:
-        psi = pm.Gamma("psi", 1e-3, 1e-3, shape=shape)
+        psi = pm.Gamma("psi", *alpha, shape=shape)
         phi = pm.Exponential("phi", psi, shape=shape)
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(inputs, ls=1 / pm.math.sqrt(2 * phi)))
         gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=int(y.max()) + 1).T, observed=y)

@@ -2,7 +2,7 @@
 
 from benchmarks.command import run_paper
 
-EXPERIMENTS = ("table1", "figures2_5", "figures6_8", "figures9_11", "annealing", "beyond", "summary")
+EXPERIMENTS = ("table1", "figures2_5", "figures6_8", "figures9_11", "annealing", "beyond", "summary", "tap_equations")
 
 if __name__ == "__main__":
     run_paper("binary_paper", EXPERIMENTS, "the paper on binary classification (Nickisch and Rasmussen 2008)")

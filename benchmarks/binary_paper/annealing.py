@@ -10,6 +10,7 @@ from benchmarks.binary_paper.covariances import Priors
 from benchmarks.binary_paper.data import TITLES, USPS, load
 from benchmarks.binary_paper.methods import EVERY, LINKS
 from benchmarks.binary_paper.regimes import LABELS, REGIMES, covariance, exact
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment
 from pymc_gpep.checks.annealed_evidence import (
     anneal,
@@ -25,6 +26,8 @@ Array = np.ndarray
 
 STARTS = ("prior", "LA", "EP")
 TEMPERATURES = (2, 4, 8, 16, 32)
+FAR = 3.0
+"""Standard errors of a difference from the exact value that a star marks."""
 POINTS = {
     "sonar (2, 0)": ("sonar", "probit", (2.0, 0.0)),
     "sonar (2, 2)": ("sonar", "probit", (2.0, 2.0)),
@@ -130,6 +133,23 @@ class Annealing(Experiment):
                     f"| {x[0]:.3f} ± {x[1]:.3f} | {x[2]:.0f} | {x[3]:.3f} ± {x[4]:.3f} |"
                 )
         return record, "\n".join(lines)
+
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Table of two points; that of data was printed before there were records."""
+        rows = []
+        for regime in REGIMES:
+            if (cell := found.get(f"regime {regime}")) is not None:
+                off = np.abs(cell["found"][..., 0] - cell["exact"]) > FAR * cell["found"][..., 1]
+                texts = [
+                    ", ".join(
+                        f"{x[i, 1]:.3f}{'*' * bool(far[i])}" for x, far in zip(cell["found"], off, strict=True)
+                    )
+                    for i in range(len(TEMPERATURES))
+                ]  # fmt: skip
+                rows.append((str(regime), *texts))
+        first, *others = map(str, TEMPERATURES)
+        columns = ("regime", f"{first} temperatures", *others)
+        return {"two points": Table("Standard errors", columns, ("",) * len(columns), rows)} if rows else {}
 
 
 EXPERIMENT = Annealing()

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from benchmarks.binary_paper.covariances import COVARIANCES, JITTER, Pairs
 from benchmarks.binary_paper.methods import EVERY, LINKS
 from benchmarks.binary_paper.regimes import LABELS, REGIMES, covariance, effective, exact
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment, returned
 from pymc_gpep.plots.canvas import NEUTRAL, draw_gaussian
 
@@ -123,6 +124,20 @@ class Figures2To5(Experiment):
                 f"{cell['EP precision'].ravel()[0]:.4f} on the diagonal.", "",
             ]  # fmt: skip
         return record, "\n".join(lines)
+
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        if "probit" not in found:
+            return {}
+        cell, rows = found["probit"], []
+        ours = [j for j, method in enumerate(METHODS, start=1) if method != "LR"]
+        for i, regime in enumerate(REGIMES):
+            off = cell["evidence"][i] - cell["evidence"][i, 0]
+            mean = cell["mean"][i, :, 0] / cell["mean"][i, 0, 0]
+            sd = np.sqrt(cell["cov"][i, :, 0, 0] / cell["cov"][i, 0, 0, 0])
+            shown = [f"{off[j]:+.3f}; {mean[j]:.2f}, {sd[j]:.2f}" for j in ours]
+            rows.append((str(regime), f"{cell['evidence'][i, 0]:.4f}", *shown))
+        columns = ("regime", "exact", *(METHODS[j - 1] for j in ours))
+        return {"regimes": Table("Two points in nine regimes, probit", columns, ("",) * len(columns), rows)}
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         if "line" not in found or "probit" not in found:

@@ -16,8 +16,9 @@ from scipy.linalg.lapack import dtrtri
 from scipy.special import log_expit, log_ndtr
 
 from pymc_gpep.approximations import EP, KL, Approximator, QuadraticVB, ScalarLaplace, Solution
+from pymc_gpep.approximations.laplace import function_found
 from pymc_gpep.approximations.limits import positive
-from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.prior import DenseFunctionPosterior, DensePrior
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -26,10 +27,9 @@ from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.rivals.factorial_variational import FactorialVariational
 from pymc_gpep.rivals.label_regression import LabelRegression
 from pymc_gpep.rivals.naive_tap import NaiveTAP
-from pymc_gpep.solvers.dense_form import DenseFunctionPosterior
 from pymc_gpep.solvers.newton import CavityAscent, ascend
 from pymc_gpep.solvers.prior_form import FunctionPosterior
-from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, function_found
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
 
 Array = np.ndarray
 
@@ -63,13 +63,13 @@ class AuthorsLabelRegression(LabelRegression):
         g = np.empty((3, problem.labels.size))
 
         def at(noise: float) -> tuple[float, DenseFunctionPosterior]:
-            posterior = DenseFunctionPosterior(problem.k[0], problem.mean[0])
+            posterior = DenseFunctionPosterior(problem.prior, problem.mean[0])
             posterior.decompose(np.full(problem.labels.size, noise**2))
             posterior.invert()
             posterior.spread()
             noisy = problem.k[0] + noise**2 * np.eye(problem.labels.size)
-            posterior.weights[:] = cho_solve(cho_factor(noisy), 2.0 * problem.labels - 1.0)
-            posterior.mean[:] = problem.k[0] @ posterior.weights
+            weights = cho_solve(cho_factor(noisy), 2.0 * problem.labels - 1.0)
+            posterior.put(weights[None], weights, problem.k[0] @ weights)
             terms(posterior.mean, posterior.variance, problem.labels, problem.parameters, g)
             bound = float(g[0].sum()) - posterior.divergence
             history.add(bound, 0.0)

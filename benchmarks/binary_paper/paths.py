@@ -22,6 +22,10 @@ STEPS = 100
 """After which the authors' code ends the iteration of the factorial method, or of naive TAP, wherever it stands."""
 STEPPED = {f"FV, {STEPS} steps": "FV", f"TAPnaive, {STEPS} steps": "TAPnaive"}
 """Names of these two iterations, which are not the authors' own to the letter, and of the methods they approach."""
+PROGRAMS = {"FV, program": "FV", "TAPnaive, program": "TAPnaive"}
+"""Names of the iterations of the authors' public program, and of the methods that they approach."""
+RIDGES = {f"FV, program, ridge {ridge:g}": ridge for ridge in (1e-8, 1e-4, 1e-2)}
+"""The program's FV with other numbers on the diagonal of K, where the program has `JITTER`."""
 TOLERANCES = {"LA": 1e-4, "EP": 1e-4, "KL": 1e-4, "VB": 1e-5, "FV": 1e-4, "TAPnaive": 1e-4, "TAPnaive, code": 1e-4}
 """At which information has all the digits that the table of 96 trials prints, and one more; a test looks."""
 _LIMITS = LabelRegression().least, LabelRegression().most
@@ -131,6 +135,75 @@ class Steps:
         factor = cho_factor(np.eye(len(root)) + root[:, None] * prior.k * root)
         seen = root[:, None] * prior.cross.T
         return prior.variance - (seen * cho_solve(factor, seen)).sum(axis=0)
+
+
+class Programs:
+    """The iterations of the authors' public program of May 2007, by reading it, for FV and naive TAP.
+
+    A step η is halved where the largest squared change grows, and the step itself is kept. FV iterates on the means m,
+    from η = 0.5, at most 500 times. Naive TAP iterates on α = K⁻¹m, from η = 0.05, at most 100 times. Its cavities have
+    the variance K_ii − 1, here 0 where that would be negative. Its W is that of equation (11), second line, which is
+    not the derivative of its α.
+    """
+
+    def __init__(self, method: str, split: Split, link: TwoClasses, ridge: float = JITTER) -> None:
+        self._factorial, self._labels, self._ridge = method == "FV", split.y, ridge
+        self._average, self._parameters = link.computation(GaussianAverage).terms, link.parameters
+
+    def at(self, place: tuple[float, float], prior: Prior) -> Point:
+        if self._ridge != JITTER:
+            prior = prior._replace(k=prior.k + (self._ridge - JITTER) * np.eye(len(prior.k)))
+        with np.errstate(all="ignore"):
+            steps, mean, variance = (self._of_means if self._factorial else self._of_weights)(prior)
+        if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
+            return nothing(prior, steps)
+        return Point(True, steps, np.nan, np.nan, np.nan, mean, np.maximum(variance, _POSITIVE))
+
+    def _slopes(self, mean: Array, variance: Array) -> Array:
+        """log ∫ p(y | f) N(f | mean, variance) df, and derivatives of it in the mean, (5, n)."""
+        h = np.empty((5, mean.size))
+        self._average(mean, variance, self._labels, self._parameters, h)
+        return h
+
+    def _of_means(self, prior: Prior) -> tuple[int, Array, Array]:
+        """Return the number of steps, and means and variances of the points to predict, by FV."""
+        try:
+            inverse = np.linalg.inv(prior.k)  # with the ridge of `Priors`, which is theirs
+        except np.linalg.LinAlgError:
+            return 0, np.full(len(prior.cross), np.nan), prior.variance
+        width = 1.0 / np.maximum(inverse.diagonal(), _POSITIVE)
+        m = np.zeros(len(prior.k))
+        eta, error, steps = 0.5, np.inf, 0
+        while error > 5e-6 and steps <= 500:
+            mu = m - width * (inverse @ m)
+            h = self._slopes(mu, width)
+            change = mu + width * h[1] - m
+            last, error = error, float((change**2).max())
+            m = m + eta * change
+            steps += 1
+            eta = min(1.1 * eta, 1.0) if last > error else 0.5 * eta
+        weights = prior.cross @ inverse
+        spread = width * (1.0 + width * h[2])
+        variance = prior.variance - (weights * prior.cross).sum(axis=1) + weights**2 @ spread
+        return steps, weights @ (mu + width * h[1]), variance
+
+    def _of_weights(self, prior: Prior) -> tuple[int, Array, Array]:
+        """Return the number of steps, and predictive means and variances, by naive TAP."""
+        own = prior.k.diagonal()
+        alpha = np.zeros(len(own))
+        eta, error, steps, change = 0.05, np.inf, 0, np.inf
+        while error > 1e-5 and steps <= 100:
+            last, error = error, float(np.max(np.square(change)))
+            m = prior.k @ alpha
+            change = self._slopes(m - own * alpha, np.maximum(own - 1.0, 0.0))[1] - alpha
+            alpha = alpha + eta * change
+            steps += 1
+            eta = 1.1 * eta if last > error else 0.5 * eta
+        root = 1.0 / (np.sqrt(np.abs(own * (1.0 / (m * alpha) - 1.0))) + np.finfo(float).eps)
+        factor = cho_factor(np.eye(len(root)) + root[:, None] * prior.k * root, check_finite=False)
+        seen = root[:, None] * prior.cross.T
+        variance = prior.variance - (seen * cho_solve(factor, seen, check_finite=False)).sum(axis=0)
+        return steps, prior.cross @ alpha, variance
 
 
 class Regressions:

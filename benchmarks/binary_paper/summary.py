@@ -1,26 +1,28 @@
 """The table of section 12.3: the most information that each method gets out of the data, in 96 trials."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from benchmarks.binary_paper.covariances import COVARIANCES
+from benchmarks.binary_paper.covariances import COVARIANCES, JITTER
 from benchmarks.binary_paper.data import DRAWN, NOTE, TITLES, USPS
 from benchmarks.binary_paper.methods import AUTHORS, EVERY, LINKS, METHODS
-from benchmarks.binary_paper.paths import STEPPED
+from benchmarks.binary_paper.paths import PROGRAMS, RIDGES, STEPPED
 from benchmarks.binary_paper.sweep import (
     COORDINATES,
     LOG_LENGTHSCALES,
     LOG_MAGNITUDES,
     beyond,
+    every_other,
     gathered,
     nested,
     peak,
     sweep,
 )
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment
 from pymc_gpep.plots.canvas import MARKERS, colours
 
@@ -30,13 +32,26 @@ PAPER = {
     "mean": dict(zip(METHODS, (31, 0, 0, 6, 34, 92, 31), strict=True)),
     "median": dict(zip(METHODS, (54, 0, 0, 15, 48, 96, 51), strict=True)),
 }
-SWEPT = (*EVERY, *STEPPED)
+SWEPT = (*EVERY, *STEPPED, *PROGRAMS)
 TRIALS = 96
 SPLITS = 3
 """Draws of the splits that are not published; the paper's table is of one."""
+MIXED = "program, FV of the text where K has full rank: all"
+"""Row of the table that has the program's FV for `LOW_RANK` alone."""
+WITH_RIDGES = ("crabs", "sonar")
+RIDGE_PART = "ridges"
+"""Part with the program's FV alone, on the coarse grid of these data sets, for other ridges."""
+LOW_RANK = ("linear", "polynomial 1", "polynomial 2", "polynomial 3")
+"""Covariances whose matrix has fewer large eigenvalues than rows; the ridge decides on the means of FV there."""
+LINEAR, WITH_OFFSET = "linear", "polynomial 1"
+"""A linear covariance with an offset of 1 is the polynomial of degree 1."""
 Ends = tuple[tuple[float, float], tuple[float, float]]
 GRID: Ends = LOG_LENGTHSCALES, LOG_MAGNITUDES
 AROUND = "around"
+QUARTER = "quarter"
+"""Part of the grid with every other point of the coarse grid in either direction, 4 × 4."""
+LARGE = ("breast", "pima", USPS)
+"""Data sets with this part: a run of their coarse grids takes four times as long."""
 MORE = 3
 """Lines and columns of the coarse grid that are computed at each of its sides, to see what other ends would change."""
 OTHER_ENDS: list[Ends] = [
@@ -50,6 +65,9 @@ WHOSE: dict[str, dict[str, str]] = {
     "text": {},
     "code": {name.partition(",")[0]: name for name in AUTHORS},
     "code, few steps": {name.partition(",")[0]: name for name in (*AUTHORS, *STEPPED)},
+    "program": {name.partition(",")[0]: name for name in ("LR, code", *PROGRAMS)},
+    "program, naive TAP alone": {"TAPnaive": "TAPnaive, program"},
+    "program, FV alone": {"FV": "FV, program"},
 }
 """Which variants stand for methods."""
 READING = (
@@ -57,9 +75,9 @@ READING = (
     "at its best point of the grid. Counted are the trials where that is below the mean, or the median, of the seven "
     "methods, and in brackets those where it is below by more than 0.001 bit. The authors' code differs from the text "
     "in label regression and naive TAP; with it, the seven are those of the code. It also ends the factorial method "
-    "and naive TAP after a hundred steps. All methods are compared on the same points of the grid. Left out are solves "
-    "that did not converge, or that the factorial method refuses because rounding "
-    "leaves its bound no digits; a method with none left has 0 bit."
+    "and naive TAP after a hundred steps. The program of May 2007 has other steps. All methods are compared on "
+    "the same points of the grid. Left out are solves that did not converge, or that the factorial method refuses "
+    "because rounding leaves its bound no digits; a method with none left has 0 bit."
 )
 
 
@@ -119,9 +137,22 @@ class Summary(Experiment):
             )
             for part, points, which in _order(chosen, parts, 1 if quick else MORE)
             for trial in which
+        ] + [
+            Cell(
+                f"{trial.name}.{RIDGE_PART}",
+                sweep,
+                {
+                    "data": data, "name": trial.data, "number": 0, "likelihood": trial.likelihood,
+                    "covariance": trial.covariance, "points": parts[0], "methods": list(RIDGES), "size": size,
+                    "rough": True,
+                },
+            )
+            for trial in chosen
+            if trial.split == 0 and trial.data in WITH_RIDGES and not quick
         ]  # fmt: skip
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
+        pieces, found = found, {name: part for name, part in found.items() if not name.endswith(RIDGE_PART)}
         best = best_information(grids_of(found))
         lines = [READING, "", NOTE, ""]
         record: dict[str, Any] = {"best": {}, "counts": {}}
@@ -147,11 +178,45 @@ class Summary(Experiment):
         shown = ", ".join(f"{method} {count} of {of}" for method, (count, of) in failed.items())
         record |= {"chosen": chosen, "not converged": failed}
         return record, "\n".join(
-            [*lines, *_averages(best), "", *_other_ends(found), *table, "", f"Not converged: {shown}."]
-        )
+            [*lines, *_averages(best), "", *_other_ends(found), *table, "", f"Not converged: {shown}.",
+             *(f"\n{each}" for each in self.tables(pieces).values())]
+        )  # fmt: skip
+
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Table with the program's iterations, by data set; other tables were stored before there were records."""
+        chosen = {name: part for name, part in found.items() if name.endswith((".coarse", f".{QUARTER}"))}
+        best = best_information(grids_of(chosen))
+        by_data: dict[str, list[dict[str, float]]] = {}
+        for trial, (values, points) in best.items():
+            if trial.split == 0:
+                by_data.setdefault(f"{TITLES[trial.data]}, {points} points", []).append(values)
+        if not by_data:
+            return {}
+        first = {trial: values for trial, (values, _) in best.items() if trial.split == 0}
+        mixed = [
+            values if trial.covariance in LOW_RANK else values | {"FV, program": values["FV"]}
+            for trial, values in first.items()
+        ]
+        by_data = by_data | {"all": [values for own in by_data.values() for values in own]}
+        rows: list[tuple[Any, ...]] = []
+        for measure, paper in PAPER.items():
+            rows.append((measure, "paper", TRIALS, *map(str, paper.values())))
+            for whose in ("text", "program", "program, naive TAP alone", "program, FV alone"):
+                for data, own in by_data.items():
+                    if data == "all" or whose in ("text", "program"):
+                        counts = [str(count) for count, _ in below(own, measure, whose).values()]
+                        rows.append((measure, f"{whose}: {data}", len(own), *counts))
+            rows.append((measure, MIXED, len(first), *_counts(mixed, measure)))
+        columns = ("below", "FV, LR and naive TAP of", "trials", *METHODS)
+        formats = ("", "", "d", *[""] * len(METHODS))
+        return {
+            "programs": Table("Trials below the middle", columns, formats, rows),
+            "ridges": Table("Other ridges and offsets", columns, formats, _other_priors(found, first)),
+        }
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         """Best information of each trial less EP's."""
+        found = {name: part for name, part in found.items() if not name.endswith(RIDGE_PART)}
         best = {trial: values for trial, (values, _) in best_information(grids_of(found)).items() if trial.split == 0}
         if not best:
             return None
@@ -173,10 +238,19 @@ class Summary(Experiment):
 
 
 def _order(chosen: list[Trial], parts: Sequence[Any], more: int) -> list[tuple[str, Any, list[Trial]]]:
-    """Parts in their order: the coarse grid of all splits, then its rest and the points around it for the first."""
+    """Parts in their order: the coarse grid of all splits, then its rest and the points around it for the first.
+
+    Every other point of the coarse grid comes before these for the large data sets.
+    """
     coarse, rest = parts
     first = [trial for trial in chosen if trial.split == 0]
-    return [("coarse", coarse, chosen), ("rest", rest, first), (AROUND, beyond(coarse, more), first)]
+    large = [trial for trial in first if trial.data in LARGE]
+    return [
+        (QUARTER, every_other(coarse), large),
+        ("coarse", coarse, chosen),
+        ("rest", rest, first),
+        (AROUND, beyond(coarse, more), first),
+    ]
 
 
 def grids_of(found: Mapping[str, Arrays], ends: Ends = GRID) -> Grids:
@@ -198,12 +272,14 @@ def best_information(grids: Grids) -> dict[Trial, tuple[dict[str, float], int]]:
     """The most information of each method over the grid, and at how many points it was computed."""
     best = {}
     for trial, by_method in grids.items():
-        values = {
-            method: float(grid["information"].where(grid["converged"]).max().fillna(0.0))
-            for method, grid in by_method.items()
-        }
+        values = {method: _most(grid) for method, grid in by_method.items()}
         best[trial] = values, int(by_method["EP"]["computed"].sum())
     return best
+
+
+def _most(grid: xr.Dataset) -> float:
+    """Most information over a grid, 0 if no solve converged."""
+    return float(grid["information"].where(grid["converged"]).max().fillna(0.0))
 
 
 def below(best: Sequence[Mapping[str, float]], measure: str, whose: str) -> dict[str, tuple[int, int]]:
@@ -213,6 +289,30 @@ def below(best: Sequence[Mapping[str, float]], measure: str, whose: str) -> dict
     middle = (np.mean if measure == "mean" else np.median)(values, axis=1)[:, None]
     less, clear = values < middle, values < middle - ALIKE
     return {method: (int(less[:, i].sum()), int(clear[:, i].sum())) for i, method in enumerate(METHODS)}
+
+
+def _other_priors(
+    found: Mapping[str, Arrays], best: Mapping[Trial, dict[str, float]]
+) -> list[tuple[Any, ...]]:  # fmt: skip
+    """Counts by the program: of trials with other ridges of FV, and of all with an offset of the linear covariance."""
+    grids = grids_of({name: part for name, part in found.items() if name.endswith(RIDGE_PART)})
+    own = {trial: best[trial] for trial in grids if trial in best}
+    rows: list[tuple[Any, ...]] = []
+    for measure in PAPER:
+        if own:
+            rows.append((measure, f"ridge {JITTER:g}", len(own), *_counts(own.values(), measure)))
+        for name, ridge in RIDGES.items():
+            changed = [values | {"FV, program": _most(grids[trial][name])} for trial, values in own.items()]
+            if changed:
+                rows.append((measure, f"ridge {ridge:g}", len(changed), *_counts(changed, measure)))
+        moved = [best.get(trial._replace(covariance=WITH_OFFSET) if trial.covariance == LINEAR else trial, values)
+                 for trial, values in best.items()]  # fmt: skip
+        rows.append((measure, "linear covariance with an offset", len(moved), *_counts(moved, measure)))
+    return rows
+
+
+def _counts(best: Iterable[Mapping[str, float]], measure: str) -> list[str]:
+    return [str(count) for count, _ in below(list(best), measure, "program").values()]
 
 
 def _failed(found: Mapping[str, Arrays]) -> dict[str, tuple[int, int]]:
@@ -268,7 +368,7 @@ def _chosen(found: Mapping[str, Arrays]) -> tuple[dict[str, Any], list[str]]:
     for by_method in grids_of(found).values():
         for method, grid in by_method.items():
             where = grid.where(grid["converged"])
-            if method in STEPPED or not bool(grid["converged"].any()):
+            if method in (*STEPPED, *PROGRAMS) or not bool(grid["converged"].any()):
                 continue  # a few steps have no evidence
             row = columns.setdefault(method, {"evidence": [], "bound": [], "best": []})
             row["best"].append(float(where["information"].max()))

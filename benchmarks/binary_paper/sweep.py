@@ -10,7 +10,7 @@ import xarray as xr
 from benchmarks.binary_paper.covariances import Priors
 from benchmarks.binary_paper.data import load
 from benchmarks.binary_paper.methods import AUTHORS, LINKS
-from benchmarks.binary_paper.paths import STEPPED, Path, Regressions, Solves, Steps
+from benchmarks.binary_paper.paths import PROGRAMS, RIDGES, STEPPED, Path, Programs, Regressions, Solves, Steps
 from benchmarks.experiment import Arrays
 from benchmarks.paper.data import Split
 from pymc_gpep.comparison.evidence_grid import serpentine
@@ -39,9 +39,14 @@ def _points(axes: Sequence[Sequence[float]]) -> list[list[float]]:
 def nested(lengthscales: int, magnitudes: int) -> tuple[list[list[float]], list[list[float]]]:
     """The points of a grid in two parts: every other one in either direction, and the rest."""
     points = grid(lengthscales, magnitudes)
-    coarse = [sorted({point[axis] for point in points})[::2] for axis in range(2)]
-    first = [point for point in points if point[0] in coarse[0] and point[1] in coarse[1]]
+    first = every_other(points)
     return first, [point for point in points if point not in first]
+
+
+def every_other(points: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Every other point of a grid in either direction, in their order."""
+    coarse = [sorted({point[axis] for point in points})[::2] for axis in range(2)]
+    return [list(point) for point in points if point[0] in coarse[0] and point[1] in coarse[1]]
 
 
 def beyond(coarse: Sequence[Sequence[float]], more: int) -> list[list[float]]:
@@ -78,6 +83,8 @@ def sweep_split(
     paths: list[Path] = [
         Regressions(method in AUTHORS, split, link, priors) if method.startswith("LR")
         else Steps(STEPPED[method], split, link) if method in STEPPED
+        else Programs(PROGRAMS[method], split, link) if method in PROGRAMS
+        else Programs("FV", split, link, RIDGES[method]) if method in RIDGES
         else Solves(method, split, link, rough)
         for method in methods
     ]  # fmt: skip

@@ -14,6 +14,7 @@ EXPERIMENTS = (
     "figures9_10",
     "long_chains",
     "figure11",
+    "tkp_sums",
 )
 
 if __name__ == "__main__":

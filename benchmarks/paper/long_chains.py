@@ -1,4 +1,4 @@
-"""Teaching and Glass: whether long chains of latent values and hyperparameters that start far apart come together."""
+"""Four data sets: whether long chains of latent values and hyperparameters that start far apart come together."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import arviz as az
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper import predictive
 from benchmarks.paper.data import TITLES
@@ -15,7 +16,12 @@ from pymc_gpep.plots.canvas import colours
 
 Array = np.ndarray
 
-CHAINS = {"teaching": (6, 1000, 10_000, 6), "glass": (4, 500, 4000, 12)}
+CHAINS = {
+    "teaching": (6, 1000, 10_000, 6),
+    "glass": (4, 500, 4000, 12),
+    "new-thyroid": (2, 400, 3000, 6),
+    "wine": (2, 400, 3000, 12),
+}
 """Chains, draws for tuning, draws, and proposals of hyperparameters in each."""
 SPREAD = 1.0  # standard deviation of the logarithms of the hyperparameters that chains start at
 SHARES = (0.125, 0.25, 0.5, 1.0)  # of a chain, from its beginning, that r-hat is taken of
@@ -26,13 +32,19 @@ SHORT = 0.15  # length scales below that tell points apart that are alike but in
 class LongChains(Experiment):
     """One fold of each."""
 
-    title = "Long chains for Teaching and Glass, from several starts"
+    title = "Long chains for four data sets, from several starts"
 
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
         chains = {"teaching": (2, 10, 20, 2)} if quick else CHAINS
-        return [
+        size = [40, 10] if quick else None
+        fits = [
+            Cell(f"{name}.0.EP", predictive.approximate,
+                 {"folder": data, "name": name, "number": 0, "method": "EP", "size": size})
+            for name in chains
+        ]  # fmt: skip
+        return fits + [
             Cell(f"{name}.0.MCMC.{seed}", predictive.chain,
-                 {"folder": data, "name": name, "number": 0, "size": [40, 10] if quick else None, "tune": tune,
+                 {"folder": data, "name": name, "number": 0, "size": size, "tune": tune,
                   "draws": draws, "seed": seed, "hyper_moves": moves, "spread": SPREAD})
             for name, (count, tune, draws, moves) in chains.items()
             for seed in range(count)
@@ -70,6 +82,20 @@ class LongChains(Experiment):
                      "that all fits start from.")  # fmt: skip
         return record, "\n".join(lines)
 
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Table of sets with an EP fit beside the chains; others were printed before there were records."""
+        rows = []
+        for name, chains in by_data(found).items():
+            if len(chains) > 1 and (fit := found.get(f"{name}.0.EP")) is not None:
+                theta = predictive.log_hyperparameters(chains)
+                r_hat, effective = predictive.agreement(theta)
+                p = np.mean([x["p"] for x in chains], axis=(0, 1))
+                rows.append((TITLES[name], f"{len(theta)} × {theta.shape[1]}", r_hat, effective,
+                             density(p, chains[0]["y"]), density(fit["p"], fit["y"])))  # fmt: skip
+        columns = ("data", "chains", "worst r-hat", "least effective draws", "density, MCMC", "density, EP")
+        formats = ("", "", ".3f", ".0f", ".3f", ".3f")
+        return {"first fold": Table("Long chains of one fold", columns, formats, rows)} if rows else {}
+
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         sets = {name: chains for name, chains in by_data(found).items() if len(chains) > 1}
         if not sets:
@@ -87,7 +113,11 @@ class LongChains(Experiment):
 
 def by_data(found: Mapping[str, Arrays]) -> dict[str, list[Arrays]]:
     """Chains of each data set, in their order."""
-    return {name: own for name in CHAINS if (own := [found[key] for key in sorted(found) if key.startswith(name)])}
+    return {
+        name: own
+        for name in CHAINS
+        if (own := [found[key] for key in sorted(found) if key.startswith(f"{name}.0.MCMC")])
+    }
 
 
 def first_part(theta: Array, share: float) -> Array:

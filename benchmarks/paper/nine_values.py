@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import arviz as az
@@ -10,17 +11,31 @@ import numpy as np
 import xarray as xr
 from threadpoolctl import threadpool_limits
 
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment, returned
 from benchmarks.paper import gibbs
 from benchmarks.paper.data import NOTES, pixels
 from benchmarks.paper.figure7 import METHODS
 from benchmarks.paper.fixed import JITTER, distances, squared_exponential
+from benchmarks.paper.plain_iep import plain_iep
+from pymc_gpep.approximations import NestedEP
+from pymc_gpep.approximations.approximator import AcceleratedEP
 from pymc_gpep.approximations.laplace import tierney_kadane_probabilities
+from pymc_gpep.rivals.class_independent_ep import IEP
 
 LOG_LENGTHSCALES, LOG_VARIANCES = (1.5, 2.5, 4.0), (2.0, 6.0, 10.0)
 SWEEPS, BURN = 1000, 100
 CORRECTED = 10
 """Points that LA-TKP predicts."""
+DAMPING = 0.5
+PLAIN = "plain, "
+"""First word of the pieces that count iterations without acceleration."""
+WITHIN = 0.01
+"""Distance of the log evidence from its limit at which an iteration counts as converged."""
+MOST = 60
+"""Largest number of iterations that are counted."""
+COUNTED: dict[str, type[AcceleratedEP]] = {"EP": NestedEP, "IEP": IEP}
+IEP_OF_THE_PAPER = "IEP of the paper"
 
 PAPER = (
     "The paper (section 5.4): LA was the fastest, EP and VB took about three times as long, and MCMC more than a "
@@ -56,6 +71,35 @@ def times(
     return found | {"effective": float(az.ess(kept).median()), "sweeps": sweeps}
 
 
+def plain_counts(
+    data: str, log_lengthscale: float, log_variance: float, most: int, size: Sequence[int] | None
+) -> dict[str, Any]:
+    """Log evidence after each damped iteration without acceleration, and the limit, by method.
+
+    An iteration is one outer update of all sites with one inner iteration. The limit is the evidence of the
+    accelerated solve.
+    """
+    points = pixels(data, size)
+    prior = squared_exponential(distances(points), log_variance, log_lengthscale)
+    nothing = np.zeros((points.classes, points.y.size))
+    found: dict[str, Any] = {}
+    with threadpool_limits(1):
+        for method, kind in COUNTED.items():
+            found[f"{method}, limit"] = kind().solve(prior.k, nothing, points.y).evidence
+            plain = kind(depth=0, damping=DAMPING, max_inner=1, max_iterations=most, ladder=False)
+            found[method] = plain.solve(prior.k, nothing, points.y).convergence.evidence
+        steps = islice(plain_iep(prior.k, points.y, points.classes, DAMPING, 1), most)
+        found[IEP_OF_THE_PAPER] = [solution.evidence for solution in steps]
+    return found
+
+
+def iterations_to(evidence: np.ndarray, limit: float) -> int | None:
+    """Number of iterations after which the evidence stays within `WITHIN` of the limit, or None."""
+    far = np.flatnonzero(~(np.abs(evidence - limit) <= WITHIN))
+    first = int(far[-1]) + 1 if far.size else 0
+    return first if first < len(evidence) else None
+
+
 def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
     began = time.process_time()
     result = work()
@@ -67,19 +111,32 @@ class NineValues(Experiment):
     alone = True
 
     def cells(self, data: str, quick: bool) -> list[Cell]:
-        size, sweeps = ([60, 20], 100) if quick else (None, SWEEPS)
-        return [
-            Cell(
-                f"{log_lengthscale:g}, {log_variance:g}",
-                times,
-                {
-                    "data": data, "log_lengthscale": log_lengthscale, "log_variance": log_variance, "sweeps": sweeps,
-                    "size": size,
-                },
-            )
+        size, sweeps, most = ([60, 20], 100, 10) if quick else (None, SWEEPS, MOST)
+        places = [
+            {"data": data, "log_lengthscale": log_lengthscale, "log_variance": log_variance, "size": size}
             for log_lengthscale in (LOG_LENGTHSCALES[:1] if quick else LOG_LENGTHSCALES)
             for log_variance in LOG_VARIANCES
-        ]  # fmt: skip
+        ]
+        return [
+            *(Cell(_place(place), times, place | {"sweeps": sweeps}) for place in places),
+            *(Cell(f"{PLAIN}{_place(place)}", plain_counts, place | {"most": most}) for place in places),
+        ]
+
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Table of the iterations without acceleration; the table of times was printed before there were records."""
+        rows = []
+        for name, cell in found.items():
+            if name.startswith(PLAIN):
+                counts = []
+                for method in (*COUNTED, IEP_OF_THE_PAPER):
+                    limit = float(cell[f"{method.split()[0]}, limit"])
+                    count = iterations_to(cell[method], limit)
+                    gap = abs(float(cell[method][-1]) - limit)
+                    counts.append(f"{count}" if count is not None else f"more than {MOST}, {gap:.2g} off")
+                rows.append((name.removeprefix(PLAIN), *counts))
+        columns = ("log ℓ, log σ²", *COUNTED, IEP_OF_THE_PAPER)
+        found_rows = {"iterations": Table("Iterations without acceleration", columns, ("",) * 4, rows)}
+        return found_rows if rows else {}
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         others = [method for method in METHODS if method != "LA"]
@@ -89,7 +146,11 @@ class NineValues(Experiment):
             "| LA-TKP, a point over LA |",
             "| --- " * (6 + len(others)) + "|",
         ]
-        record = {at: {key: float(value) for key, value in returned(cell).items()} for at, cell in found.items()}
+        record = {
+            at: {key: float(value) for key, value in returned(cell).items()}
+            for at, cell in found.items()
+            if not at.startswith(PLAIN)
+        }
         for at, cell in record.items():
             unit = cell["LA"]
             iterations = ", ".join(
@@ -106,7 +167,11 @@ class NineValues(Experiment):
             f"is one chain of Gibbs sampling, {SWEEPS} sweeps after {BURN}, of which the median over latent values "
             "says how many make an effective draw. A † is a solve that did not converge."
         )
-        return record, "\n".join([*lines, "", notes])
+        return record, "\n".join([*lines, "", notes, *(f"\n{each}" for each in self.tables(found).values())])
+
+
+def _place(place: Mapping[str, Any]) -> str:
+    return f"{place['log_lengthscale']:g}, {place['log_variance']:g}"
 
 
 EXPERIMENT = NineValues()

@@ -6,8 +6,9 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from pymc_gpep.approximations.solution import Convergence, Solution
-from pymc_gpep.gaussians.independent import IndependentPosterior
+from pymc_gpep.gaussians.posterior import make_posterior
 from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.status import OUT_OF_ITERATIONS
 from pymc_gpep.rivals.class_independent_ep import IEP
 from pymc_gpep.rivals.kernels.class_independent import inner_tilted
@@ -48,7 +49,7 @@ def plain_iep(k: Array, y: Array, c: int, damping: float, max_inner: int) -> Ite
             cov=variance.T[:, :, None] * np.eye(c),
             labels=y,
             likelihood=IEP.first_likelihood(),
-            posterior=IndependentPosterior(DensePrior(k[None], np.zeros((c, n))), pi, weights, mean),
+            posterior=make_posterior(DensePrior(k[None], np.zeros((c, n))), SiteForm.INDEPENDENT, pi, weights, mean),
             start=sites.copy(),
             convergence=Convergence(OUT_OF_ITERATIONS, np.empty((0, 2)), _TOLERANCE, "damped EP"),
         )

@@ -10,14 +10,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from threadpoolctl import threadpool_limits
 
-from benchmarks.common import best_time
+from benchmarks.common import Table, best_time
 from benchmarks.experiment import Arrays, Cell, Experiment, returned
 from benchmarks.paper import gibbs
 from benchmarks.solver import floor, problem
 from pymc_gpep.approximations import Approximator, Laplace, LaplaceProbit, NestedEP, VariationalBayes
+from pymc_gpep.kernels.likelihoods.multinomial_probit import bound_terms
+from pymc_gpep.kernels.likelihoods.softmax import softmax
+from pymc_gpep.kernels.moments.inner_ep import inner_ep_update
+from pymc_gpep.kernels.sampling import draw_in_cone
 from pymc_gpep.plots.canvas import LINE_STYLES, MARKERS, colours
 from pymc_gpep.rivals.class_independent_ep import IEP, QIEP
-from pymc_gpep.rivals.qep import QEP
+from pymc_gpep.rivals.kernels.class_independent import iep_update, qiep_update
+from pymc_gpep.rivals.kernels.quadrature_ep import qep_update
+from pymc_gpep.rivals.qep import QEP, quadrature_rule
 
 # What stops an iteration early, or starts another scheme, is switched off: only so many iterations are timed.
 _NEVER = 1e-300
@@ -56,6 +62,7 @@ CLASSES, POINTS = 3, 600  # of which one is held while the other grows
 MOST_CLASSES = {"QEP": 5, "LA, probit": 5}
 MOST_POINTS = {"LA, probit": 800}
 LARGE = 800  # slopes are of these points and more, where there are two: below, what is linear in n still shows
+LARGE_CLASSES = 6
 SMALL = 400  # with fewer points than that an iteration is not mostly its factorisations
 
 
@@ -87,6 +94,62 @@ def time_one(method: str, n: int, c: int, repeats: int) -> dict[str, float]:
     return {"iteration": (whole - first) / max(last - 1, 1), "first": first, "floor": unit, "n": n, "c": c}
 
 
+LIKELIHOODS = {
+    "EP": "n n_in (c − 1)³",
+    "IEP": "n n_in (c − 1)³",
+    "QEP": "n n_q^(c − 1)",
+    "QIEP": "n ((2c − 1) n_q + 2 n_q²)",
+    "VB": "2 n (c − 1) n_q",
+    "LA": "n c",
+    GIBBS: "n c n_s",
+}
+"""The column of the paper for likelihood computations, besides means and covariances."""
+MANY_CLASSES = (2, 3, 4, 5, 6, 10, 20, 40)
+OF_LIKELIHOOD = "likelihood"
+
+
+def time_likelihood(method: str, n: int, classes: Sequence[int], repeats: int) -> dict[str, Any]:
+    """Seconds that the compiled computations of the likelihood take for n points; EP and IEP have one inner sweep."""
+    rng = np.random.default_rng(1)
+    seconds = []
+    for c in classes:
+        f, y = rng.normal(size=(c, n)), rng.integers(c, size=n)
+        root = rng.normal(size=(n, c, c)) / np.sqrt(c)
+        seconds.append(_time_points(method, f, root @ root.swapaxes(1, 2) + 0.1 * np.eye(c), y, repeats))
+    return {"classes": list(classes), "points": n, "likelihood": seconds}
+
+
+def _time_points(method: str, f: np.ndarray, cov: np.ndarray, y: np.ndarray, repeats: int) -> float:
+    c, n = f.shape
+    square, column = np.empty((n, c, c)), np.empty((c, n))
+    pairs, singles = np.zeros((2, n, c - 1)), np.zeros((2, n, 2 * c - 1))
+    variance = np.ascontiguousarray(np.diagonal(cov, axis1=1, axis2=2).T)
+    independent = f, variance, np.zeros((c, n)), np.zeros((c, n)), y, singles, np.zeros_like(singles)
+    scale = np.empty((n, 2 * c - 1))
+    rng = np.random.default_rng(2)
+    nodes = False, quadrature_rule("truncated", QEP().order), np.full((n, c - 1), -1)
+
+    def work() -> None:
+        if method == "EP":
+            inner_ep_update(f, cov, y, *pairs, 1, 0.0, np.empty((n, c - 1)), np.empty((n, c - 1)), scale[:, : c - 1])
+        elif method == "IEP":
+            iep_update(1, 0.0, *independent, scale)
+        elif method == "QIEP":
+            qiep_update(*independent, scale)
+        elif method == "QEP":
+            qep_update(*nodes, f, cov, y, pairs, np.zeros_like(pairs), scale[:, : c - 1])
+        elif method == "VB":
+            bound_terms(y, f, column, f, np.empty((c, n)), square)
+        elif method == "LA":
+            softmax(f, y, column, np.empty((c, n)))
+        else:
+            draw_in_cone(rng, f, y, column)
+
+    with threadpool_limits(1):
+        work()  # compiles
+        return best_time(work, repeats, time.process_time)
+
+
 class Table2(Experiment):
     title = "Table 2: cost of an iteration"
     alone = True
@@ -110,7 +173,36 @@ class Table2(Experiment):
                 },
             )
             for method in PAPER
-        ]
+        ] + [
+            Cell(
+                f"{OF_LIKELIHOOD}, {method}",
+                time_likelihood,
+                {
+                    "method": method, "n": 100 if quick else 2000, "repeats": 2 if quick else 5,
+                    "classes": [c for c in MANY_CLASSES if c <= MOST_CLASSES.get(method, 3 if quick else c)],
+                },
+            )
+            for method in LIKELIHOODS
+        ]  # fmt: skip
+
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Table of the likelihood's part; the other table was stored before there were records."""
+        rows = []
+        for method, paper in LIKELIHOODS.items():
+            if (cell := found.get(f"{OF_LIKELIHOOD}, {method}")) is not None:
+                each = 1e6 * cell["likelihood"] / cell["points"]
+                large = cell["classes"] >= LARGE_CLASSES
+                growth = (
+                    np.polyfit(np.log(cell["classes"][large]), np.log(each[large]), 1)[0] if large.sum() > 1 else None
+                )
+                shown = dict(zip(cell["classes"].tolist(), each.tolist(), strict=True))
+                rows.append((method, paper, *(shown.get(c) for c in MANY_CLASSES), growth))
+        if not rows:
+            return {}
+        columns = ("method, µs a point", "paper", *(f"c = {c}" for c in MANY_CLASSES), "slope in c, from 6")
+        return {
+            "likelihood": Table("Likelihood computations", columns, ("", "", *[".3g"] * len(MANY_CLASSES), ".2f"), rows)
+        }
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         everything = all_times(found)
@@ -166,7 +258,7 @@ class Table2(Experiment):
         return record, "\n".join([*lines, "", notes])
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
-        if not found:
+        if not all_times(found):
             return None
         figure = Figure(figsize=(12, 5), layout="constrained")
         left, right = figure.subplots(1, 2)

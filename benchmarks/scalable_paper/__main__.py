@@ -3,7 +3,8 @@
 from benchmarks.command import run_paper
 
 EXPERIMENTS = (
-    "table2", "figure1", "figure3", "figure4", "overfitting", "kept_back", "mnist", "airline", "two_million", "usps"
+    "table2", "figure1", "figure3", "figure4", "figure5", "overfitting", "kept_back", "mnist", "cavities", "airline",
+    "two_million", "usps",
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
 
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import subset
 from benchmarks.scalable_paper.data import FOLDS, fold, folds_of
@@ -18,6 +19,8 @@ INDUCING = (4, 20, 100)
 SHOWN = ("gfitc", "sep", "vi")
 SCORED = (1, 2, 3, 5, 8, 12, 20, 30, 50, 80, 120, 180, 250)
 POINTS, HELD_OUT = 1287, 5148
+ON_THE_WAY = (5, 12, 30, 80, 250)
+"""Iterations of the table of errors."""
 LEVELS = (1.0, 0.7, 0.5, 0.4)
 
 
@@ -75,6 +78,20 @@ class Figure4(Experiment):
         lines += ["", f"{', '.join(map(str, points))} points to learn from. Time of one processor from before the "
                   "graphs are made, without that of predictions."]  # fmt: skip
         return record, "\n".join(lines)
+
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Errors and scores on the way; the table of seconds was printed before there were records."""
+        rows = []
+        for inducing in INDUCING:
+            for method in SHOWN:
+                if runs := folds_of(found, _piece(method, inducing)):
+                    _, score, error = average(runs)
+                    shown = (SCORED.index(at) for at in ON_THE_WAY)
+                    texts = [f"{error[i]:.3f}, {score[i]:.3f}" if i < len(error) else "" for i in shown]
+                    rows.append((METHODS[method].title, inducing, len(runs), *texts))
+        columns = ("method", "M", "repetitions", *(f"after {at}" for at in ON_THE_WAY))
+        formats = ("", "d", "d", *[""] * len(ON_THE_WAY))
+        return {"errors": Table("Errors and scores by iteration", columns, formats, rows)} if rows else {}
 
     def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
         pieces = (_piece(method, inducing) for method in SHOWN for inducing in INDUCING)

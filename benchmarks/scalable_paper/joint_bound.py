@@ -25,6 +25,8 @@ Array = np.ndarray
 
 JITTER = 1e-6
 """Added to the covariance of the inducing values, relative to its diagonal, as in `pm.fit`."""
+GPFLOW = {"log_ls": 0.0, "log_amplitude": 0.0, "log_noise": 0.0}
+"""First values of GPflow for a squared exponential and a white kernel: length scales and variances are 1."""
 _NODES = 40
 _HOPELESS = 1e10  # the objective where a matrix has no Cholesky factor: the line search takes a shorter step
 
@@ -40,6 +42,8 @@ class JointBound:
         Where inducing inputs begin.
     whitened : bool
         Whether `mean` and the factor of q are those of whitened inducing values.
+    begin : mapping, optional
+        First values of hyperparameters, by name, in place of the first values of `pm.fit`.
 
     Attributes
     ----------
@@ -49,7 +53,14 @@ class JointBound:
         Shapes of the parts of this vector, in their order.
     """
 
-    def __init__(self, X: Array, y: NDArray[np.int64], inducing: Array, whitened: bool = False) -> None:
+    def __init__(
+        self,
+        X: Array,
+        y: NDArray[np.int64],
+        inducing: Array,
+        whitened: bool = False,
+        begin: Mapping[str, float] | None = None,
+    ) -> None:
         self._whitened = whitened
         c, m, d = inducing.shape
         distance = typical_distance(X)
@@ -61,6 +72,7 @@ class JointBound:
             "inducing": inducing,
             "mean": np.zeros((c, m)),
         }
+        first |= {name: np.full_like(first[name], value) for name, value in (begin or {}).items()}
         factor = np.broadcast_to(np.eye(m), (c, m, m)) if whitened else _prior_factor(first).eval(mode=INTERPRETED)
         first["log_diagonal"] = np.log(factor.diagonal(axis1=1, axis2=2))
         first["below"] = factor[:, *self._lower]
@@ -175,10 +187,11 @@ def joint_fit(
     *,
     inducing: Array,
     whitened: bool = False,
+    begin: Mapping[str, float] | None = None,
     callbacks: Sequence[Callable[..., None]] = (),
 ) -> JointFit:
     """Raise the bound of `data`, (n, d) and (n,), by at most `n` iterations; callbacks are those of `pm.fit`."""
-    bound = JointBound(*data, inducing, whitened)
+    bound = JointBound(*data, inducing, whitened, begin)
     losses: list[float] = []
 
     def loss(at: Array) -> tuple[float, Array]:

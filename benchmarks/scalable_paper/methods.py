@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
 from benchmarks.paper.data import Split
-from benchmarks.scalable_paper.joint_bound import joint_fit
+from benchmarks.scalable_paper.joint_bound import GPFLOW, joint_fit
 from benchmarks.scalable_paper.models import WEAK, probit_model, step_model
 from benchmarks.scalable_paper.signed_steps import signed_steps
 from pymc_gpep.graphs.interpreted import INTERPRETED
@@ -67,6 +67,7 @@ BEYOND = {
     "vi-probit": Method("VI, probit", probit_model, {"method": "sparse_vi", "update": "inner", **_LEARNED}),
     "vi-joint": Method("VI, L-BFGS of all from the prior", as_they_are, {}, fit=joint_fit),
     "vi-whitened": Method("VI, the same, whitened", as_they_are, {"whitened": True}, fit=joint_fit),
+    "vi-gpflow": Method("VI, the same, from GPflow's start", as_they_are, {"begin": GPFLOW}, fit=joint_fit),
     "ep-kept-back": PAPERS["ep"]._replace(title="EP, the best for a fifth of the rows", kept_back=0.2, every=5),
     "vi-kept-back": PAPERS["vi"]._replace(title="VI, the best for a fifth of the rows", kept_back=0.2, every=10),
     "full": Method("nested EP, all rows", probit_model, _FULL, sparse=False),

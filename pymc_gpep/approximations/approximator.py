@@ -1,39 +1,26 @@
-"""Base classes of all approximations: options, `solve`, Newton steps and fixed-point iterations."""
+"""Base classes of all approximations, and of EP: options and `solve`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.approximations.limits import at_least, check_limits, documented, fraction, positive
-from pymc_gpep.approximations.solution import Convergence, Solution
+from pymc_gpep.approximations.solution import Convergence, Correction, Solution
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.gaussians.posterior import DensePosterior
-from pymc_gpep.gaussians.posteriors import make_posterior
+from pymc_gpep.gaussians.posterior import Posterior, make_posterior
 from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.prior_form import PriorForm
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.solvers.accelerated_ep import SCHEMES
-from pymc_gpep.solvers.dense_form import DenseForm
-from pymc_gpep.solvers.prior_form import Algebra, PriorForm
+from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, History, Outcome, Problem, from_start_or_cold, run
-
-
-class Correction(NamedTuple):
-    """A better way to predictive probabilities than to average over the Gaussian."""
-
-    corrects: str
-    """What it is for, in words."""
-    probabilities: Callable[[Solution, Array, Array, Array], Array]
-    """Of the classes (m, classes), from a solution and prior moments at m new points.
-
-    These are covariances with the points of the data (1 or c, m, n), variances (1 or c, m) and means (c, m).
-    """
+from pymc_gpep.solvers.site_ep import SCHEMES
 
 
 @dataclass(frozen=True)
@@ -134,8 +121,8 @@ class Approximator(ABC):
         """Return why a problem whose prior covariance is a matrix is too large, with a way out; empty if it is not."""
         return ""
 
-    def cold(self, n_functions: int, n_points: int, form: type[PriorForm] = DenseForm) -> Array:
-        """Return what a solve from cold starts from, with a prior in some form.
+    def cold(self, n_functions: int, n_points: int, form: type[PriorForm] = DensePrior) -> Array:
+        """Return the cold start of a solve, with a prior in some form.
 
         Raises
         ------
@@ -147,9 +134,9 @@ class Approximator(ABC):
         return np.zeros(self.start_size(n_functions, n_points))
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """A start from those of neighbouring problems (s, size), by weights (s,) that sum to 1 and may be negative.
+        """Combine starts of neighbouring problems (s, size), by weights (s,) that sum to 1 and may be negative.
 
-        Where that would not be legal, it is what the start with the number `nearest` has.
+        If the combination is not admissible, the result is the start with the number `nearest`.
         """
         return np.asarray(weights @ starts)
 
@@ -162,14 +149,14 @@ class Approximator(ABC):
         *,
         likelihood: Likelihood | None = None,
         parameters: Array = NO_PARAMETERS,
-        prior_type: type[DensePrior] = DensePrior,
+        prior_type: type[PriorForm] = DensePrior,
     ) -> Solution:
         """Approximate the posterior of the latent values.
 
         Parameters
         ----------
         k : array (n, n) or (c, n, n)
-            Prior covariance, shared by the latent functions or one for each; or what else `prior_type` is made of.
+            Prior covariance, shared by the latent functions or one for each; or another array of `prior_type`.
         mean : array (c, n), or (n,) of one function
             Prior mean.
         labels : array (n,)
@@ -197,12 +184,12 @@ class Approximator(ABC):
         likelihood = self._bound(likelihood, parameters)
         prior = prior_type.checked(k, mean)
         labels = likelihood.check(labels, *prior.shape)
-        begin = self.cold(*prior.shape, form=prior.form)
+        begin = self.cold(*prior.shape, form=prior_type)
         if start is not None:
             if np.shape(start) != begin.shape or not np.isfinite(start).all():
                 raise ValueError(f"start must be {begin.size} finite numbers, the start of a solution of this size.")
             begin[:] = start
-        outcome = self.run(prior.array, prior.mean, labels, begin, likelihood=likelihood, form=prior.form)
+        outcome = self.run(prior.array, prior.mean, labels, begin, likelihood=likelihood, form=prior_type)
         return Solution(
             evidence=outcome.evidence,
             mean=outcome.mean,
@@ -227,7 +214,7 @@ class Approximator(ABC):
         *,
         likelihood: Likelihood | None = None,
         parameters: Array = NO_PARAMETERS,
-        prior_type: type[DensePrior] = DensePrior,
+        prior_type: type[PriorForm] = DensePrior,
     ) -> Solution:
         """`solve`, from a neighbouring start if there is one, and once more from cold where that does not converge."""
         return from_start_or_cold(
@@ -248,8 +235,9 @@ class Approximator(ABC):
         *,
         likelihood: Likelihood | None = None,
         parameters: Array = NO_PARAMETERS,
-        form: type[PriorForm] = DenseForm,
+        form: type[PriorForm] = DensePrior,
         trusted: bool = False,
+        slopes: bool = True,
     ) -> Outcome:
         """Run the solver on arrays of the right shapes, see `pymc_gpep.solvers.problem`."""
         likelihood = self._bound(likelihood, parameters)
@@ -267,6 +255,7 @@ class Approximator(ABC):
             form=form,
             parameters=likelihood.parameters,
             trusted=trusted,
+            slopes=slopes,
         )
 
     def _bound(self, likelihood: Likelihood | None, parameters: Array) -> Likelihood:
@@ -280,7 +269,7 @@ class Approximator(ABC):
             )
         return likelihood
 
-    def response(self, solution: Solution) -> DensePosterior:
+    def response(self, solution: Solution) -> Posterior:
         """The Gaussian whose covariance says how posterior means follow a small force on the latent values.
 
         It has the means of the solution. For EP with all couplings, and for Laplace, it is the posterior itself. An
@@ -312,64 +301,7 @@ class Approximator(ABC):
         )
 
 
-@dataclass(frozen=True)
-class NewtonApproximation(Approximator):
-    """An approximation whose means maximise something.
-
-    Parameters
-    ----------
-    tolerance : float
-        For the slope of what the means maximise, and for Newton's step in these, in absolute terms. Where rounding does
-        not allow what is asked, as for variances above about 1e6, the iteration ends where rounding begins.
-    max_iterations : int
-        Limit on the steps of Newton's method.
-    """
-
-    tolerance: float = field(default=1e-9, metadata=positive())
-    max_iterations: int = field(default=200, metadata=at_least(1))
-
-    schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
-
-    def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: weights."""
-        return n_functions * n_points
-
-
-@dataclass(frozen=True)
-class AcceleratedBound(Approximator):
-    """The best Gaussian under a bound, sought with Anderson acceleration.
-
-    Parameters
-    ----------
-    tolerance : float
-        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the bound.
-        The bound is accurate to about the square of the tolerance.
-    max_iterations : int
-        Limit on iterations.
-    depth : int
-        Past steps that Anderson acceleration combines; 0 is the plain iteration.
-    mixing : float
-        Part of the combined residual that an accelerated step takes.
-    """
-
-    tolerance: float = field(default=1e-6, metadata=positive())
-    max_iterations: int = field(default=500, metadata=at_least(1))
-    depth: int = field(default=4, metadata=at_least(0))
-    mixing: float = field(default=1.0, metadata=fraction())
-
-    schemes: ClassVar[tuple[str, ...]] = ("accelerated ascent",)
-    site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
-    bounds: ClassVar[bool] = True
-
-    def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: sites."""
-        return 2 * n_points
-
-    def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        return sites_between(starts, weights, nearest)
-
-
-_FAR = 1.0  # that log √α may be below those of the neighbours; none above, where it need not be legal
+_FAR = 1.0  # largest distance of log √α below its neighbours' values; none above, since it may be inadmissible there
 
 
 @dataclass(frozen=True)
@@ -390,7 +322,7 @@ class AcceleratedEP(Approximator):
     damping : float
         Part of the full update that a plain step takes, in (0, 1].
     ladder : bool
-        Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
+        Whether to continue with plain and ever smaller steps if the iteration no longer gets closer.
     """
 
     tolerance: float = field(default=1e-6, metadata=positive())
@@ -402,6 +334,11 @@ class AcceleratedEP(Approximator):
 
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
 
+    @property
+    def iteration(self) -> dict[str, Any]:
+        """Options of `pymc_gpep.solvers.site_ep.site_ep`."""
+        return {name: getattr(self, name) for name in ("tolerance", "depth", "mixing", "damping", "ladder")}
+
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: sites of all latent values."""
         return 2 * n_points * n_functions
@@ -411,9 +348,9 @@ class AcceleratedEP(Approximator):
 
 
 def sites_between(starts: Array, weights: Array, nearest: int) -> Array:
-    """Scalar sites from neighbouring ones: precisions α by their logarithms, locations β by β / √α.
+    """Combine scalar sites of neighbours: precisions α by their logarithms, locations β by β / √α.
 
-    Over the hyperparameters both vary by orders of magnitude, and these nearly in proportion.
+    Over the hyperparameters both vary by orders of magnitude, nearly in proportion.
     """
     precisions, locations = np.split(starts, 2, axis=1)
     smooth = (precisions > 0.0).all(axis=0)

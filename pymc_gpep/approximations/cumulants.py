@@ -1,8 +1,8 @@
 """Cumulants of tilted distributions beyond the second: for skewed marginals, and for corrections of EP.
 
 The factors t_s act on single numbers g_s, which are jointly normal under the posterior. At a fixed point the tilted
-distribution of g_s, its cavity N(μ, D) times t_s, has the posterior's mean and variance v. Its higher cumulants are
-those of t_s alone: with h(μ) = log ∫ t_s(g) N(g | μ, D) dg they are D^l times the derivatives of h.
+distribution of g_s, its cavity N(μ, D) times t_s, has the posterior's mean and variance v. Its higher cumulants follow
+from t_s alone: with h(μ) = log ∫ t_s(g) N(g | μ, D) dg they are D^l times the derivatives of h.
 
 A tilted distribution is the cavity of a row, its Gaussian posterior without its own site, times the likelihood. With
 one latent function its third cumulant is D³ h‴, h(μ) = log ∫ p(y | f) N(f | μ, D) df. With several it is an array
@@ -10,7 +10,7 @@ one latent function its third cumulant is D³ h‴, h(μ) = log ∫ p(y | f) N(f
 third cumulants of a Gaussian are exactly 0.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -21,6 +21,8 @@ from scipy.stats import qmc
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
+
+_BLOCK = 50_000  # Numbers of correlations that are raised to a power at a time.
 
 
 class TiltedFactors(NamedTuple):
@@ -46,14 +48,30 @@ class TiltedFactors(NamedTuple):
     def two_loops(self) -> Array:
         """The correction of second order of the evidence by factors: Σ_t κ₃(s) κ₃(t) ρ_st³ / 12 for each s, (N,).
 
-        The sum over s is what EP's evidence lacks (Opper, Paquet and Winther 2013, section 3).
+        The sum over s is the missing term of EP's evidence (Opper, Paquet and Winther 2013, section 3).
         """
-        parts: Array = self.third * (self.lines**3 @ self.third) / 12.0
-        return parts
+        return self.third * self.by_cubes(self.third) / 12.0
+
+    def by_cubes(self, weights: Array) -> Array:
+        """Return Σ_t ρ_st³ w_t over all other factors t, (N,)."""
+        return np.concatenate([(lines * lines * lines) @ weights for lines in self._lines])
+
+    def by_fourth_powers(self, weights: Array) -> Array:
+        """Return Σ_t ρ_st⁴ w_t over all other factors t, (N,)."""
+        return np.concatenate([((square := lines * lines) * square) @ weights for lines in self._lines])
+
+    @property
+    def _lines(self) -> Iterator[Array]:
+        """Blocks of rows of `lines`, each as large as fits into a processor's cache."""
+        step = max(1, _BLOCK // max(len(self.third), 1))
+        for start in range(0, len(self.third), step):
+            block = self.correlation[start : start + step].copy()
+            block[np.arange(len(block)), start + np.arange(len(block))] = 0.0
+            yield block
 
 
 class ScalarCavities(NamedTuple):
-    """The cavities of scalar factors, and what they act on together."""
+    """The cavities of scalar factors, with the joint distribution of their arguments."""
 
     covariance: Array
     """Posterior covariance of all g, (N, N)."""
@@ -120,7 +138,7 @@ def difference_cavities(solution: Solution, alpha: Array, beta: Array) -> Scalar
 
 
 _LOG2_POINTS = 9  # of points without their mirror images
-_WIDER = 1.5  # s²: variances of cavities are up to three times those of posteriors
+_WIDER = 1.5  # s²: variances of cavities are up to three times the posterior variances
 _AT_A_TIME = 1_000_000  # latent values
 _ROUNDING = 1e-12  # of a covariance that is singular
 _SEED = 20_090_401
@@ -130,12 +148,12 @@ def third_cumulants(solution: Solution) -> Array | None:
     """Return A (n, c, c, c), by which an affine t has the third cumulant Σ_i A_i(k_i, k_i, k_i), k_i = Cov(f_i, t).
 
     A_i is the third cumulant of the tilted distribution of f_i, times the inverse of f_i's posterior covariance along
-    each axis. The cavities are those of the Gaussian posterior, whichever approximation it is of.
+    each axis. The cavities belong to the Gaussian posterior of any approximation.
 
     Returns
     -------
     array (n, c, c, c) or None
-        None where the likelihood of one function has no averages.
+        None if the likelihood of one function has no averages.
     """
     if len(solution.mean) > 1:
         return _of_several(solution)

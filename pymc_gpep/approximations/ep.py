@@ -24,24 +24,18 @@ from pymc_gpep.approximations.kl import KL
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.kernels.status import OUT_OF_DIGITS, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import IMPROPER, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes
-from pymc_gpep.solvers.accelerated_ep import SCHEMES, ep_ladder, signed_ladder
-from pymc_gpep.solvers.newton import sites_at_mode
-from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior
-from pymc_gpep.solvers.problem import (
-    Derivatives,
-    Found,
-    History,
-    Problem,
-    function_found,
-    lost_in_rounding,
-    parameter_slopes,
-)
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes, ScalarDensity
+from pymc_gpep.solvers.newton import of_width_zero, sites_at_mode
+from pymc_gpep.solvers.prior_form import Algebra
+from pymc_gpep.solvers.problem import Found, History, Problem, lost_in_rounding, parameter_slopes
+from pymc_gpep.solvers.site_ep import SCHEMES, FunctionSitePosterior, largest_change, site_ep, site_of
 
 _AT_MODE = 1e-2  # tolerance of the mode that a solve from cold begins at
-_HALVINGS = 30  # of precisions below zero, where there is no posterior
+# A rough kernel serves a solve with at least this tolerance, and changes of this many times the tolerance of others.
+_WIDE, _CLOSE = 1e-5, 1e3
+_WIDEST = 10.0  # variance of a cavity, in units of the prior variance
 _DIGITS = 8.0 * np.finfo(np.float64).eps
 
 
@@ -51,6 +45,8 @@ def scalar_ep(
     history: History,
     *,
     average: Callable[..., None],
+    density: Callable[..., None] | None = None,
+    rough: Callable[..., None] | None = None,
     slopes: Callable[..., None] | None = None,
     least_precision: float = 0.0,
     **options: Any,
@@ -58,69 +54,59 @@ def scalar_ep(
     """EP; `start`, which is overwritten, holds precisions and locations of the sites (2, n).
 
     `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` that of
-    `ParameterSlopes` for it. Precisions of sites are at least `least_precision`, 0 or −∞. Where EP with negative ones
-    does not converge, it begins again without them, which is the last rung. Options are those of
-    `pymc_gpep.solvers.accelerated_ep.ep_ladder`.
+    `ParameterSlopes` for it. `density` is the same for cavities of width 0, if that takes less time. Sweeps far from
+    the fixed point, and solves with a wide tolerance, use the kernel `rough`. Precisions of sites are at least
+    `least_precision`, 0 or −∞. Other options are passed to
+    `pymc_gpep.solvers.site_ep.site_ep`.
     """
     y = problem.labels
-    least = least_precision
-    posterior = problem.prior.posterior(problem.mean[0], signed=least < 0.0)
+    posterior = FunctionSitePosterior(problem, least_precision)
     h = np.empty((5, y.size))
     mean, width = np.full((2, y.size), np.nan)
+    close = _CLOSE * options["tolerance"] if options["tolerance"] < _WIDE else 0.0
+    terms = average if rough is None else rough
+    lost = False
+    signed, nothing, widest = least_precision < 0.0, np.zeros(y.size, bool), _WIDEST * problem.prior.variances[0]
 
-    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        if not _updated(posterior, sites[0, :, 0], sites[1, :, 0]):
-            return False, np.nan, np.nan
-        b, v, kept = posterior.weights, posterior.variance, posterior.kept
-        np.divide(v, kept, out=width)
-        np.subtract(posterior.mean, width * b, out=mean)
-        average(mean, width, y, problem.parameters, h)
-        evidence = posterior.log_normaliser + float((h[0] + 0.5 * width * b * b - 0.5 * np.log(kept)).sum())
-        curvature = np.maximum(-h[2], least)
-        precision = curvature / (1.0 - width * curvature)
-        target[0, :, 0] = precision
-        target[1, :, 0] = h[1] + precision * (mean + width * h[1])
-        scale[:, 0] = v
-        change = np.abs(target - sites)[:, :, 0]
-        return True, evidence, float(np.max([change[0] * v, change[1] * np.sqrt(v)]))
+    def changed(at: FunctionSitePosterior, sites: Array, target: Array, scale: Array) -> float:
+        """Write sites that match the moments of tilted distributions. Return their largest change."""
+        terms(mean, width, y, problem.parameters, h)
+        target[:, :, 0] = site_of(h[1], np.maximum(-h[2], at.least), mean, width)
+        return largest_change(target, sites, scale)
 
-    def derivatives() -> Derivatives:
-        return Derivatives(
-            posterior.gradient(), posterior.weights[None].copy(), parameter_slopes(problem, slopes, mean, width)
-        )
+    def matched(at: FunctionSitePosterior, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        nonlocal terms, lost
+        b, kept = at.of.weights, at.of.kept
+        np.divide(at.of.variance, kept, out=width)
+        # Sites of negative precision may leave a cavity that is wider than all distributions.
+        beyond = ~(width <= widest) | (kept <= 0.0) if signed else nothing
+        width[beyond] = widest[beyond]
+        np.subtract(at.of.mean, width * b, out=mean)
+        scale[:, 0] = at.of.variance
+        residual = changed(at, sites, target, scale)
+        if terms is rough and residual < close:
+            terms = average
+            residual = changed(at, sites, target, scale)
+        # A prior may have no distribution that is proportional to its tilted density, and a site of 0 there.
+        improper = np.isnan(h[0]) & np.isfinite(h[1:3]).all(axis=0)
+        if lost := bool(improper.any()):
+            h[0, improper] = 0.0
+            residual = max(residual, 1.0)
+        stretch = np.where(beyond, 1.0 + at.of.precision * width, 1.0 / np.where(beyond, 1.0, kept))
+        return True, float((h[0] + 0.5 * width * b * b + 0.5 * np.log(stretch)).sum()), residual
 
     if not start.any():
         # From sites that say nothing EP may leave for good where the prior is wide.
-        start.reshape(2, -1)[:] = sites_at_mode(problem, average, _AT_MODE, wide=False)
-    sites = start.reshape(2, -1, 1)
-
-    def without(sites: Array) -> None:
-        nonlocal least
-        least = 0.0
-        np.maximum(sites[0], 0.0, out=sites[0])
-
-    if least < 0.0:
-        evidence, status, rung = signed_ladder(sweep, sites, history, without, **options)
-    else:
-        evidence, status, rung = ep_ladder(sweep, sites, history, **options)
-    status = lost_in_rounding(problem, posterior.coordinates, history, status)
+        start.reshape(2, -1)[:] = sites_at_mode(problem, density or average, _AT_MODE, wide=False)
+    ended = site_ep(posterior, start.reshape(2, -1, 1), history, update=matched, **options)
+    status = lost_in_rounding(problem, posterior.of.coordinates, history, ended.status)
     # Sites of large counts are precise: A⁻¹ has as many digits fewer as A, at most its trace, has more than 1.
-    trace = float(problem.prior.variances[0] @ np.abs(posterior.precision))
+    trace = float(problem.prior.variances[0] @ np.abs(posterior.of.precision))
     if problem.prior.by_weights and status == OUT_OF_ITERATIONS and history.smallest_residual < _DIGITS * trace:
         status = OUT_OF_DIGITS
-    return function_found(posterior, evidence, status, derivatives, rung)
-
-
-def _updated(posterior: FunctionPosterior, precision: Array, location: Array) -> bool:
-    """Compute the posterior; negative precisions, which are overwritten, are halved until there is one."""
-    for _ in range(_HALVINGS):
-        if posterior.update(precision, location):
-            return True
-        if not (negative := precision < 0.0).any():
-            return False
-        precision[negative] *= 0.5
-    precision[precision < 0.0] = 0.0
-    return posterior.update(precision, location)
+    if lost and status == OUT_OF_ITERATIONS:
+        status = IMPROPER
+    return posterior.found(ended._replace(status=status), lambda: parameter_slopes(problem, slopes, mean, width))
 
 
 _ROUGHLY, _FEW = 1e-2, 100  # tolerance of the bound that a solve from cold begins at, and iterations
@@ -141,26 +127,55 @@ class EP(AcceleratedEP):
     schemes: ClassVar[tuple[str, ...]] = (*SCHEMES, "EP with site precisions of at least 0")
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
-        if not (likelihood.log_concave or start.any()) and likelihood.offers(AverageLogDensity):
+        # Sites at a kink have no curvature, and leave a flat direction of the prior open.
+        hard = not likelihood.log_concave or (problem.prior.flat.size and not likelihood.offers(ScalarDensity))
+        if likelihood.of_prior and not start.any():
+            start.reshape(2, -1)[:] = self._beside_priors(problem, likelihood)
+        elif hard and not start.any() and likelihood.offers(AverageLogDensity):
             # With several fixed points, that near the best Gaussian is a good one.
             begin = np.zeros_like(start)
             KL(tolerance=_ROUGHLY).solver(problem, begin, History(_FEW), likelihood=likelihood)
             start[:] = begin if np.isfinite(begin).all() else 0.0
-        average = likelihood.computation(GaussianAverage).terms
+        average = likelihood.computation(GaussianAverage)
         slopes = likelihood.computation(ParameterSlopes).average if likelihood.offers(ParameterSlopes) else None
+        density = likelihood.computation(ScalarDensity).derivatives if likelihood.offers(ScalarDensity) else None
         return scalar_ep(
             problem,
             start,
             history,
-            average=average,
+            average=average.terms,
+            density=None if density is None else of_width_zero(density),
+            rough=average.rough,
             slopes=slopes,
             largest_precision=likelihood.largest_precision,
             least_precision=likelihood.least_precision,
             **self.settings,
         )
 
+    @staticmethod
+    def _beside_priors(problem: Problem, likelihood: Likelihood) -> Array:
+        """Return sites (2, n) at the mode, with the moments of priors of effects in place of their factors."""
+        terms = likelihood.computation(GaussianAverage).terms
+        rows = np.concatenate([each for each, _ in likelihood.given(problem.parameters).priors()])
+        mean, variance = (np.ascontiguousarray(each[0]) for each in (problem.prior.mean, problem.prior.variances))
+        h = np.empty((5, mean.size))
+        terms(mean, variance, problem.labels, problem.parameters, h)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            own = np.stack(site_of(h[1], -h[2], mean, variance))[:, rows]
+        own = np.where(np.isfinite(own).all(axis=0), own, 0.0)
+
+        def normal_priors(mean: Array, variance: Array, y: Array, parameters: Array, out: Array) -> None:
+            terms(mean, variance, y, parameters, out)
+            f, (precision, location) = mean[rows], own
+            out[:, rows] = 0.0
+            out[:3, rows] = (location - 0.5 * precision * f) * f, location - precision * f, -precision
+
+        sites = sites_at_mode(problem, normal_priors, _AT_MODE, wide=False)
+        sites[:, rows] = own
+        return sites
+
     def from_outliers(self, solution: Solution) -> tuple[NDArray[np.intp], Array]:
-        """Return rows whose sites say next to nothing beside what they would under the prior, and these sites."""
+        """Return outliers, whose sites are weak compared with their sites under the prior, and these sites."""
         likelihood, prior = solution.likelihood, solution.posterior.prior
         if likelihood.log_concave:
             return super().from_outliers(solution)
@@ -168,8 +183,7 @@ class EP(AcceleratedEP):
         h = np.empty((5, mean.size))
         likelihood.computation(GaussianAverage).terms(mean, variance, solution.labels, likelihood.parameters, h)
         with np.errstate(invalid="ignore", divide="ignore"):
-            precision = -h[2] / (1.0 + variance * h[2])
-            location = h[1] + precision * (mean + variance * h[1])
+            precision, location = site_of(h[1], -h[2], mean, variance)
             taken = np.isfinite(location) & (solution.posterior.precision[0] < _LITTLE * precision)
         taken &= precision > 0.0
         return np.flatnonzero(taken), np.where(taken, [precision, location], 0.0).ravel()

@@ -1,18 +1,133 @@
-"""The Gaussian nearest to the posterior (Opper and Archambeau 2009; Nickisch and Rasmussen 2008, section 5)."""
+"""The Gaussian nearest to the posterior (Opper and Archambeau 2009; Nickisch and Rasmussen 2008, section 5).
 
-from dataclasses import dataclass
+The mean of each row's approximation follows a force on the latent values by linear response.
+
+A force h on the latent values, a factor exp(hᵀf), moves the means of the exact posterior by Cov(f) h. The sites of some
+approximations ignore couplings between latent functions, so that their means do not move as their own covariance says.
+They move like the means of another Gaussian with the same prior and means. At each point its sites have the precision
+of the tilted distribution or of the log likelihood (Opper and Winther 2003).
+"""
+
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pymc_gpep.approximations.approximator import AcceleratedBound
-from pymc_gpep.approximations.linear_response import average_response, bound_response
+import numpy as np
+
+from pymc_gpep.approximations.approximator import Approximator, sites_between
+from pymc_gpep.approximations.limits import at_least, fraction, positive
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.posterior import DensePosterior
+from pymc_gpep.gaussians.posterior import Posterior, make_posterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes, QuadraticBound
+from pymc_gpep.likelihoods.local_computations import (
+    AverageLogDensity,
+    BlockCurvature,
+    GaussianAverage,
+    ParameterSlopes,
+    QuadraticBound,
+)
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.scalar_bound import average_target, bound_target, scalar_bound
+
+_DIFFERENCE = 1e-4  # in standard deviations
+
+
+def curvature_response(solution: Solution) -> Posterior:
+    """For an approximation whose means are the mode of the posterior: Laplace's; the likelihood has `BlockCurvature`.
+
+    Its algebra is dense, in O((cn)³).
+    """
+    posterior = solution.posterior
+    c, n = solution.mean.shape
+    w = np.empty((n, c, c))
+    mean = np.ascontiguousarray(solution.mean)
+    solution.likelihood.computation(BlockCurvature).curvature(mean, solution.labels, w)
+    return make_posterior(posterior.prior, SiteForm.BLOCK, w, posterior.weights, mean)
+
+
+def bound_response(solution: Solution) -> Posterior:
+    """For one latent function under a quadratic bound: its curvature in the means, at held variances."""
+    terms = solution.likelihood.computation(QuadraticBound).terms
+    variance = np.ascontiguousarray(solution.cov[:, 0, 0])
+    step = _DIFFERENCE * np.sqrt(variance)
+    slopes = []
+    for mean in (solution.mean[0] - step, solution.mean[0] + step):
+        g = np.empty((3, mean.size))
+        terms(mean, variance, solution.labels, solution.likelihood.parameters, g)
+        slopes.append(g[1])
+    curvature = np.divide(slopes[0] - slopes[1], 2.0 * step, out=np.zeros_like(step), where=step > 0.0)
+    sites = np.maximum(curvature, 0.0)[None]
+    posterior = solution.posterior
+    return make_posterior(posterior.prior, SiteForm.INDEPENDENT, sites, posterior.weights, solution.mean)
+
+
+def average_response(solution: Solution) -> Posterior:
+    """Return sites of the Gaussian nearest to the posterior, as precise as points under a moving cavity.
+
+    A force moves means m, means move the variances v, and variances move the means again, by ∂²g/∂m∂v. With the
+    covariance V and S = V ∘ V, the means follow by
+
+        [K⁻¹ + W − Dg(g_mv) (I − 2 S Dg(g_vv))⁻¹ 2 S Dg(g_mv)]⁻¹,
+
+    which no sites express. Only the diagonal of S is used, v²: then each point changes under its cavity. The covariance
+    alone would leave this change out.
+    """
+    terms = solution.likelihood.computation(AverageLogDensity).terms
+    mean, whole = solution.mean[0], solution.cov[:, 0, 0]
+    variance = solution.posterior.algebra.site_covariances()[:, 0, 0]
+
+    def slopes(factor: float) -> Array:
+        g = np.empty((3, mean.size))
+        terms(
+            np.ascontiguousarray(mean),
+            whole + (factor - 1.0) * variance,
+            solution.labels,
+            solution.likelihood.parameters,
+            g,
+        )
+        return g[1:]
+
+    across, along = (slopes(1.0 + _DIFFERENCE) - slopes(1.0 - _DIFFERENCE)) / (2.0 * _DIFFERENCE * variance)
+    posterior = solution.posterior
+    lost = 2.0 * across**2 / (variance**-2.0 - 2.0 * along)
+    sites = np.maximum(posterior.precision - np.nan_to_num(lost, posinf=0.0, neginf=0.0), 0.0)
+    return make_posterior(posterior.prior, SiteForm.INDEPENDENT, sites, posterior.weights, solution.mean)
+
+
+@dataclass(frozen=True)
+class AcceleratedBound(Approximator):
+    """The best Gaussian under a bound, sought with Anderson acceleration.
+
+    Parameters
+    ----------
+    tolerance : float
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the bound.
+        The bound is accurate to about the square of the tolerance.
+    max_iterations : int
+        Limit on iterations.
+    depth : int
+        Past steps that Anderson acceleration combines; 0 is the plain iteration.
+    mixing : float
+        Part of the combined residual that an accelerated step takes.
+    """
+
+    tolerance: float = field(default=1e-6, metadata=positive())
+    max_iterations: int = field(default=500, metadata=at_least(1))
+    depth: int = field(default=4, metadata=at_least(0))
+    mixing: float = field(default=1.0, metadata=fraction())
+
+    schemes: ClassVar[tuple[str, ...]] = ("accelerated ascent",)
+    site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
+    bounds: ClassVar[bool] = True
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
+        """Length of the vector that a solve starts from: sites."""
+        return 2 * n_points
+
+    def between(self, starts: Array, weights: Array, nearest: int) -> Array:
+        return sites_between(starts, weights, nearest)
 
 
 @dataclass(frozen=True)
@@ -42,17 +157,17 @@ class KL(AcceleratedBound):
             **self.settings,
         )
 
-    def response(self, solution: Solution) -> DensePosterior:
-        """The Gaussian with what is left of the precisions where variances follow the means."""
+    def response(self, solution: Solution) -> Posterior:
+        """Return the Gaussian with precisions reduced for variances that follow the means."""
         return average_response(solution)
 
 
 @dataclass(frozen=True)
 class QuadraticVB(AcceleratedBound):
-    """The best Gaussian under quadratic functions below the log density of each point, these chosen best as well.
+    """The best Gaussian under optimal quadratic lower bounds of the log density of each point.
 
-    For the logit the bound is that of Jaakkola and Jordan (2000). For the probit it is one of curvature 1, which is
-    variational Bayes with utilities (Girolami and Rogers 2006). The evidence is a lower bound below that of `KL`.
+    For the logit the bound is by Jaakkola and Jordan (2000). For the probit it has curvature 1, which is variational
+    Bayes with utilities (Girolami and Rogers 2006). The evidence is a lower bound, below the bound of `KL`.
     """
 
     name: ClassVar[str] = "vb"
@@ -71,6 +186,6 @@ class QuadraticVB(AcceleratedBound):
             **self.settings,
         )
 
-    def response(self, solution: Solution) -> DensePosterior:
+    def response(self, solution: Solution) -> Posterior:
         """The Gaussian with the curvature of the bound in the means, which may be far below the precisions."""
         return bound_response(solution)

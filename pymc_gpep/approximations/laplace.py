@@ -10,6 +10,20 @@ With one latent function the mean may be corrected (`smoothed_mode`). The mode o
 differs from the mean if the posterior is skewed. The corrected mean is the mode with g(m, v) in place of ℓ, the average
 of ℓ over N(m, v) at Laplace's variances v. It is the best mean of a Gaussian with these variances (van Niekerk and Rue
 2024). Newton's method finds it, by ∂²g/∂m² = 2 ∂g/∂v.
+
+For one function `fixed_cavity` is Laplace's method and naive TAP, in the symbols of `pymc_gpep.solvers.newton`.
+The posterior is N(f, (K⁻¹ + W)⁻¹), and the evidence
+
+    Σ_i [h_i + ½ D_i b_i² + ½ log(1 + W_i D_i)] − ½ bᵀ(f − m₀) − ½ log|A|
+
+is Laplace's for D = 0, and EP's expression for any D. It is stationary in the mean but for the parts with W. Their
+derivative is ½ τ_i, where τ_i = D_i / (1 + W_i D_i) − V_ii is the tilted less the posterior variance, 0 at EP's own
+widths. With u = (I + WK)⁻¹ (½ τ ∘ ∂W/∂f) the derivatives are
+
+    d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + Dg(½ τ ∘ ∂W/∂D + (Ku) ∘ ∂b/∂D),   d/dm₀ = b + u,
+
+the last term of the first where D is K_ii, and both its derivatives at fixed f. Likewise a parameter θ_i of Laplace's
+log density ℓ has the derivative ∂ℓ/∂θ − ½ τ ∂ℓ″/∂θ + (Ku) ∂ℓ′/∂θ, all of point i.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,12 +32,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from pymc_gpep.approximations.approximator import Correction, NewtonApproximation
-from pymc_gpep.approximations.limits import at_least
-from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.approximations.approximator import Approximator
+from pymc_gpep.approximations.limits import at_least, positive
+from pymc_gpep.approximations.solution import Correction, Solution
 from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, OUT_OF_ITERATIONS, TOO_LARGE
+from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE, OUT_OF_DIGITS, OUT_OF_ITERATIONS, TOO_LARGE
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
@@ -32,11 +47,34 @@ from pymc_gpep.likelihoods.local_computations import (
     ParameterSlopes,
     ScalarDensity,
 )
-from pymc_gpep.solvers.dense_form import DenseForm
-from pymc_gpep.solvers.newton import fixed_cavity, log_posterior, newton, step_length
-from pymc_gpep.solvers.prior_form import Algebra
+from pymc_gpep.solvers.newton import CavityAscent, ascend, log_posterior, newton, of_width_zero, step_length
+from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
 from pymc_gpep.solvers.team import one_blas_thread
+
+
+@dataclass(frozen=True)
+class NewtonApproximation(Approximator):
+    """An approximation whose means maximise an objective.
+
+    Parameters
+    ----------
+    tolerance : float
+        Tolerance of the objective's slope in the means, and of Newton's step, in absolute terms. If rounding prevents
+        it, as for variances above about 1e6, the iteration ends at the level of rounding.
+    max_iterations : int
+        Limit on the steps of Newton's method.
+    """
+
+    tolerance: float = field(default=1e-9, metadata=positive())
+    max_iterations: int = field(default=200, metadata=at_least(1))
+
+    schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
+        """Length of the vector that a solve starts from: weights."""
+        return n_functions * n_points
+
 
 _CLOSE = 0.5  # differences between functions that change less cannot overshoot: W changes by e^0.5 < 2 at most
 
@@ -50,6 +88,8 @@ class CoupledAscent:
     log_density, along_line : kernels
         Kernels of `pymc_gpep.likelihoods.local_computations.CoupledCurvature`.
     """
+
+    sees_common = False
 
     def __init__(
         self, problem: Problem, log_density: Callable[..., float], along_line: Callable[..., tuple[float, float]]
@@ -94,7 +134,7 @@ def laplace_coupled(
 ) -> Found:
     """Laplace approximation; `start`, which is overwritten, holds the weights b (c, n).
 
-    The kernels are those of `pymc_gpep.likelihoods.local_computations.CoupledCurvature`.
+    The kernels belong to `pymc_gpep.likelihoods.local_computations.CoupledCurvature`.
     """
     c, n = problem.mean.shape
     b = start.reshape(c, n)
@@ -109,10 +149,10 @@ def laplace_coupled(
         ascent.algebra.moments(b, np.empty((c, n)), cov)
 
     def derivatives() -> Derivatives:
-        slope, of_mean = np.empty((2, c, n))
+        slope = np.empty((c, n))
         curvature_slope(ascent.pi, cov, slope)
-        ascent.algebra.weights(slope, of_mean)
-        return Derivatives(ascent.algebra.gradient(b, of_mean), of_mean + b)
+        moved = ascent.algebra.moved(slope)
+        return Derivatives(ascent.algebra.gradient(b, moved, x), moved.weights + b)
 
     weights = b if found else np.full_like(b, np.nan)
     return Found(evidence, status, weights, ascent.f, cov, ascent.pi, derivatives)
@@ -164,7 +204,7 @@ def evidences_with_new_point(
         for label in range(c):
             weights = np.column_stack([b, np.zeros(c)])
             observed = np.append(y, label) if y.ndim == 1 else np.vstack([y, np.eye(c, dtype=np.int64)[label]])
-            problem = Problem(DenseForm(prior), mean, observed)
+            problem = Problem(DensePrior(prior, mean), mean, observed)
             ascent = CoupledAscent(problem, log_density, along_line)
             evidence, status = newton(problem, weights, ascent, History(max_iterations), tolerance=tolerance)
             if status == CONVERGED:
@@ -260,10 +300,11 @@ _MAX_HALVINGS = 50
 _CLOSE_TO_MODE = 0.1  # closer to the mode, rounding decides comparisons, and Newton's method needs none
 
 
-class _BlockAscent:
+class BlockAscent:
     """The function that Newton's method climbs, see `pymc_gpep.solvers.newton.Ascent`."""
 
     stiffness = 1.0
+    sees_common = False
 
     def __init__(self, problem: Problem, log_density: Callable[..., float], curvature: Callable[..., None]) -> None:
         c, n = problem.mean.shape
@@ -307,8 +348,8 @@ def laplace_block(
 ) -> Found:
     """Laplace approximation; `start`, which is overwritten, holds the weights b (c, n).
 
-    The kernels are those of `pymc_gpep.likelihoods.local_computations.BlockCurvature`; `max_size` is the largest number
-    cn of latent values whose covariance is a matrix.
+    The kernels belong to `pymc_gpep.likelihoods.local_computations.BlockCurvature`; `max_size` is the largest number cn
+    of latent values whose covariance is a matrix.
     """
     c, n = problem.mean.shape
     b = start.reshape(c, n)
@@ -317,13 +358,13 @@ def laplace_block(
     if problem.prior.square and c * n > max_size:
         nothing = np.full_like(b, np.nan)
         return Found(np.nan, TOO_LARGE, nothing, nothing, cov, cov, lambda: Derivatives(np.empty(0), nothing))
-    ascent = _BlockAscent(problem, log_density, curvature)
+    ascent = BlockAscent(problem, log_density, curvature)
 
     def derivatives() -> Derivatives:
-        slope, of_mean = np.empty((2, c, n))
+        slope = np.empty((c, n))
         curvature_slope(ascent.f, problem.labels, cov, slope)
-        ascent.algebra.weights(slope, of_mean)
-        return Derivatives(ascent.algebra.gradient(b, of_mean), of_mean + b)
+        moved = ascent.algebra.moved(slope)
+        return Derivatives(ascent.algebra.gradient(b, moved, x), moved.weights + b)
 
     x = problem.prior.coordinates(b)
     evidence, status = newton(problem, x, ascent, history, tolerance=tolerance)
@@ -376,8 +417,8 @@ _TOLERANCE_OF_MEANS = 1e-8  # largest change of a mean, in standard deviations
 def smoothed_mode(problem: Problem, found: Found, terms: Callable[..., None]) -> Found:
     """Return the result of Laplace's method with other means and their weights.
 
-    `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`. Evidence and derivatives stay
-    those of Laplace's method.
+    `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`. Evidence and derivatives
+    still belong to Laplace's method.
     """
     prior_mean, variance = problem.mean[0], np.ascontiguousarray(found.cov[:, 0, 0])
     mean, b = found.mean[0].copy(), found.weights[0].copy()
@@ -416,8 +457,8 @@ class ScalarLaplace(NewtonApproximation):
     Parameters
     ----------
     smoothed_mean : bool
-        Whether means are those that the log density averaged over Laplace's variances has, which are nearer to the
-        posterior's where that is skewed. Variances and evidences stay those at the mode.
+        Whether means maximise the log density averaged over Laplace's variances. They are nearer to the means of a
+        skewed posterior. Variances and evidences stay at the mode.
     """
 
     smoothed_mean: bool = False
@@ -430,11 +471,7 @@ class ScalarLaplace(NewtonApproximation):
     looseness: ClassVar[float] = 1e4
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
-        density = likelihood.computation(ScalarDensity)
-
-        def average(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-            density.derivatives(mean, y, parameters, out[:4])  # of widths of 0
-
+        average = of_width_zero(likelihood.computation(ScalarDensity).derivatives)
         slopes = likelihood.computation(ParameterSlopes).derivatives if likelihood.offers(ParameterSlopes) else None
         found = fixed_cavity(
             problem, start, history, average=average, slopes=slopes, wide=False, tolerance=self.tolerance
@@ -442,3 +479,81 @@ class ScalarLaplace(NewtonApproximation):
         if not (self.smoothed_mean and found.status == CONVERGED):
             return found
         return smoothed_mode(problem, found, likelihood.computation(AverageLogDensity).terms)
+
+
+_CONVEX = 1e-6  # smallest second derivative, relative to the prior precision, above rounding
+
+
+def fixed_cavity(
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    average: Callable[..., None],
+    slopes: Callable[..., None] | None = None,
+    wide: bool,
+    tolerance: float,
+) -> Found:
+    """Laplace's approximation, or naive TAP where cavities are `wide` as the prior.
+
+    `start`, which is overwritten, holds the weights b (1, n); `average` is the kernel of
+    `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the first of `ParameterSlopes`, for Laplace's.
+    """
+    n = problem.labels.size
+    b = start.reshape(1, n)
+    width = problem.prior.variances[0].copy() if wide else np.zeros(n)
+
+    def volume(log_det: float, w: Array) -> float:
+        return log_det - float(np.log1p(w * width).sum())
+
+    ascent = CavityAscent(problem, average, width, volume)
+    posterior = ascent.posterior
+    evidence, status = ascend(problem, b, ascent, history, tolerance=tolerance)
+
+    def mismatch() -> Array:
+        return np.asarray(0.5 * (width / (1.0 + posterior.precision * width) - posterior.variance))
+
+    def slope_in_mean() -> Array:
+        return np.asarray(mismatch() * -ascent.h[3] / ascent.kept**3)
+
+    if status == CONVERGED and not wide and (ascent.h[2] * problem.prior.variances[0] > _CONVEX).any():
+        status = NOT_CONCAVE
+    if status == CONVERGED:
+        # The evidence at the mode itself, as far as the step that was not taken says: to the square of the tolerance.
+        prior, x = problem.prior, posterior.coordinates
+        right, image = prior.residual(ascent.gradient, x), np.empty((1, n))
+        step = posterior.solve(right)
+        prior.multiply(step, image)
+        rise = float(image[0] @ ascent.gradient[0]) - prior.inner(x, step, image)
+        evidence += 0.5 * rise + float(image[0] @ slope_in_mean())
+
+    def derivatives() -> Derivatives:
+        kept, third = ascent.kept, ascent.h[3]
+        moved = posterior.moved(slope_in_mean())
+        u, image = moved.weights, posterior.image(moved.coordinates)
+        of_parameters = np.full_like(problem.parameters, np.nan)
+        if slopes is not None and of_parameters.size:
+            of_density = np.empty((len(of_parameters), 3, n))
+            slopes(posterior.mean, problem.labels, problem.parameters, of_density)
+            of_parameters = of_density[:, 0] + image * of_density[:, 1] - mismatch() * of_density[:, 2]
+        w_slope = -0.5 * (ascent.h[4] - width * third**2 / kept) / kept**2 if wide else None
+        of_variance = None if w_slope is None else mismatch() * w_slope + image * 0.5 * third / kept
+        return Derivatives(posterior.gradient(moved, of_variance), posterior.weights[None] + u, of_parameters)
+
+    return function_found(posterior, evidence, status, derivatives)
+
+
+def function_found(
+    posterior: FunctionPosterior, evidence: float, status: int, derivatives: Callable[[], Derivatives], rung: int = 0
+) -> Found:
+    """Return the result of a solver that ended with a posterior of one function."""
+    return Found(
+        evidence,
+        status,
+        posterior.weights[None],
+        posterior.mean[None],
+        posterior.variance[:, None, None],
+        posterior.precision[None],
+        derivatives,
+        rung,
+    )

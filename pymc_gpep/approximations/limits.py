@@ -42,7 +42,7 @@ def fraction() -> Metadata:
 
 
 def one_of(*names: str, elsewhere: Mapping[str, str] | None = None) -> Metadata:
-    """For an option that is one of some names; `elsewhere` has what other methods call the same, and its name here."""
+    """Limit of an option to some names; `elsewhere` maps names of other methods to names here."""
     others = elsewhere or {}
 
     def suggestion(value: Any) -> str:
@@ -77,12 +77,13 @@ def check_limits(options: Any) -> None:
             raise ValueError(refusal)
 
 
-def documented(kind: type) -> str | None:
+def documented(kind: type, base: type | None = None) -> str | None:
     """Return the docstring of a class with the options of the class above it, which it need not document again.
 
-    Options that it documents itself stay as they are. None where Python runs without docstrings.
+    Options that it documents itself stay as they are. `base` is the class above, if it is not the first one. None where
+    Python runs without docstrings.
     """
-    above, own = kind.__mro__[1].__doc__, kind.__doc__
+    above, own = (base or kind.__mro__[1]).__doc__, kind.__doc__
     if not above or not own:
         return own
     own = cleandoc(own)

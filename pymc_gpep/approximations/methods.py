@@ -9,14 +9,15 @@ from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.ep import EP
 from pymc_gpep.approximations.kl import KL, QuadraticVB
 from pymc_gpep.approximations.laplace import Laplace, LaplaceProbit, ScalarLaplace
-from pymc_gpep.approximations.nested_ep import NestedEP, NoisyNestedEP
-from pymc_gpep.approximations.qep_softmax import QEPSoftmax
+from pymc_gpep.approximations.nested_ep import NestedEP, NoisyNestedEP, QEPSoftmax
+from pymc_gpep.approximations.several_predictors import EPPredictors, KLPredictors, LaplacePredictors
 from pymc_gpep.approximations.sparse_ep import SparseApproximation, SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.argument_types import check_name, did_you_mean, plain
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.local_computations import GaussianAverage, PredictorsDensity
 from pymc_gpep.registry import Registry
 
 COVARIANCE = """\
@@ -74,13 +75,16 @@ class FurtherMethod(ABC):
 _OWN: tuple[type[Approximator], ...] = (
     NestedEP,
     EP,
+    EPPredictors,
     Laplace,
     QEPSoftmax,
     NoisyNestedEP,
     LaplaceProbit,
     ScalarLaplace,
+    LaplacePredictors,
     VariationalBayes,
     KL,
+    KLPredictors,
     QuadraticVB,
 )
 
@@ -121,7 +125,7 @@ def approximator(
     Parameters
     ----------
     method : str or None
-        One of `METHODS`, in small letters or capitals; that of the likelihood if None.
+        Name in `METHODS`, in small letters or capitals; the likelihood's default if None.
     likelihood : Likelihood
         Likelihood whose posterior the method is to approximate.
     options : dict
@@ -129,7 +133,7 @@ def approximator(
     besides : str
         Words that name other options of the caller, for the message about an unknown option.
     others : collection of str
-        Names of those options, one of which may have been meant.
+        Names of these options, for a suggestion.
     singular : bool
         Whether the prior is that of a sum, for the message about a method that does not fit.
 
@@ -138,7 +142,7 @@ def approximator(
     ValueError
         If the method is unknown, or does not fit the likelihood.
     TypeError
-        If an option is not one of the approximation's.
+        If an option is not an option of the approximation.
     """
     fitting = {kind.name: kind for kind in APPROXIMATIONS if kind.approximates(likelihood)}
     method = (method or likelihood.method).lower()
@@ -160,6 +164,18 @@ def approximator(
             names = ", ".join(each.name for each in LIKELIHOODS if any(kind.approximates(each) for kind in theirs))
             raise TypeError(f"{method} has the option {option} for {names}, not for {likelihood.name}.")
     return with_options(fitting[method], options, besides, others)
+
+
+def takes_predictors(method: str) -> bool:
+    """Return whether an approximation of a name takes likelihoods of several linear predictors."""
+    return any(kind.name == method.lower() and PredictorsDensity in kind.needs for kind in APPROXIMATIONS)
+
+
+def takes_bounds(method: str | None) -> bool:
+    """Return whether an approximation of a name takes priors of effects with a bound; None is the default method."""
+    return any(
+        kind.name == (method or kind.name).lower() and kind.needs == (GaussianAverage,) for kind in APPROXIMATIONS
+    )
 
 
 def likelihood_named(name: str) -> Likelihood:
@@ -189,11 +205,13 @@ def _names(likelihood: Likelihood, singular: bool) -> list[str]:
 
 
 def _refusal(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood, names: Iterable[str]) -> str:
-    """Say what a method approximates, and the names of those for a likelihood that it does not approximate."""
+    """Return a message with the likelihoods of a method, and the names of methods for this likelihood."""
     theirs = ", ".join(each.name for each in LIKELIHOODS if fits(each))
+    effects = likelihood.effects
+    kept = f" Or keep effects whose priors are not normal at their maximum: hyperparameters={effects}." * bool(effects)
     return (
         f"method {method!r} approximates a {theirs} likelihood, but the model has a {likelihood.name}. Methods that "
-        f"fit it: {', '.join(map(repr, names))}."
+        f"fit it: {', '.join(map(repr, names))}.{kept}{likelihood.refused}"
     )
 
 
@@ -207,7 +225,7 @@ class _Options(Protocol):
 def with_options[A: _Options](
     kind: type[A], options: Mapping[str, Any], besides: str = "", others: Collection[str] = ()
 ) -> A:
-    """An approximation with its options; a TypeError, as of `approximator`, if one of them is not its own."""
+    """Return an approximation with its options; raise the TypeError of `approximator` for an unknown option."""
     known = [field.name for field in fields(kind)]
     if unknown := sorted(set(options) - set(known)):
         elsewhere = [name for name in unknown if name in others]

@@ -21,11 +21,15 @@ and more damping.
 
 With label noise (`NoisyNestedEP`) sites may have negative eigenvalues. If these do not settle, the iteration excludes
 them. Little noise makes factors far from Gaussian. EP then begins at more noise, and comes down by its sites.
+
+EP by quadrature for a softmax (`QEPSoftmax`) has sites that couple the classes (Seeger and Jordan 2004).
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -36,24 +40,160 @@ from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.methods.label_noise import sites_of_differences
-from pymc_gpep.kernels.moments.full_sites import packed_size
-from pymc_gpep.kernels.moments.inner_ep import flat_moments
-from pymc_gpep.kernels.schemes.energy_descent import first_order, safe_step
-from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
-from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.local_computations import DifferenceFactors, MixedDifferenceFactors
-from pymc_gpep.solvers.accelerated_ep import SCHEMES, Steps, accelerated_ep, signed_ladder
-from pymc_gpep.solvers.block_ep import (
-    BlockEP,
-    BlockSpace,
-    SitePosterior,
-    derivatives,
-    refused,
-    site_posterior,
-    site_posterior_space,
+from pymc_gpep.kernels.methods.softmax_qep import softmax_sites
+from pymc_gpep.kernels.moments.full_sites import write_precision
+from pymc_gpep.kernels.moments.inner_ep import flat_moments, relative_location, site_parameters
+from pymc_gpep.kernels.schemes import first_order, safe_step
+from pymc_gpep.kernels.status import (
+    CONVERGED,
+    NOT_FINITE,
+    NOT_POSITIVE_DEFINITE,
+    OUT_OF_DIGITS,
+    OUT_OF_ITERATIONS,
+    TOO_LARGE,
 )
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.local_computations import CoupledQuadrature, DifferenceFactors, MixedDifferenceFactors
+from pymc_gpep.likelihoods.softmax import class_nodes
 from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, History, Problem
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
+from pymc_gpep.solvers.site_ep import (
+    PATIENCE,
+    SCHEMES,
+    Ended,
+    SitePosterior,
+    SitesInMemory,
+    Steps,
+    Sweep,
+    climb,
+    site_ep,
+    site_sweep,
+)
+
+
+class CoupledSitePosterior(SitePosterior):
+    """The posterior of several functions under sites that couple them at each point.
+
+    Precisions are Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i from π (c, n), or any blocks (n, c, c).
+
+    Parameters
+    ----------
+    problem : Problem
+    reader : callable
+        `reader(labels, sites, precision, location)` writes precisions and locations of sites. It returns the log of the
+        factor that sites leave over, with ½ Σ_i log 1ᵀπ_i, or None for 0. With blocks it also writes `pi` and `nu`,
+        before `precision`.
+    blocks : bool
+        Whether precisions are blocks.
+    signed : bool
+        Whether blocks may have negative eigenvalues.
+
+    Attributes
+    ----------
+    location : array (c, n)
+        Locations of the sites, relative to the prior mean once sites are taken.
+    pi, nu : array (n, c − 1, c − 1), (n, c − 1)
+        Precisions and locations of sites of the differences f_y − f_j, with blocks.
+    """
+
+    def __init__(
+        self, problem: Problem, reader: Callable[..., float | None], *, blocks: bool = False, signed: bool = False
+    ) -> None:
+        (c, n), prior = problem.mean.shape, problem.prior
+        self.problem, self._reader, self.least = problem, reader, -np.inf if signed else 0.0
+        self.algebra = prior.blocks(c, signed=signed) if blocks else prior.coupled(c, problem.team)
+        self.precision = np.full((n, c, c) if blocks else (c, n), np.nan)
+        self.location, self.weights, self.mean = np.full((3, c, n), np.nan)
+        self.cov = np.full((n, c, c), np.nan)
+        self.pi, self.nu = np.empty((n, c - 1, c - 1)), np.empty((n, c - 1))
+        self._written = (*((self.pi, self.nu) if blocks else ()), self.precision, self.location)
+
+    def take(self, sites: Array) -> tuple[bool, float]:
+        total = self._read(sites)
+        ok, log_det = self.algebra.factorise(self.precision)
+        if not ok:
+            return False, np.nan
+        total += self._centre()
+        self.algebra.weights(self.location, self.weights)
+        self.algebra.moments(self.weights, self.mean, self.cov)
+        total += 0.5 * float(np.vdot(self.location, self.mean)) - 0.5 * log_det
+        self.mean += self.problem.mean
+        return True, total
+
+    def _read(self, sites: Array) -> float:
+        return self._reader(self.problem.labels, sites, *self._written) or 0.0
+
+    def _centre(self) -> float:
+        """Make locations relative to the prior mean, ν − Πm. Return the log of the sites at m."""
+        mean = self.problem.mean
+        if self.precision.ndim == 2:
+            return float(relative_location(mean, self.precision, self.location))
+        pull = np.einsum("iae,ei->ai", self.precision, mean)
+        total = float(np.vdot(mean, self.location - 0.5 * pull))
+        self.location -= pull
+        return total
+
+    def shrink(self, sites: Array, factor: float) -> bool:
+        """See `ImpliedPosterior`; of blocks it is by the eigenvalues of `pi`."""
+        if self.precision.ndim == 2:
+            return super().shrink(sites, factor)
+        self._read(sites)
+        if not np.isfinite(self.pi).all():
+            return False
+        values, vectors = np.linalg.eigh(self.pi)
+        below = values < 0.0
+        if below.any():
+            less = (vectors * np.where(below, factor * values, values)[:, None, :]) @ vectors.swapaxes(1, 2)
+            for i, own in enumerate(less):
+                write_precision(own, sites, i)
+        return bool(below.any())
+
+    def gradient(self) -> Array:
+        return self.algebra.gradient(self.weights)
+
+
+_BEYOND_REASON = 1e150  # squares of larger variances are infinite: their sites of 0 would pass for a fixed point
+
+
+class InnerSitePosterior(CoupledSitePosterior):
+    """The posterior of nested EP, from its inner sites α and β (2, n, c − 1).
+
+    Sites that are all 0 need no factorisation, and the algebra is left as it is.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem, lambda labels, sites, *written: site_parameters(labels, *sites, *written))
+
+    def take(self, sites: Array) -> tuple[bool, float]:
+        """See `ImpliedPosterior`; log ∫ p(f) p(u) ∏ sites, which the terms of the factors leave over."""
+        variances = self.problem.prior.variances
+        if sites.any() or not variances.max() < _BEYOND_REASON:
+            return super().take(sites)
+        # The prior, as from cold: the factorisations would take as long as for any other sites.
+        self._read(sites)
+        self.weights[:], self.mean[:] = 0.0, self.problem.mean
+        self.cov[:] = variances.T[:, :, None] * np.eye(len(self.mean))
+        return True, 0.0
+
+    @property
+    def in_single_precision(self) -> Self | None:
+        """The same room, with matrices that have 32 bits a number in the memory of these; None if these are not."""
+        other, algebra = copy(self), self.algebra.in_single_precision
+        if algebra is None:
+            return None
+        other.algebra = algebra
+        return other
+
+
+def refused(problem: Problem, max_size: int) -> Found | None:
+    """Return a result without numbers where the covariance of more than `max_size` latent values would be a matrix."""
+    c, n = problem.mean.shape
+    if not problem.prior.square or c * n <= max_size:
+        return None
+    b, mean = np.full((2, c, n), np.nan)
+    w, cov = np.full((2, n, c, c), np.nan)
+    return Found(np.nan, TOO_LARGE, b, mean, cov, w, lambda: Derivatives(np.empty(0), b))
+
 
 type _Energies = Callable[..., tuple[float, float, float]]
 
@@ -61,15 +201,15 @@ _ARMIJO = 1e-4
 
 
 class _State:
-    """Sites with what belongs to them: marginals of g, matching cavities and EP's new sites, each (2, n, c − 1)."""
+    """Sites with marginals of g, matching cavities and EP's new sites, each (2, n, c − 1)."""
 
-    def __init__(self, problem: Problem, sites: Array, space: SitePosterior, energies: _Energies) -> None:
+    def __init__(self, sites: Array, posterior: InnerSitePosterior, energies: _Energies) -> None:
         self.sites = sites
         self.moments, self.cavities, self.target = np.empty((3, *sites.shape))
         self.energy = self.cost = self.residual = np.nan  # the cost is −log Z as EP has it at these sites
-        self.ok, gaussian = site_posterior(problem, sites, space)
+        self.ok, gaussian = posterior.take(sites)
         if self.ok:
-            flat_moments(space.mean, space.cov, problem.labels, sites, self.moments)
+            flat_moments(posterior.mean, posterior.cov, posterior.problem.labels, sites, self.moments)
             energy, cost, self.residual = energies(sites, self.moments, self.cavities, self.target)
             self.energy, self.cost = energy - gaussian, cost - gaussian
 
@@ -79,9 +219,8 @@ class _State:
 
 
 def energy_descent(
-    problem: Problem,
+    posterior: InnerSitePosterior,
     sites: Array,
-    space: SitePosterior,
     history: History,
     *,
     energies: _Energies,
@@ -90,10 +229,10 @@ def energy_descent(
 ) -> tuple[float, int]:
     """Go down from `sites` (2, n, c − 1), which are overwritten. Returns evidence and status.
 
-    `space` is left at the sites returned. `energies` is the kernel of that name of
+    `posterior` is left at the sites returned. `energies` is the kernel of that name of
     `pymc_gpep.likelihoods.local_computations.DifferenceFactors`.
     """
-    state = _State(problem, sites.copy(), space, energies)
+    state = _State(sites.copy(), posterior, energies)
     if not state.ok:
         return np.nan, NOT_POSITIVE_DEFINITE
     if not state.sound:
@@ -109,7 +248,7 @@ def energy_descent(
             break
         last = state.cost
         rounding = 1e-11 * (1.0 + abs(state.energy)) * np.sqrt(sites.size)
-        trial = _State(problem, state.sites + damping * (state.target - state.sites), space, energies)
+        trial = _State(state.sites + damping * (state.target - state.sites), posterior, energies)
         fall = state.energy - trial.energy
         lost_in_rounding = trial.sound and state.residual < 1e-3 and abs(fall) <= rounding
         taken = trial.sound and (
@@ -120,7 +259,7 @@ def energy_descent(
         while not taken and not history.is_full() and step >= 1e-12:
             moved = np.empty_like(sites)
             safe_step(state.sites, state.moments, state.cavities, step, moved)
-            trial = _State(problem, moved, space, energies)
+            trial = _State(moved, posterior, energies)
             if trial.sound:
                 predicted = first_order(state.sites, state.moments, state.cavities, trial.moments)
                 slack = rounding if step < 1e-6 else 0.0
@@ -135,83 +274,15 @@ def energy_descent(
         state = trial
         best = min(best, state.residual)
     sites[:] = state.sites
-    site_posterior(problem, sites, space)  # it may hold a trial that was turned down
+    posterior.take(sites)  # it may hold a trial that was turned down
     return -state.cost, status
 
 
 NESTED_SCHEMES = ("accelerated EP", "accelerated EP with small steps", "energy descent")
-_PATIENCE = 40  # sweeps without progress before the next rung
-_SMALL = 0.3  # mixing and damping of the second rung, in units of the first one's
+_SMALL = 0.3  # mixing and damping of the second scheme, in units of the first one's
 # Rounding keeps residuals below this part of the trace of the prior covariance from falling further; where they still
 # are smaller than the other number, the prior variance is not to blame.
 _ROUNDING, _NEGLIGIBLE = 2e-15, 1e-9
-
-
-def nested_ep(
-    problem: Problem,
-    start: Array,
-    history: History,
-    *,
-    update: Callable[..., tuple[float, float]],
-    energies: Callable[..., tuple[float, float, float]],
-    ladder: bool,
-    max_inner: int,
-    **options: Any,
-) -> Found:
-    """Iterate from the inner sites α and β in `start` (2n(c − 1),), which are overwritten.
-
-    The ladder: accelerated EP, the same with small steps, descent on the energy, each from where the last one ended.
-    `update` and `energies` are the kernels `coupled_update` and `energies` of
-    `pymc_gpep.likelihoods.local_computations.DifferenceFactors`; options are those of
-    `pymc_gpep.solvers.accelerated_ep.Steps`.
-    """
-    steps = Steps(**options)
-    tolerance = steps.tolerance
-    c, n = problem.mean.shape
-    sites = start.reshape(2, n, c - 1)
-    space = site_posterior_space(problem)
-    rounded = space.in_single_precision
-    single = SinglePrecision(problem, not sites.any(), tolerance, exists=rounded is not None)
-
-    def compute(space: SitePosterior, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        ok, gaussian = site_posterior(problem, sites, space)
-        if not ok:
-            return False, np.nan, np.nan
-        terms, residual = update(
-            space.mean, space.cov, problem.labels, sites[0], sites[1], max_inner, tolerance, target[0], target[1], scale
-        )
-        return True, gaussian + terms, residual
-
-    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        if rounded is not None and single.usable:
-            ok, evidence, residual = compute(rounded, sites, target, scale)
-            single.note(evidence, residual)
-            if np.isfinite(evidence) and tolerance <= residual < np.inf:
-                return ok, evidence, residual
-        ok, evidence, residual = compute(space, sites, target, scale)
-        single.note(evidence, residual)
-        return ok, evidence, residual
-
-    rounding = _ROUNDING * float(problem.prior.variances.sum(axis=1).max())
-    rung = 0
-    while True:
-        evidence, status = accelerated_ep(
-            sweep, sites, history, steps.times(_SMALL) if rung else steps, patience=_PATIENCE if ladder else np.inf
-        )
-        if not (ladder and status in (OUT_OF_ITERATIONS, NOT_FINITE)) or history.is_full():
-            break
-        if rung == 1 and status == OUT_OF_ITERATIONS and _NEGLIGIBLE < rounding > history.smallest_residual:
-            status = OUT_OF_DIGITS
-            break
-        if status == NOT_FINITE:
-            sites[:] = 0.0
-        rung += 1
-        if rung == 2:
-            evidence, status = energy_descent(
-                problem, sites, space, history, energies=energies, tolerance=tolerance, damping=steps.damping
-            )
-            break
-    return Found(evidence, status, space.weights, space.mean, space.cov, space.pi, lambda: derivatives(space), rung)
 
 
 _FEW = 200  # points; below, factorisations take little of the time
@@ -238,14 +309,13 @@ class SinglePrecision:
         Whether the iteration starts from nothing.
     tolerance : float
         Largest residual of a converged iteration.
-    exists : bool
-        Whether the posterior has matrices in single precision.
     """
 
-    def __init__(self, problem: Problem, cold: bool, tolerance: float, *, exists: bool = True) -> None:
+    def __init__(self, problem: Problem, cold: bool, tolerance: float) -> None:
         error = float(np.finfo(np.float32).eps) * float(problem.prior.variances.sum(axis=1).max())
-        self._possible = exists and len(problem.labels) >= _FEW and error < _USELESS
+        self._possible = len(problem.labels) >= _FEW and error < _USELESS
         self.usable = cold and self._possible
+        self._tolerance = tolerance
         self._enough = max(_REACH * error, tolerance)
         self._smallest = np.inf
         self._patience = _UNIMPROVED
@@ -258,18 +328,37 @@ class SinglePrecision:
         self._possible &= closer and bool(np.isfinite(evidence))
         self.usable = self._possible
 
+    def sweep(self, single: Sweep, double: Sweep) -> Sweep:
+        """Return the sweep that is in single precision where it may be."""
+
+        def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+            if self.usable:
+                ok, evidence, residual = single(sites, target, scale)
+                self.note(evidence, residual)
+                if np.isfinite(evidence) and self._tolerance <= residual < np.inf:
+                    return ok, evidence, residual
+            ok, evidence, residual = double(sites, target, scale)
+            self.note(evidence, residual)
+            return ok, evidence, residual
+
+        return sweep
+
 
 @dataclass(frozen=True)
 class NestedEP(AcceleratedEP):
     """Full nested EP: between-class coupling kept, tilted moments by inner EP.
 
+    `pymc_gpep.solvers.site_ep.site_ep` has the sweep and the iteration; the first sweeps are in single precision. Its
+    fallback sequence has descent on the energy as last scheme.
+
     Parameters
     ----------
     ladder : bool
-        Whether to go on where the iteration does not get closer any more. Smaller steps come first, and then a scheme
-        that lowers EP's energy and cannot cycle.
+        Whether to continue with a fallback sequence if the iteration no longer gets closer. Smaller steps come first,
+        and then a scheme that lowers EP's energy and cannot cycle.
     max_inner : int
-        Inner sweeps per outer iteration: 1 is the paper's incremental scheme, more runs inner EP on to the tolerance.
+        Inner sweeps per outer iteration: 1 is the paper's incremental scheme, a larger number runs inner EP to the
+        tolerance.
     """
 
     max_inner: int = field(default=1, metadata=at_least(1))
@@ -283,16 +372,34 @@ class NestedEP(AcceleratedEP):
     looseness: ClassVar[float] = 50.0
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
-        factors = likelihood.computation(DifferenceFactors)
-        return nested_ep(
-            problem,
-            start,
-            history,
-            update=factors.coupled_update,
-            energies=factors.energies,
-            largest_precision=likelihood.largest_precision,
-            **self.settings,
-        )
+        factors, tolerance = likelihood.computation(DifferenceFactors), self.tolerance
+        sites = start.reshape(2, len(problem.labels), -1)
+
+        def matched(at: InnerSitePosterior, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+            given = at.mean, at.cov, problem.labels, *sites, self.max_inner, tolerance
+            return True, *factors.coupled_update(*given, *target, scale)
+
+        posterior = InnerSitePosterior(problem)
+        sweep, single = site_sweep(posterior, matched), posterior.in_single_precision
+        if single is not None:
+            sweep = SinglePrecision(problem, not sites.any(), tolerance).sweep(site_sweep(single, matched), sweep)
+        steps = Steps(tolerance, self.depth, self.mixing, self.damping, likelihood.largest_precision)
+        schemes = [steps, steps.times(_SMALL)] if self.ladder else [steps]
+        space = SitesInMemory(sweep, sites, steps.depth)
+        ended = climb(space, history, schemes, last_patience=PATIENCE if self.ladder else np.inf)
+        if self.ladder and ended.status in (OUT_OF_ITERATIONS, NOT_FINITE) and not history.is_full():
+            rounding = _ROUNDING * float(problem.prior.variances.sum(axis=1).max())
+            if ended.status == OUT_OF_ITERATIONS and _NEGLIGIBLE < rounding > history.smallest_residual:
+                return posterior.found(ended._replace(status=OUT_OF_DIGITS))
+            if ended.status == NOT_FINITE:
+                space.clear()
+            ended = Ended(
+                *energy_descent(
+                    posterior, sites, history, energies=factors.energies, tolerance=tolerance, damping=self.damping
+                ),
+                rung=2,
+            )
+        return posterior.found(ended)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: α and β."""
@@ -307,79 +414,7 @@ class NestedEP(AcceleratedEP):
         return tilted_factors(solution, cavities, average, np.ones(alpha.size, np.int64))
 
 
-_HALVINGS = 30  # of eigenvalues below zero, where there is no posterior
 _MOST, _LEAST = 0.1, 1e-6  # noise that EP comes down from, and where it ends
-
-
-def nested_label_noise(
-    problem: Problem,
-    start: Array,
-    history: History,
-    *,
-    update: Callable[..., tuple[float, float]],
-    max_size: int,
-    **options: Any,
-) -> Found:
-    """Iterate from sites of the differences in `start`, which is overwritten.
-
-    `update` is the kernel of `pymc_gpep.likelihoods.local_computations.MixedDifferenceFactors`, in whose layout sites
-    are. Where EP with negative eigenvalues does not converge, it comes down from more label noise. Where that fails as
-    well, it begins again without them.
-    `max_size` is the largest number cn of latent values whose covariance is a matrix. Other options are those of
-    `pymc_gpep.solvers.accelerated_ep.ep_ladder`.
-    """
-    c, n = problem.mean.shape
-    sites = start.reshape(2, n, packed_size(c))
-    if (result := refused(problem, max_size)) is not None:
-        return result
-    alpha, beta = np.zeros((2, n, c - 1))
-    slopes = np.full_like(problem.parameters, np.nan)
-    widens, epsilon = 1.0, problem.parameters
-
-    def tilted(space: BlockSpace, sites: Array, target: Array, scale: Array) -> tuple[float, float]:
-        return update(
-            space.mean, space.cov, problem.labels, epsilon, widens, space.pi, space.nu, sites, alpha, beta,
-            target, scale, slopes,
-        )  # fmt: skip
-
-    ep = BlockEP(problem, problem.prior.blocks(c, signed=True), sites_of_differences, tilted)
-
-    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        for _ in range(_HALVINGS):
-            found = ep.sweep(sites, target, scale)
-            if found[0] or not _halved_below_zero(ep.space.pi, sites):
-                break
-        return found
-
-    def easier(stage: int) -> bool:
-        nonlocal epsilon
-        noise = _MOST / 2.0 ** (stage / 2)
-        epsilon = np.maximum(problem.parameters, noise if noise > _LEAST else 0.0)
-        return bool((epsilon == problem.parameters).all())
-
-    def without(_: Array) -> None:
-        nonlocal widens, epsilon
-        widens, epsilon = 0.0, problem.parameters
-
-    ended = signed_ladder(
-        sweep, sites, history, without, easier=easier, again=options["ladder"], least_again=-np.inf, **options
-    )
-    return ep.found(*ended, slopes)
-
-
-def _halved_below_zero(precision: Array, sites: Array) -> bool:
-    """Halve the eigenvalues below zero of `precision` (n, d, d), and write it into `sites`; False without any."""
-    if not np.isfinite(precision).all():
-        return False
-    values, vectors = np.linalg.eigh(precision)
-    if not (below := values < 0.0).any():
-        return False
-    less = (vectors * np.where(below, 0.5 * values, values)[:, None, :]) @ vectors.swapaxes(1, 2)
-    d = precision.shape[1]
-    rows, columns = np.tril_indices(d, -1)
-    sites[0, :, :d] = less.diagonal(axis1=1, axis2=2)
-    sites[1, :, d:] = less[:, rows, columns]
-    return True
 
 
 @dataclass(frozen=True)
@@ -395,9 +430,9 @@ class NoisyNestedEP(AcceleratedEP):
     Parameters
     ----------
     ladder : bool
-        Whether to go on where the iteration does not get closer any more. Plain steps come first, then smaller ones,
-        then more label noise that becomes less. Last come sites without negative precisions, whose derivatives are
-        approximate.
+        Whether to continue with a fallback sequence if the iteration no longer gets closer. Plain steps come first,
+        then smaller ones, then more label noise that becomes less. Last come sites without negative precisions, whose
+        derivatives are approximate.
     max_size : int
         Largest number cn of latent values to accept where prior covariances are matrices.
     """
@@ -416,14 +451,27 @@ class NoisyNestedEP(AcceleratedEP):
     )  # fmt: skip
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
-        return nested_label_noise(
-            problem,
-            start,
-            history,
-            update=likelihood.computation(MixedDifferenceFactors).update,
-            largest_precision=likelihood.largest_precision,
-            **self.settings,
-        )
+        if (result := refused(problem, self.max_size)) is not None:
+            return result
+        c, n = problem.mean.shape
+        alpha, beta = np.zeros((2, n, c - 1))
+        epsilon, slopes = problem.parameters, np.full_like(problem.parameters, np.nan)
+        update = likelihood.computation(MixedDifferenceFactors).update
+
+        def matched(
+            noise: float, at: CoupledSitePosterior, sites: Array, target: Array, scale: Array
+        ) -> tuple[bool, float, float]:
+            given = at.mean, at.cov, problem.labels, np.maximum(epsilon, noise), float(at.least < 0.0), at.pi, at.nu
+            return True, *update(*given, sites, alpha, beta, target, scale, slopes)
+
+        levels = _MOST / 2.0 ** np.arange(0.0, np.log2(_MOST / _LEAST), 0.5)
+        posterior = CoupledSitePosterior(problem, sites_of_differences, blocks=True, signed=True)
+        ended = site_ep(
+            posterior, start.reshape(2, n, -1), history, update=partial(matched, 0.0),
+            easier=[partial(matched, noise) for noise in levels if (epsilon < noise).any()], last_least=-np.inf,
+            largest_precision=likelihood.largest_precision, **self.iteration,
+        )  # fmt: skip
+        return posterior.found(ended, lambda: slopes)
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
         """The nearest start: between matrices some combinations leave no posterior."""
@@ -442,3 +490,53 @@ class NoisyNestedEP(AcceleratedEP):
                 f"epsilon as a number, or allow it with max_size={size} (now {self.max_size})."
             )
         return ""
+
+
+_FEW_CLASSES, _ENOUGH_NODES = (
+    3,
+    600,
+)  # nodes of all of three classes, with errors of 1e-5 under prior standard deviations of 5
+
+
+@dataclass(frozen=True)
+class QEPSoftmax(AcceleratedEP):
+    """EP for a softmax with sites of the form of Laplace's method, diag(π) − ππᵀ / 1ᵀπ with any π, at Laplace's cost.
+
+    Tilted moments are integrals over c − 2 dimensions, the rest being in closed form. Sites match the tilted means, and
+    the tilted covariances by constrained projection (Seeger and Jordan 2004, section 4.3). With two and three classes
+    the match is whole, since any coupling is of this form unless its sign is wrong. With more classes it is the nearest
+    match by such sites. The reported derivatives treat sites as constants. With two and three classes they equal
+    derivatives of the evidence; from four classes on they lack the part that the projection leaves out. From eight
+    classes on the quadrature adds an error of one or two percent with 2000 nodes, and half a percent with 20 000.
+
+    Parameters
+    ----------
+    nodes : int
+        Most nodes of the quadrature, for each point and sweep. Three classes need no more than 161, or 600 for votes.
+    """
+
+    nodes: int = field(default=2000, metadata=at_least(1))
+
+    name: ClassVar[str] = "qep"
+    site_form: ClassVar[SiteForm] = SiteForm.COUPLED
+    needs: ClassVar[tuple[type, ...]] = (CoupledQuadrature,)
+    matches_moments: ClassVar[bool] = True
+    whole_factors: ClassVar[str] = "for a softmax"
+    algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
+
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        c, n = problem.mean.shape
+        update, conditioned = likelihood.computation(CoupledQuadrature)
+        classes = c - conditioned
+        few = classes <= _FEW_CLASSES and not conditioned
+        nodes = class_nodes(classes, min(self.nodes, _ENOUGH_NODES) if few else self.nodes)
+
+        def read(_: Array, sites: Array, pi: Array, nu: Array) -> float:
+            softmax_sites(sites, pi, nu)
+            return 0.5 * float(np.log(pi.sum(0)).sum())
+
+        def matched(at: CoupledSitePosterior, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+            return True, *update(*nodes, at.mean, at.cov, problem.labels, at.precision, sites, target, scale)
+
+        posterior, options = CoupledSitePosterior(problem, read), self.iteration | {"largest_precision": np.inf}
+        return posterior.found(site_ep(posterior, start.reshape(2, n, c), history, update=matched, **options))

@@ -20,9 +20,8 @@ from pymc_gpep.likelihoods.local_computations import (
     PointFactor,
     TabulatedFactor,
 )
-from pymc_gpep.solvers.coupled_sparse_ep import CoupledFactors
 from pymc_gpep.solvers.problem import NO_PARAMETERS
-from pymc_gpep.solvers.sparse_ep import LikelihoodFactors, Tilted
+from pymc_gpep.solvers.sparse_ep import CoupledFactors, LikelihoodFactors, Tilted
 from pymc_gpep.solvers.sparse_sweeps import PointSites
 
 
@@ -51,7 +50,7 @@ class SiteRule(ABC):
 
     @abstractmethod
     def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> PointSites:
-        """The likelihood of all points of c functions as the solver wants it."""
+        """Return the likelihood of all points of c functions in the form of the solver."""
 
 
 class ScalarSites(SiteRule):

@@ -1,5 +1,6 @@
 """The result of a solve, and warm starts from solves at nearby hyperparameters."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
@@ -7,17 +8,18 @@ import numpy as np
 import xarray as xr
 
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.gaussians.posterior import DensePosterior
+from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
 
 _REACH = 4.0  # units over which starts are taken to vary
 _NUGGET = 1e-9
+_NEAREST = 16  # Number of solutions that a prediction combines.
 
 
 class Combines(Protocol):
-    """Makes a start from those of several problems."""
+    """Combines starts of several problems."""
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array: ...
 
@@ -37,21 +39,25 @@ class Neighbours(NamedTuple):
         return self._replace(places=(*self.places, place)[-limit:], starts=(*self.starts, start)[-limit:])
 
     def predict(self, approximator: Combines, place: Array) -> Array:
-        """Where a solve at `place` starts: the mean of a Gaussian process through the known ends.
+        """Return a start for a solve at `place`: the mean of a Gaussian process through the nearest solutions.
 
-        The process has a constant mean that is not known and a squared exponential covariance. So the prediction
-        combines the known ends with weights that sum to 1 (ordinary kriging).
+        The process has an unknown constant mean and a squared exponential covariance. So the prediction combines the
+        stored solutions with weights that sum to 1 (ordinary kriging).
         """
-        count = len(self.places)
         known = np.array([*self.places, place])
         if self.root is not None:
             known = np.linalg.solve(self.root, known.T).T
+        squares = ((known[:-1] - known[-1]) ** 2).sum(axis=1)
+        nearest = np.sort(np.argsort(squares, kind="stable")[:_NEAREST])
+        known, count = known[[*nearest, -1]], len(nearest)
         covariance = np.exp(-0.5 * ((known[:, None] - known) ** 2).sum(axis=-1) / _REACH**2)
         system = np.ones((count + 1, count + 1))
         system[:count, :count] = covariance[:count, :count] + _NUGGET * np.eye(count)
         system[count, count] = 0.0
         weights = np.linalg.solve(system, np.append(covariance[count, :count], 1.0))[:count]
-        return approximator.between(np.array(self.starts), weights, int(covariance[count, :count].argmax()))
+        return approximator.between(
+            np.array([self.starts[s] for s in nearest]), weights, int(covariance[count, :count].argmax())
+        )
 
 
 @dataclass(frozen=True)
@@ -61,13 +67,13 @@ class Convergence:
     Attributes
     ----------
     status : int
-        One of `pymc_gpep.kernels.status`.
+        Status in `pymc_gpep.kernels.status`.
     history : array (iterations, 2)
         Evidence and residual at each iteration.
     tolerance : float
         Threshold that the residual had to fall below, and for EP the relative change of the evidence.
     scheme : str
-        Which of the approximation's schemes had the last word.
+        Last scheme of the approximation.
     """
 
     status: int
@@ -90,7 +96,7 @@ class Convergence:
         """Distance from the solution at each iteration, (iterations,).
 
         For EP it is the largest change of a site, in units of the marginal that it acts on. For Laplace and variational
-        Bayes it is the largest slope of what is maximised, or the largest step that remains.
+        Bayes it is the largest slope of the objective, or the largest remaining step.
         """
         return self.history[:, 1]
 
@@ -106,7 +112,7 @@ class Convergence:
 
     @classmethod
     def restored(cls, table: xr.Dataset, tolerance: float) -> Self:
-        """Return what a table of a file has, with the tolerance that it was to fall below."""
+        """Return the record in a table of a file, with the tolerance of the residual."""
         history = np.stack([table["evidence"].values, table["residual"].values], axis=1)
         return cls(int(table.attrs["status"]), history, tolerance, table.attrs["scheme"])
 
@@ -133,7 +139,7 @@ class Solution:
         Observations: classes, counted from 0.
     likelihood : Likelihood
         The likelihood, with the parameters that it takes besides latent values at each point.
-    posterior : DensePosterior
+    posterior : Posterior
         The joint Gaussian, for prediction and draws.
     start : array
         Where to start the solver at neighbouring hyperparameters.
@@ -145,7 +151,7 @@ class Solution:
     cov: Array
     labels: Observed
     likelihood: Likelihood
-    posterior: DensePosterior
+    posterior: Posterior
     start: Array
     convergence: Convergence
 
@@ -181,3 +187,15 @@ class Solution:
         variance = np.ascontiguousarray(self.cov[:, 0, 0])
         average.terms(np.ascontiguousarray(self.mean[0]), variance, self.labels, self.likelihood.parameters, terms)
         return float(terms[0].sum()) - self.posterior.divergence
+
+
+class Correction(NamedTuple):
+    """A better way to predictive probabilities than to average over the Gaussian."""
+
+    corrects: str
+    """Approximation whose predictions it corrects, in words for messages."""
+    probabilities: Callable[[Solution, Array, Array, Array], Array]
+    """Function that returns probabilities of classes (m, classes) from a solution and prior moments at m new points.
+
+    These moments are covariances with the points of the data (1 or c, m, n), variances (1 or c, m) and means (c, m).
+    """

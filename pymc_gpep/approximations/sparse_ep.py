@@ -15,13 +15,13 @@ from pymc_gpep.approximations.site_rules import RULE_NAMES, RULES, SiteRule, cho
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
-from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
-from pymc_gpep.solvers.accelerated_ep import SCHEMES, Steps, Sweep, accelerated_ep, ep_ladder
 from pymc_gpep.solvers.inducing import Block, InducedPrior, RowFeatures, whitening
 from pymc_gpep.solvers.problem import History
-from pymc_gpep.solvers.sparse_sweeps import LeftOut, PointSites, Pull, SiteSweeps
+from pymc_gpep.solvers.site_ep import PATIENCE, SCHEMES, SitesInMemory, Steps, Sweep, iterate, site_ep, site_sweep
+from pymc_gpep.solvers.sparse_sweeps import Bars, LeftOut, PointSites, SiteSweeps
 from pymc_gpep.solvers.team import Team, gather, one_blas_thread
 
 
@@ -57,8 +57,6 @@ class SparseSolution:
     start : array
         Where to start the solver at neighbouring hyperparameters.
     convergence : Convergence
-    inducing_slope : array (q, M, M)
-        Derivative in the prior covariance of the inducing values; empty where it was not asked for.
     floored : int
         Number of sites that match only the mean of their tilted distribution, which is wider than their cavity. With
         sites that match its variance as well EP did not converge. The number is 0 for log-concave likelihoods. Where it
@@ -72,7 +70,6 @@ class SparseSolution:
     likelihood: Likelihood
     start: Array
     convergence: Convergence
-    inducing_slope: Array
     floored: int = 0
 
     @property
@@ -97,14 +94,35 @@ class SparseSolution:
 
 
 class SitesOfRows(NamedTuple):
-    """The sites of all rows, and what they are found with."""
+    """The sites of all rows, with their rule and prior."""
 
     points: PointSites
-    sweeps: SiteSweeps[Any]
+    sweeps: SiteSweeps[Any, Any]
     """The sweeps of the points, on these features."""
     features: RowFeatures
     team: Team
     likelihood: Likelihood
+
+
+class Solved(NamedTuple):
+    """A solution, with the features of all rows that its derivatives take as well."""
+
+    solution: SparseSolution
+    points: PointSites
+    features: RowFeatures | None
+    """None where a covariance had no Cholesky factor."""
+
+    def bars(self) -> Iterator[Bars]:
+        """Yield the derivatives of the evidence in prior moments with the sites held, block by block.
+
+        At a fixed point these are the derivatives of the evidence.
+        """
+        solution = self.solution
+        if self.features is None or solution.posterior is None:
+            return
+        sites = solution.start.reshape(2, *self.points.shape)
+        with one_blas_thread(), gather(len(solution.labels)) as team, np.errstate(all="ignore"):
+            yield from self.points.sweeps(self.features, team).bars(sites, solution.posterior.whitened)
 
 
 class Iterated(NamedTuple):
@@ -233,7 +251,7 @@ class SparseApproximation(ABC):
 
     @property
     def chosen(self) -> str:
-        """The choice made, in words that a comma follows; empty where there is no choice."""
+        """Return the choice in words, with a comma; empty if there is no choice."""
         return ""
 
     @abstractmethod
@@ -258,7 +276,7 @@ class SparseApproximation(ABC):
         """The same for a single sweep, after which sites are further on."""
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """A start from those of neighbouring problems, see `Approximator.between`."""
+        """Combine starts of neighbouring problems, see `Approximator.between`."""
         return sites_between(starts, weights, nearest)
 
     def solve(
@@ -268,8 +286,6 @@ class SparseApproximation(ABC):
         start: Array | None = None,
         *,
         likelihood: Likelihood | None = None,
-        pull: Pull | None = None,
-        pull_anyway: bool = False,
     ) -> SparseSolution:
         """Approximate the posterior.
 
@@ -283,17 +299,23 @@ class SparseApproximation(ABC):
             `SparseSolution.start` of a neighbouring problem; a cold start if not given.
         likelihood : Likelihood, optional
             The multinomial probit if not given.
-        pull : function of (slice, Block), optional
-            Function that is given the derivatives of the evidence in the prior moments, block by block, once the
-            evidence has converged.
-        pull_anyway : bool
-            Whether `pull` is given the derivatives with the sites held where iterations were not enough to converge.
 
         Raises
         ------
         ValueError
             If labels are not classes, the start has another size, or the likelihood has no such sites.
         """
+        return self.solved(prior, labels, start, likelihood=likelihood).solution
+
+    def solved(
+        self,
+        prior: InducedPrior,
+        labels: ArrayLike,
+        start: Array | None = None,
+        *,
+        likelihood: Likelihood | None = None,
+    ) -> Solved:
+        """Approximate the posterior for derivatives of the evidence; arguments as of `solve`."""
         likelihood = likelihood or MultinomialProbitLikelihood()
         with np.errstate(all="ignore"):
             covariance = prior.inducing()
@@ -305,8 +327,8 @@ class SparseApproximation(ABC):
             if np.size(start) != sites.size or not np.isfinite(start).all():
                 raise ValueError(f"start must be {sites.size} finite numbers, the start of a solution of this size.")
             sites[:] = np.reshape(start, sites.shape)
-        history = History(self.max_iterations)
-        found, posterior, slope = Iterated(np.nan, NOT_POSITIVE_DEFINITE, self.first_scheme), None, np.empty(0)
+        history, features, posterior = History(self.max_iterations), None, None
+        found = Iterated(np.nan, NOT_POSITIVE_DEFINITE, self.first_scheme)
         with one_blas_thread(), gather(prior.n_points) as team, np.errstate(all="ignore"):
             if (white := whitening(covariance, self.jitter, prior.n_effects)) is not None:
                 features = RowFeatures(prior, white)
@@ -315,12 +337,8 @@ class SparseApproximation(ABC):
                     self.begin(features, team, sites, observed, likelihood)
                 found = self.iterate(SitesOfRows(points, sweeps, features, team, likelihood), sites, history)
                 if np.isfinite(found.evidence):
-                    whitened = sweeps.posterior(sites)
-                    posterior = InducingPosterior(white, whitened)
-                    pulls = found.status == CONVERGED or (pull_anyway and found.status == OUT_OF_ITERATIONS)
-                    if pull is not None and pulls:
-                        slope = sweeps.derivatives(sites, whitened, pull)
-        return SparseSolution(
+                    posterior = InducingPosterior(white, sweeps.posterior(sites))
+        solution = SparseSolution(
             evidence=found.evidence,
             number=self.number(likelihood, c, size),
             posterior=posterior,
@@ -328,12 +346,12 @@ class SparseApproximation(ABC):
             likelihood=likelihood,
             start=sites.ravel(),
             convergence=Convergence(found.status, history.array, self.tolerance, found.scheme),
-            inducing_slope=slope,
             floored=found.floored,
         )
+        return Solved(solution, points, features)
 
     def left_out(self, prior: InducedPrior, solution: SparseSolution) -> Iterator[LeftOut]:
-        """Latent values of all points, part by part, each given the sites of all others.
+        """Yield latent values of all points, part by part, each given the sites of all other points.
 
         Parameters
         ----------
@@ -351,9 +369,13 @@ class SparseApproximation(ABC):
             yield from sweeps.left_out(sites, posterior.whitened)
 
 
-_ELSEWHERE = {"coupled": "nested", "independent": "quadrature"}  # what the IVM calls them
-_SHORT = 0.4  # of steps with sites that widen, in units of others
-_PATIENCE = 40  # sweeps without progress that these may take
+def sweep_of(sweeps: SiteSweeps[Any, Any]) -> Sweep:
+    """Return a sweep over sites with inducing inputs."""
+    return site_sweep(sweeps, SiteSweeps.update)
+
+
+_ELSEWHERE = {"coupled": "nested", "independent": "quadrature"}  # names of sites in the IVM
+_SHORT = 0.4  # length of steps with negative site precisions, relative to other steps
 
 
 @dataclass(frozen=True)
@@ -363,14 +385,14 @@ class SparseEP(SparseApproximation):
     For n points, c functions and M inducing inputs each, an iteration takes O(c n M²), or O(c² n M² + c³ M³) with
     `sites="nested"`. No matrix has two axes over points. The posterior leaves the functions independent otherwise.
 
-    `pm.fit` has more options than these, among them `inducing`, `shared_inducing`, `learn_inducing`, `update`, `data`
-    and `client`. It has others with `batch_size`. See the page "Options of methods for many rows" of the documentation.
+    `pm.fit` has further options, among them `inducing`, `shared_inducing`, `learn_inducing`, `update`, `data` and
+    `client`, and more with `batch_size`. See the page "Options of methods for many rows" of the documentation.
 
     Parameters
     ----------
     sites : {"nested", "quadrature", "pairwise"}, optional
-        How the likelihood of a point is taken apart. If not given, `"nested"` for three functions or more that have up
-        to 4000 inducing inputs together, and `"quadrature"` for others. `"nested"`: not at all, with sites that couple
+        Factorisation of the likelihood of a point. The default is `"nested"` for three functions or more with up to
+        4000 inducing inputs together, and `"quadrature"` otherwise. `"nested"`: a single factor, with sites that couple
         the functions of a point; with all points as inducing inputs the method is then `"nested_ep"`. `"quadrature"`:
         not at all either, with sites that leave them independent; with all points it is `"qiep"`, or `"ep"` for a
         likelihood of one function. `"pairwise"`: the paper's product over the other classes, whose evidence is a lower
@@ -380,7 +402,7 @@ class SparseEP(SparseApproximation):
     damping : float
         Part of the full update that a plain step takes, in (0, 1].
     ladder : bool
-        Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
+        Whether to continue with plain and ever smaller steps if the iteration no longer gets closer.
     """
 
     sites: str | None = field(default=None, metadata=one_of(*RULE_NAMES, elsewhere=_ELSEWHERE))
@@ -417,32 +439,35 @@ class SparseEP(SparseApproximation):
         return self.rule(likelihood, c, size).factors(likelihood, labels, c)
 
     def iterate(self, of: SitesOfRows, sites: Array, history: History) -> Iterated:
-        """By the ladder; then, where moments want it, with sites that widen, from where those that narrow ended."""
-        wider, sweep = of.points.widening(), of.sweeps.sweep
-        if wider is not None and (sites[0] < 0.0).any():  # from a neighbour that has such sites
-            widened = self._widen(wider.sweeps(of.features, of.team).sweep, sites, history)
+        """Run the fallback sequence, and continue with negative site precisions if the moments need them."""
+        wider = of.points.widening()
+        wide = None if wider is None else sweep_of(wider.sweeps(of.features, of.team))
+        if wide is not None and (sites[0] < 0.0).any():  # from a neighbour that has such sites
+            widened = self._widen(wide, sites, history)
             if widened is not None:
                 return Iterated(widened, CONVERGED, SCHEMES[0])
-        evidence, status, rung = ep_ladder(sweep, sites, history, **self.steps(of.likelihood))
-        if wider is None or status != CONVERGED:
+        evidence, status, rung = site_ep(
+            of.sweeps, sites, history, update=SiteSweeps.update, **self.steps(of.likelihood)
+        )
+        if wide is None or status != CONVERGED:
             return Iterated(evidence, status, SCHEMES[rung])
-        widened = self._widen(wider.sweeps(of.features, of.team).sweep, sites, history)
+        widened = self._widen(wide, sites, history)
         if widened is not None:
             return Iterated(widened, status, SCHEMES[rung])
-        return Iterated(evidence, status, SCHEMES[rung], _at_the_floor(sweep, sites))
+        return Iterated(evidence, status, SCHEMES[rung], _at_the_floor(sweep_of(of.sweeps), sites))
 
     def steps(self, likelihood: Likelihood) -> dict[str, Any]:
-        """How the iteration goes, for `pymc_gpep.solvers.accelerated_ep.climb`."""
+        """Return the options of `pymc_gpep.solvers.site_ep.fallback`."""
         names = "tolerance", "depth", "mixing", "damping", "ladder"
         return {name: getattr(self, name) for name in names} | {"largest_precision": likelihood.largest_precision}
 
     def _widen(self, sweep: Sweep, sites: Array, history: History) -> float | None:
-        """Iterate from sites close to the end, with short steps; None, and the sites are what they were, if in vain."""
+        """Iterate from sites close to the end, with short steps; return None with unchanged sites after a failure."""
         steps = Steps(
             self.tolerance, self.depth, _SHORT * self.mixing, _SHORT * self.damping, np.inf, least_precision=-np.inf
         )
         moved = sites.copy()
-        evidence, status = accelerated_ep(sweep, moved, history, steps, patience=_PATIENCE)
+        evidence, status = iterate(SitesInMemory(sweep, moved, self.depth), history, steps, patience=PATIENCE)
         if status != CONVERGED:
             return None
         sites[:] = moved

@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import at_least, fraction
-from pymc_gpep.approximations.sparse_ep import Iterated, Number, SitesOfRows, SparseApproximation, SparseEP
+from pymc_gpep.approximations.sparse_ep import Iterated, Number, SitesOfRows, SparseApproximation, SparseEP, sweep_of
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, PointAverage
-from pymc_gpep.solvers.accelerated_ep import Steps, accelerated_ep
 from pymc_gpep.solvers.inducing import RowFeatures
 from pymc_gpep.solvers.problem import NO_PARAMETERS, History
 from pymc_gpep.solvers.scalar_bound import accelerated_ascent
+from pymc_gpep.solvers.site_ep import SitesInMemory, Steps, iterate
+from pymc_gpep.solvers.sparse_ep import PointAverages
 from pymc_gpep.solvers.sparse_sweeps import PointSites
-from pymc_gpep.solvers.sparse_vi import PointAverages, SparseVISweeps
 from pymc_gpep.solvers.team import Team
 
 type Terms = Callable[[Likelihood, Array, Array, NDArray[np.int64]], tuple[Array, Array, Array]]
@@ -102,8 +102,8 @@ class SparseVI(SparseApproximation):
     noise its maximum can take hundreds of them. `pm.fit` with `update="inner"`, one step for each step of the
     hyperparameters, gets further in the same time.
 
-    Label noise gives the bound several maxima, since what is taken for noise has no slope any more. Without a start,
-    steps begin where EP with the exact factor, in a few sweeps, comes to. On the data of Villacampa-Calvo and
+    Label noise gives the bound several maxima, since labels treated as noise have no slope. Without a start, steps
+    begin at the result of a few sweeps of EP with the exact factor. On the data of Villacampa-Calvo and
     Hernández-Lobato (2017) the maximum is higher from there than from the prior, by 500 on Satellite. It is reached in
     a third of the steps.
 
@@ -155,10 +155,15 @@ class SparseVI(SparseApproximation):
             sites[:] = 0.0
 
     def iterate(self, of: SitesOfRows, sites: Array, history: History) -> Iterated:
-        sweeps = of.sweeps
-        assert isinstance(sweeps, SparseVISweeps)
+        sweep = sweep_of(of.sweeps)
+
+        def ascend(sites: Array, natural: Array, better: Array, scale: Array) -> tuple[bool, float, float]:
+            ok, bound, residual = sweep(sites, natural, scale)
+            better[:] = natural
+            return (True, bound, residual) if ok else (True, -np.inf, np.inf)
+
         bound, status = accelerated_ascent(
-            sweeps.ascend,
+            ascend,
             sites,
             history,
             tolerance=self.tolerance,
@@ -172,7 +177,7 @@ class SparseVI(SparseApproximation):
         # So close that the bound tells no step from another: the residual does.
         steps = Steps(self.tolerance, self.depth, _SHORT * self.mixing, _SHORT, np.inf, least_precision=-np.inf)
         moved = sites.copy()
-        last, status = accelerated_ep(sweeps.sweep, moved, history, steps, patience=_PATIENCE)
+        last, status = iterate(SitesInMemory(sweep, moved, self.depth), history, steps, patience=_PATIENCE)
         if status != CONVERGED or last < bound - self.tolerance * (1.0 + abs(bound)):
             return Iterated(bound, OUT_OF_ITERATIONS, _SCHEMES[1])
         sites[:] = moved
@@ -187,14 +192,15 @@ class _OneStep(SparseVI):
 
     def iterate(self, of: SitesOfRows, sites: Array, history: History) -> Iterated:
         natural, beyond, scale = np.empty_like(sites), np.empty_like(sites), np.empty(sites.shape[1:])
-        ok, bound, residual = of.sweeps.sweep(sites, natural, scale)
+        sweep = sweep_of(of.sweeps)
+        ok, bound, residual = sweep(sites, natural, scale)
         if not ok or not np.isfinite(bound):
             return Iterated(np.nan, NOT_FINITE, self.first_scheme)
         history.add(bound, residual)
         begun = sites.copy()
         for length in _LENGTHS:
             sites[:] = begun + length * (natural - begun)
-            ok, moved, _ = of.sweeps.sweep(sites, beyond, scale)
+            ok, moved, _ = sweep(sites, beyond, scale)
             if ok and moved >= bound:
                 return Iterated(moved, OUT_OF_ITERATIONS, self.first_scheme)
         sites[:] = begun

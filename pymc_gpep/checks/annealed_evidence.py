@@ -1,17 +1,17 @@
 """Evidence by annealing from a Gaussian with a known normaliser to the posterior.
 
 The path is p_t(f) ∝ base(f) ratio(f)^t, 0 ≤ t ≤ 1, with base(f) ratio(f) = p(y | f) p(f) / exp(log_normaliser). So the
-evidence is exp(log_normaliser) times the mean of the ratio under the base. Independent runs go along it by elliptical
-slice sampling and note u = log ratio on the way. Two estimates come from the same runs:
+evidence is exp(log_normaliser) times the mean of the ratio under the base. Independent runs follow it by elliptical
+slice sampling and record u = log ratio. Two estimates come from the same runs:
 
-- annealed importance sampling (Neal 2001): the mean of exp(Σ_j (t_{j+1} − t_j) u_j) is unbiased for that mean, however
-  badly the transitions mix;
+- annealed importance sampling (Neal 2001): the mean of exp(Σ_j (t_{j+1} − t_j) u_j) is unbiased for the mean of the
+  ratio, however badly the transitions mix;
 
 - thermodynamic integration: d/dt of the log normaliser of p_t is the expectation of u at t. The trapezoid rule is
   corrected by the second derivative, the variance of u (Friel, Hurn and Wyse 2014). It needs no large weights, but has
   the bias of the rule and of transitions that lag behind the temperature.
 
-Nickisch and Rasmussen (2008, section 10) do the first, from the prior and from an approximation.
+Nickisch and Rasmussen (2008, section 10) compute the first estimate, from the prior and from an approximation.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,9 +33,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.evidence.latent_model import LatentModel
 from pymc_gpep.gaussians.ellipse import elliptical_slice
 from pymc_gpep.gaussians.posterior import Posterior
-from pymc_gpep.gaussians.posteriors import sampled_posterior
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError, Prior
-from pymc_gpep.gaussians.whitening import Sampled
+from pymc_gpep.gaussians.whitening import Sampled, sampled_posterior
 from pymc_gpep.graphs.interpreted import evaluate, initial_point
 from pymc_gpep.hyper.weights import Estimate, importance_estimate
 from pymc_gpep.latent.latent_prior import LatentPrior
@@ -43,6 +41,8 @@ from pymc_gpep.prior_moments.prior_functions import observed
 from pymc_gpep.processes.processes import processes_or
 from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
 from pymc_gpep.reading.classifier import ReadModel
+from pymc_gpep.solvers.prior_form import Prior
+from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.user_warnings import warn
 
@@ -65,7 +65,7 @@ def prior_base(prior: Prior) -> Base:
     return Base(prior.mean, lambda rng, count: prior.draw(rng, count) - prior.mean, lambda x: 0.0, 0.0)
 
 
-def posterior_base(posterior: Posterior[Any], prior: Sampled | None = None) -> Base:
+def posterior_base(posterior: Posterior, prior: Sampled | None = None) -> Base:
     """Start from an approximation, whether or not it has converged.
 
     Its sites are scaled to be 1 at the mean, which leaves no large terms to cancel.
@@ -75,7 +75,7 @@ def posterior_base(posterior: Posterior[Any], prior: Sampled | None = None) -> B
     posterior : Posterior
         The posterior of latent values.
     prior : DensePrior or NormalsPrior, optional
-        The prior of what is sampled, where that is not latent values.
+        The prior of the sampled variables, if they are not latent values.
     """
     mean, draw, values = sampled_posterior(posterior, prior)
     return Base(
@@ -154,7 +154,7 @@ def importance_weights(u: Array, temperatures: Array) -> Array:
 def thermodynamic_estimate(u: Array, temperatures: Array) -> Estimate:
     """Corrected trapezoid rule ∫ E_t[u] dt ≈ Σ h (E + E') / 2 − h² (V' − V) / 12, V the variance of u between runs.
 
-    The standard error is that of a mean over runs of what each adds, by the delta method. NaN where some u is infinite.
+    The standard error is the error of the mean over runs, by the delta method. It is NaN if some u is infinite.
     """
     if not np.isfinite(u).all():
         return Estimate(np.nan, np.nan)
@@ -187,7 +187,7 @@ class AnnealedEvidence:
     thermodynamic : float
         Estimate by thermodynamic integration; NaN if the likelihood was zero somewhere on the way.
     thermodynamic_error : float
-        Its standard error; what the rule of integration neglects is not in it.
+        Its standard error, without the error of the integration rule.
     effective_runs : float
         (Σw)² / Σw² of the weights: how many runs of equal weight they are worth.
     log_weights : array (runs,)
@@ -218,7 +218,7 @@ class AnnealedEvidence:
     evaluations: int
 
     def __repr__(self) -> str:
-        """Both estimates with their errors, and what they rest on."""
+        """Return both estimates with their errors and settings."""
         return (
             f"AnnealedEvidence(log_evidence={self.log_evidence:.4f} ± {self.standard_error:.4f}, "
             f"thermodynamic={self.thermodynamic:.4f} ± {self.thermodynamic_error:.4f}, "
@@ -245,8 +245,8 @@ def annealed_evidence(
 
     Independent runs go from the prior of the latent values, or from an approximate posterior, to the posterior. They
     yield an estimate by annealed importance sampling (Neal 2001) and one by thermodynamic integration (Nickisch and
-    Rasmussen 2008, section 10). Both are exact in the limit of many runs and temperatures, whatever the start. That
-    they agree is a sign, besides `effective_runs`, that the runs have kept up with the temperatures.
+    Rasmussen 2008, section 10). Both are exact in the limit of many runs and temperatures, from any start. Their
+    agreement is a sign, besides `effective_runs`, that the runs follow the temperatures.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def annealed_evidence(
     StructureError
         If the model has neither, or if an approximation cannot start from it.
     ValueError
-        If an option makes no sense, or if there is no prior of the latent values at these hyperparameters.
+        If an option is invalid, or if the latent values have no prior at these hyperparameters.
 
     Warns
     -----
@@ -341,7 +341,7 @@ def annealed_evidence(
 
 
 def _warn_unless_reliable(result: AnnealedEvidence) -> None:
-    """Warn where the runs contradict the standard errors, which cannot know of what no run has seen."""
+    """Warn if the runs contradict the standard errors, which do not include regions without a run."""
     found = None
     apart = abs(result.log_evidence - result.thermodynamic)
     if result.effective_runs < min(_FEW, len(result.log_weights) / 2):
@@ -408,7 +408,7 @@ def _read(model: pm.Model, start: str, likelihood: str | None) -> ReadModel:
 
 
 def _prior(latent_model: LatentModel, point: PointType) -> Sampled:
-    """The prior of what is sampled, which there has to be."""
+    """Return the prior of the sampled variables; raise an error if it does not exist."""
     prior = latent_model.prior_function()(point)
     at = {v.name: point[v.name].tolist() for v in latent_model.value_vars}
     nowhere = f"The latent values have no prior at the hyperparameters, unconstrained {at}"

@@ -1,22 +1,22 @@
 """EP's evidence corrected by the higher cumulants of its tilted distributions, which EP neglects.
 
-With tilted distributions q̂_s(g_s), whose means and variances are those of the posterior q(g), the evidence is
+With tilted distributions q̂_s(g_s), whose means and variances equal the moments of the posterior q(g), the evidence is
 
     log Z = log Z_EP + log E_q ∏_s q̂_s(g_s) / q(g_s)
 
 exactly. Opper, Paquet and Winther (2013, section 3) write the ratios by their Fourier transforms and expand in the
 cumulants κ_l, l ≥ 3. A term is a graph. Each factor in it carries a cumulant κ_l, and l lines leave the factor. A line
-between s and t is their posterior correlation ρ_st. No line returns to where it began, which is what EP has accounted
-for. With cumulants in units of standard deviations the one term with two independent loops is
+between s and t is their posterior correlation ρ_st. No line returns to its own factor: EP includes these terms. With
+cumulants in units of standard deviations the single term with two independent loops is
 
     Σ_st κ₃(s) κ₃(t) ρ_st³ / 12,
 
 the correction. There are four terms with three loops, see `three_loops`. The series is ordered by loops, and not by the
 number of factors as in the paper. Terms of one order are large where neighbours are strongly correlated, of either
-sign, and cancel for the most part. In the paper's order they do not. What is left of the three loops is one part of the
-error that is reported. The other is for the terms of higher order. Let l_s be the part of the correction that belongs
-to factor s. Then Σ_s l_s² grows where few factors make a large correction, as copies of a point do under a wide prior.
-Its weight is chosen so that the error covers the truth for 2 to 60 of these and prior variances from 1 to 10⁴.
+sign, and cancel for the most part. In the paper's order they do not. The remainder of the three loops is the first part
+of the reported error. The second part stands for terms of higher order. Let l_s be the part of the correction that
+belongs to factor s. Then Σ_s l_s² grows where few factors make a large correction, as copies of a point do under a wide
+prior. Its weight is chosen so that the error covers the truth for 2 to 60 of these and prior variances from 1 to 10⁴.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.array_types import Array
 
-_RANK = 24  # eigenvectors of what four factors have between them
-_LATER = 30.0  # what the error has of Σ_s l_s²
+_RANK = 24  # number of eigenvectors for terms between four factors
+_LATER = 30.0  # factor of Σ_s l_s² in the error
 _RELIABLE = 0.1
 
 
@@ -49,7 +49,7 @@ class CorrectedEvidence:
     error : float
         Estimate of how far `evidence` is from the truth, from the next order.
     converged : bool
-        Whether the approximation is at its fixed point, which is what can be corrected.
+        Whether the approximation is at its fixed point. Only a fixed point can be corrected.
 
     Examples
     --------
@@ -102,8 +102,8 @@ def three_loops(factors: TiltedFactors) -> Array:
     Two factors and four lines, Σ κ₄ κ₄ ρ⁴ / 48. A triangle of which two sides are double,
     Σ κ₄(s) κ₃(t) κ₃(u) ρ_st² ρ_su² ρ_tu / 8. A square of which two opposite sides are double,
     Σ κ₃(s) κ₃(t) κ₃(u) κ₃(v) ρ_st² ρ_tu ρ_uv² ρ_vs / 16. And four factors, each with a line to all others,
-    Σ κ₃(s) κ₃(t) κ₃(u) κ₃(v) ρ_st ρ_su ρ_sv ρ_tu ρ_tv ρ_uv / 24. Where no line forbids it, two factors of a term may be
-    the same one.
+    Σ κ₃(s) κ₃(t) κ₃(u) κ₃(v) ρ_st ρ_su ρ_sv ρ_tu ρ_tv ρ_uv / 24. Two factors of a term may be equal if no line joins
+    them.
     """
     lines, third, fourth = factors.lines, factors.third, factors.fourth
     double = 0.5 * lines**2

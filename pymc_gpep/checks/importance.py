@@ -51,7 +51,7 @@ def block_check(log_likelihood: Array, log_sites: Array, x: Array) -> BlockCheck
     log_likelihood, log_sites : array (draws, n)
         Log of each point's likelihood and of its site, up to a constant.
     x : array (draws, c, n)
-        The latent values, less what the likelihood does not see.
+        The latent values, without the common shift that the likelihood does not depend on.
     """
     draws, n = log_likelihood.shape
     log_ratio = log_likelihood - log_sites
@@ -84,7 +84,7 @@ def nothing_known(n: int) -> BlockCheck:
 
 
 def _near(x: Array, count: int) -> NDArray[np.intp]:
-    """Numbers (n, count) of the points whose latent values move most with those of each, itself first."""
+    """Return numbers (n, count) of the points with the largest correlation to each point, the point itself first."""
     draws, c, n = x.shape
     standard = x - x.mean(axis=0)
     spread = standard.std(axis=0)
@@ -104,7 +104,7 @@ _FEWEST = 100  # with fewer draws the tail, a fifth of them, is too short to fit
 _GOOD = 0.5  # Pareto k below which the variance of the weights is finite
 _MANY = 100.0  # draws of equal weight whose means are worth looking at
 _CLOSE = 0.03  # root mean square error of probabilities
-_KNOWN = 0.75  # share of the points at which something has to be known, to say something of the fit
+_KNOWN = 0.75  # smallest share of points with usable weights for a statement about the fit
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,12 +130,11 @@ class ImportanceCheck:
     effective_size : float
         (Σw)² / Σw²: how many draws of equal weight these are worth.
     mean_shift : xarray.DataArray (point, class), or (point) where a point has one latent function
-        Means of the latent values with weights less those without, in standard deviations of q.
+        Differences between means of the latent values with and without weights, in standard deviations of q.
     points : xarray.Dataset (point)
         Changes that weights on blocks of points that move together make at each point. `shift` is the probability of
         its label by the block's weights less that by the fit, and `standard_error` the error of the shift. `pareto_k`
-        is that of these weights. `size` is the number of points in the block, 0 where no weights are usable, and
-        nothing is known.
+        belongs to these weights. `size` is the number of points in the block; it is 0 if no weights are usable.
 
     Examples
     --------
@@ -180,7 +179,7 @@ class ImportanceCheck:
 
     @property
     def probability_shift(self) -> float:
-        """Root mean square of the points' `shift`, where it is known: how far off the fit's probabilities are."""
+        """Root mean square of the points' `shift`, if it exists: the error of the fit's probabilities."""
         return float(np.sqrt((self.points["shift"] ** 2).mean()))
 
     @property
@@ -200,7 +199,7 @@ class ImportanceCheck:
 
     @property
     def about_draws(self) -> str:
-        """One sentence on what weighted draws are worth."""
+        """Return a sentence about the quality of the weighted draws."""
         start = (
             f"{self.method}: weighted draws, worth {self.effective_size:.0f} of {len(self.log_weights)} (Pareto k "
             f"{self.pareto_k:.2f}), {self.draws_verdict}: "
@@ -219,7 +218,7 @@ class ImportanceCheck:
 
     @property
     def about_fit(self) -> str:
-        """One sentence on what is known about the fit, point by point."""
+        """Return a sentence about the quality of the fit, point by point."""
         sizes = self.points["size"].values
         known = sizes > 0
         start = f"The fit, {self.fit_verdict}: "
@@ -326,7 +325,7 @@ def _log_weights(solution: Solution, log_likelihood: Array, x: Array) -> Array:
 def _pointwise(solution: Solution, f: Array) -> tuple[Array, Array, Array]:
     """Log likelihood and log of the site, 1 at the mean, of each draw and point, (draws, n) each; and x.
 
-    Labels are those that were fitted.
+    Labels are the fitted labels.
     """
     posterior = solution.posterior
     x = f - posterior.mean

@@ -7,17 +7,17 @@ E = I − RᵀΠR
     r(ε) = q₋ / q = |E|^½ exp(−½ bᵀR E⁻¹ Rᵀb − bᵀR ε + ½ εᵀRᵀΠR ε),   p(y_I | y_-I) = ⟨∏ p(y_i | f_i) r⟩_q.
 
 Weights p r hardly vary among most draws of q, where sites resemble the likelihood. Their tail is heavy all the same,
-with an infinite variance as a rule, since r grows without limit. Half of the draws are therefore those of q₋. Weights
+with an infinite variance as a rule, since r grows without limit. Half of the draws are therefore draws of q₋. Weights
 under the mixture of both, 2 p r / (1 + r), are at most twice the largest density of the labels.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
-from arviz import ELPDDataLOO
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 from scipy.special import logsumexp
@@ -29,6 +29,9 @@ from pymc_gpep.log_posteriors.latent_functions import GroupOfRows, Labelled
 from pymc_gpep.reading import GPClassifier
 
 _SEED = 20_161_018  # the same fit has the same answer
+_EXACT = 1e-5  # relative range of log likelihood less sites, below which sites are the likelihood
+ROUGH = 0.3
+"""Excess of the log density of a label, from which cavities of methods without its moments are rough."""
 _NEGLIGIBLE = 0.02  # part of the density of a group that its largest weights have in excess
 
 
@@ -71,8 +74,8 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
     Parameters
     ----------
     group : GroupOfRows
-        The posterior of its m rows, their sites, and the observations that are left out. If sites stand for other
-        observations as well, their densities are put in place of the sites.
+        The posterior of its m rows, their sites, and the observations that are left out. If sites stand for
+        observations that stay as well, their densities are put in place of the sites.
     draws : int
         Number of draws of latent values, where there is more than one row.
     tolerance : float
@@ -85,11 +88,15 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
     pulls = group.sites.product(group.root.transpose(2, 0, 1))
     curvature = np.tensordot(pulls, group.root, axes=((1, 2), (0, 1)))
     force = np.tensordot(group.weights, group.root, axes=2)
+    bend, pull = curvature, force  # of mass that draws without the rows lack
+    if group.taken is not None:
+        bend = np.einsum("mp,m,mq->pq", group.root[0], group.taken[0], group.root[0])
+        pull = group.taken[1] @ group.root[0]
     try:
-        factor = cholesky(np.eye(p) - curvature, lower=True)
-    except (LinAlgError, ValueError):  # as of what is not finite
+        factor = cholesky(np.eye(p) - bend, lower=True)
+    except (LinAlgError, ValueError):  # for example, values that are not finite
         return LeftOutGroup(np.nan, np.nan, np.nan, np.nan)
-    solved = cho_solve((factor, True), force)
+    solved = cho_solve((factor, True), pull)
     if m == 1:
         half, mean = group.root[:, 0], group.mean.T
         outside = mean - half @ solved, half @ cho_solve((factor, True), half.T)
@@ -97,11 +104,11 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
         def of_labels(of: Labelled, centre: Array, cov: Array) -> float:
             return float(log_predictive(of.likelihood, centre, cov[None], of.labels, tolerance=tolerance)[0])
 
-        if group.others is None:
+        if group.whole is None:
             without = of_labels(group.own, *outside)
         else:
-            every, _, others = group.others
-            without = of_labels(every, *outside) - of_labels(others, *outside)
+            ((_, others),) = group.kept
+            without = of_labels(group.whole, *outside) - of_labels(others, *outside)
         return LeftOutGroup(without, of_labels(group.own, mean, half @ half.T), 0.0, -np.inf)
     rng = np.random.default_rng(_SEED)
     half = _pairs(rng, draws // 4, p)
@@ -109,15 +116,21 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
     noise = np.concatenate([half, outside])
     x = (noise @ group.root.reshape(c * m, p).T).reshape(-1, c, m)
     f = group.mean + x
-    log_own = group.own.likelihood.log_density(f, group.own.labels)
+    log_own = group.own.likelihood.log_density(f[..., : len(group.own.labels)], group.own.labels)
     log_others = np.zeros(len(f))
-    if group.others is not None:
-        _, places, others = group.others
-        log_others = others.likelihood.log_density(f[..., places], others.labels)
+    for places, kept in group.kept:
+        log_others += kept.likelihood.log_density(f[..., places], kept.labels)
     log_p = log_own + log_others
-    log_sites = noise @ force - 0.5 * np.einsum("sp,pq,sq->s", noise, curvature, noise, optimize=True)
-    log_ratio = float(np.log(factor.diagonal()).sum()) - 0.5 * float(force @ solved) - log_sites
-    log_weights = log_p - np.logaddexp(-np.log(2.0), -np.log(2.0) - log_ratio)
+    log_sites = _log_sites(noise, force, curvature)
+    scale = float(np.log(factor.diagonal()).sum()) - 0.5 * float(pull @ solved)
+    level = log_p - log_sites
+    if not group.kept and np.ptp(level) < _EXACT * (1.0 + abs(level[0])):  # sites are the likelihood
+        root = cholesky(np.eye(p) + curvature, lower=True)
+        within = 0.5 * float(force @ cho_solve((root, True), force)) - float(np.log(root.diagonal()).sum())
+        return LeftOutGroup(float(level[0]) + scale, float(level[0]) + within, 0.0, -np.inf)
+    log_ratio = scale - (log_sites if group.taken is None else _log_sites(noise, pull, bend))
+    # The density without sites, times this constant, is r / scale of the posterior; draws have 1/2 + r/2 of it.
+    log_weights = level + scale - np.logaddexp(-np.log(2.0), -np.log(2.0) + log_ratio)
     inside = log_own[: len(half)]
     within = float(logsumexp(inside)) - float(np.log(len(inside)))
     average, _ = importance_estimate(log_weights)
@@ -126,15 +139,20 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
     pareto_k = -np.inf if excess_of_tail(log_weights) < _NEGLIGIBLE else smooth(log_weights)[1]
     weights = np.exp(log_weights - average.value)
     value = average.value
-    if group.others is not None:
+    if group.kept:
         log_weights = log_weights - log_own
         of_others, _ = importance_estimate(log_weights)
         weights = weights - np.exp(log_weights - of_others.value)
         value -= of_others.value
-    # Halves are as many draws each, so that what they differ by is no error.
+    # Both halves have equally many draws, so that their difference adds no error.
     halves = weights.reshape(2, -1)
     error = float(np.sqrt(halves.var(axis=1, ddof=1).sum() / halves.shape[1])) / 2.0
     return LeftOutGroup(value, within, error, pareto_k)
+
+
+def _log_sites(noise: Array, force: Array, curvature: Array) -> Array:
+    """Return the logarithm of Gaussian factors at draws of the posterior, which is 0 at its mean."""
+    return np.asarray(noise @ force - 0.5 * np.einsum("sp,pq,sq->s", noise, curvature, noise, optimize=True))
 
 
 def _pairs(rng: np.random.Generator, count: int, size: int) -> Array:
@@ -143,40 +161,62 @@ def _pairs(rng: np.random.Generator, count: int, size: int) -> Array:
     return np.concatenate([noise, -noise])
 
 
-@dataclass(kw_only=True, repr=False)
-class LeaveOneOut(ELPDDataLOO):
-    """Leave-one-out cross-validation by cavities of an approximation: what ArviZ has for PSIS-LOO, without draws.
+@cache
+def _class_of_results() -> Any:
+    """Return the class `LeaveOneOut`, which is made when it is first used."""
+    from arviz import ELPDDataLOO  # it is slow to import
 
-    Attributes
-    ----------
-    method : str
-        Name of the approximation.
-    n_refitted : int
-        Number of points that were left out by fitting again.
-    groups : str or None
-        Name of the groups that were left out, of which each is a point of the result.
-    error_i : xarray.DataArray or None
-        Monte Carlo standard error of `elpd_i`, where that is sampled.
-    pit_i : xarray.DataArray or None
-        Probability integral transforms, where they were asked for.
+    @dataclass(kw_only=True, repr=False)
+    class LeaveOneOut(ELPDDataLOO):
+        """Leave-one-out cross-validation by cavities, without draws, in the form of ArviZ's PSIS-LOO result.
 
-    Examples
-    --------
-    >>> loo = ep.loo()
-    >>> loo.elpd, loo.elpd_i
-    """
+        Attributes
+        ----------
+        method : str
+            Name of the approximation.
+        n_refitted : int
+            Number of points that were left out by fitting again.
+        groups : str or None
+            Name of the groups that were left out, of which each is a point of the result.
+        error_i : xarray.DataArray or None
+            Monte Carlo standard error of `elpd_i`, where that is sampled.
+        pit_i : xarray.DataArray or None
+            Probability integral transforms, where they were asked for.
+        n_rough : int
+            Number of points with a `p_loo_i` above 0.3, where cavities of the approximation are rough.
 
-    method: str
-    n_refitted: int = 0
-    groups: str | None = None
-    error_i: xr.DataArray | None = None
-    pit_i: xr.DataArray | None = None
+        Examples
+        --------
+        >>> loo = ep.loo()
+        >>> loo.elpd, loo.elpd_i
+        """
 
-    def _header(self) -> str:
-        if self.groups is not None:
-            return f"Computed from the sites of {self.method} outside of each of {self.n_data_points} groups."
-        again = f", {self.n_refitted} of which were left out by fitting again" if self.n_refitted else ""
-        return f"Computed from the cavities of {self.method} at {self.n_data_points} observations{again}."
+        method: str
+        n_refitted: int = 0
+        groups: str | None = None
+        error_i: xr.DataArray | None = None
+        pit_i: xr.DataArray | None = None
+        n_rough: int = 0
+
+        def _header(self) -> str:
+            if self.groups is not None:
+                return f"Computed from the sites of {self.method} outside of each of {self.n_data_points} groups."
+            again = f", {self.n_refitted} of which were left out by fitting again" if self.n_refitted else ""
+            rough = (
+                f" {self.n_rough} of them have p_loo_i above {ROUGH}, where cavities of {self.method} are off by some "
+                f"tenths or more: loo(refit_above={ROUGH})."
+            ) * bool(self.n_rough)
+            return f"Computed from the cavities of {self.method} at {self.n_data_points} observations{again}.{rough}"
+
+    LeaveOneOut.__qualname__ = LeaveOneOut.__name__
+    return LeaveOneOut
+
+
+def __getattr__(name: str) -> Any:
+    """Return `LeaveOneOut`, for annotations, pickles and documentation."""
+    if name == "LeaveOneOut":
+        return _class_of_results()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def groups_summed_up(
@@ -188,15 +228,18 @@ def groups_summed_up(
     sampled: tuple[Array, Array],
     converged: bool,
     draws: int,
-) -> LeaveOneOut:
-    """For log densities (g,) of groups under the whole posterior and without themselves, with errors and Pareto k."""
+) -> Any:
+    """Return a `LeaveOneOut` for log densities (g,) of groups under the whole posterior and without themselves.
+
+    Sampled are the standard errors of the latter, and Pareto k.
+    """
 
     def by_group(values: Array) -> xr.DataArray:
         return xr.DataArray(values, dims=[groups.name], coords={groups.name: groups.labels}, name=classifier.response)
 
     found = _totals(by_group, lpd, elpd, converged)
     error, pareto_k = map(by_group, sampled)
-    return LeaveOneOut(
+    return _class_of_results()(
         method=method, groups=groups.name, error_i=error, pareto_k=pareto_k, n_samples=draws, good_k=USABLE, **found
     )
 
@@ -210,8 +253,9 @@ def summed_up(
     n_refitted: int = 0,
     named: bool = True,
     pit: Array | None = None,
-) -> LeaveOneOut:
-    """For log densities (n,) of labels under the whole posterior, and without themselves.
+    n_rough: int = 0,
+) -> Any:
+    """Return a `LeaveOneOut` for log densities (n,) of labels under the whole posterior, and without themselves.
 
     Points have the coords of the model if they are `named` there.
     """
@@ -223,11 +267,13 @@ def summed_up(
         coords["response"] = (dim, responses)
 
     def by_point(values: Array) -> xr.DataArray:
-        return xr.DataArray(values, dims=[dim], coords=coords, name=name)
+        return classifier.in_axes(xr.DataArray(values, dims=[dim], coords=coords, name=name), dim)
 
     found = _totals(by_point, lpd, elpd, converged)
     pit_i = None if pit is None else by_point(pit)
-    return LeaveOneOut(method=method, n_refitted=n_refitted, pit_i=pit_i, n_samples=0, good_k=None, **found)
+    return _class_of_results()(
+        method=method, n_refitted=n_refitted, n_rough=n_rough, pit_i=pit_i, n_samples=0, good_k=None, **found
+    )
 
 
 def _totals(of_each: Callable[[Array], xr.DataArray], lpd: Array, elpd: Array, converged: bool) -> dict[str, Any]:

@@ -1,18 +1,23 @@
-"""Log posterior of hyperparameters and inducing inputs, with rows and their sites on several machines."""
+"""Log posterior of hyperparameters and inducing inputs, with rows and their sites on several machines.
 
+The sites stay on the workers. `SitesOnCluster` is the vector space in which the EP iteration moves.
+"""
+
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import LinAlgError
 
 from pymc_gpep.approximations.solution import Convergence, Neighbours
 from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
 from pymc_gpep.array_types import Array
-from pymc_gpep.cluster.rounds import Begin, PartRecipe, Rounds
-from pymc_gpep.cluster.sites import SitesOnCluster
+from pymc_gpep.cluster.rounds import Begin, PartRecipe, Rounds, Sums, Task, WorkerPart
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
+from pymc_gpep.kernels.schemes import combination
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters, checked_labels
@@ -20,14 +25,15 @@ from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.rows.in_memory import InMemory, RowRange, rows_between
 from pymc_gpep.rows.rows import Rows
-from pymc_gpep.solvers.accelerated_ep import SCHEMES, climb
 from pymc_gpep.solvers.inducing import RowFeatures, whitening
-from pymc_gpep.solvers.problem import History
+from pymc_gpep.solvers.problem import History, from_start_or_cold
+from pymc_gpep.solvers.site_ep import SCHEMES, Ended, climb, fallback
+from pymc_gpep.solvers.sparse_sweeps import SiteSweeps
 from pymc_gpep.solvers.team import ALONE
+from pymc_gpep.solvers.whitened_posterior import Whitened
 
 if TYPE_CHECKING:
     from distributed import Client
-from pymc_gpep.solvers.problem import from_start_or_cold
 
 _NONE = np.empty(0, np.int64)
 
@@ -48,7 +54,7 @@ class ClusterLogPosterior(SparseLogPosterior):
     parts : int, optional
         In how many parts the rows are; as many as workers have threads if not given.
     rows : Rows, optional
-        Rows that are fitted in place of those of the model.
+        Rows to fit in place of the rows of the model.
 
     Raises
     ------
@@ -101,10 +107,7 @@ class ClusterLogPosterior(SparseLogPosterior):
         if isinstance(start, Neighbours):
             start = start.predict(_Combined(), theta)
         prior = self.prior_at(theta)
-        found = self._evaluated(theta, prior, *self._by_parts(prior, start, slopes=True))
-        if found.status != CONVERGED:
-            found.gradient[:] = np.nan
-        return found
+        return self._evaluated(theta, prior, *self._by_parts(prior, start, slopes=True))
 
     def after_one_sweep(self, theta: Array, start: Array) -> Evaluation:
         """Refused."""
@@ -116,7 +119,7 @@ class ClusterLogPosterior(SparseLogPosterior):
 
     def _by_parts(
         self, prior: PriorAt, start: Array | None, slopes: bool = False
-    ) -> tuple[SparseSolution, Array, Array]:
+    ) -> tuple[SparseSolution, tuple[Array, ...] | None]:
         """From a start, and where that does not converge from none."""
         return from_start_or_cold(
             lambda begin: self._once(prior, np.empty(0) if begin is None else _expanded(begin), slopes),
@@ -124,23 +127,21 @@ class ClusterLogPosterior(SparseLogPosterior):
             lambda found: found[0].convergence.converged,
         )
 
-    def _once(self, prior: PriorAt, start: Array, slopes: bool) -> tuple[SparseSolution, Array, Array]:
+    def _once(self, prior: PriorAt, start: Array, slopes: bool) -> tuple[SparseSolution, tuple[Array, ...] | None]:
         likelihood = self.space.classifier.likelihood_model
         history = History(self.approximator.max_iterations)
-        evidence, status, rung, posterior, slope = np.nan, NOT_POSITIVE_DEFINITE, 0, None, np.empty(0)
-        of_theta, of_inducing = np.zeros(self.space.size), np.zeros(self._inducing.shape)
+        (evidence, status, rung), posterior, sums = Ended(np.nan, NOT_POSITIVE_DEFINITE, 0), None, None
         self._solved += 1
         if (white := whitening(prior.inducing(), self.approximator.jitter, prior.n_effects)) is not None:
             sweeps = self._nothing.sweeps(RowFeatures(PriorAt(self._empty, prior.point, prior.z), white), ALONE)
             assert isinstance(self.approximator, SparseEP)
             sites = SitesOnCluster(self.rounds, Begin(prior.point, prior.z, white, start), sweeps)
-            evidence, status, rung = climb(sites, history, **self.approximator.steps(likelihood))
+            evidence, status, rung = climb(sites, history, fallback(**self.approximator.steps(likelihood)))
             if np.isfinite(evidence):
                 whitened = sites.end(self._solved)
                 posterior = InducingPosterior(white, whitened)
                 if slopes and status == CONVERGED:
-                    of_theta, of_inducing, product = sites.slopes(whitened)
-                    slope = white.pull_factor(product)
+                    sums = sites.slopes(whitened)
         solution = SparseSolution(
             evidence=evidence,
             number=self.approximator.number(likelihood, prior.n_functions, self._inducing.shape[1] + prior.n_effects),
@@ -149,9 +150,8 @@ class ClusterLogPosterior(SparseLogPosterior):
             likelihood=likelihood,
             start=np.array([float(self._solved)]),
             convergence=Convergence(status, history.array, self.approximator.tolerance, SCHEMES[rung]),
-            inducing_slope=slope,
         )
-        return solution, of_theta, of_inducing
+        return solution, sums
 
 
 class _Combined:
@@ -172,3 +172,109 @@ def part_ends(rows: Rows, count: int) -> list[int]:
     step = size if -(-n // size) >= count else 1
     ends = np.linspace(0, -(-n // step), min(count, n) + 1).round().astype(np.int64) * step
     return [int(end) for end in np.minimum(ends, n)]
+
+
+class SitesOnCluster:
+    """Sites of many parts at one prior, as a `SiteSpace`.
+
+    Parts send S and h, the sum of their points' terms of the evidence, and inner products. Sites stay with their part.
+    Sites of parts whose worker is gone are computed again from the posterior, which determines them at a fixed point.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    begin : Begin
+    sweeps : SiteSweeps
+        Sweeps over zero rows, for computations with sums.
+    """
+
+    def __init__(self, rounds: Rounds, begin: Begin, sweeps: SiteSweeps[Any, Any]) -> None:
+        self._rounds = rounds
+        self._begin = begin
+        self._sweeps = sweeps
+        self._posterior: Whitened | None = None
+        self._norm = np.nan
+        self._slot: int | None = None
+        self._start()
+
+    def _start(self) -> None:
+        begin, rounds = self._begin, self._rounds
+        number = rounds.number + 1
+        # Lost parts can begin again.
+        rounds.number = number
+        everyone = range(rounds.count)
+        self._natural = rounds.until_done(lambda: rounds.tell(everyone, _begin(number, begin)), lambda lost: None).added
+
+    def _mend(self, lost: tuple[int, ...]) -> None:
+        """Send the prior and sites to restarted parts; then compute the sums of all parts again."""
+        number = self._rounds.number
+        self._rounds.tell(lost, _begin(number, self._begin, self._posterior))
+        self._natural = self._rounds.ask(WorkerPart.natural).added
+
+    def _ask(self, task: Task) -> Sums:
+        found: Sums = self._rounds.until_done(lambda: self._rounds.ask(task), self._mend)
+        return found
+
+    def sweep(self) -> tuple[bool, float, float]:
+        ok, evidence, residual = self._rounds.until_done(self._sweep, self._mend)
+        return ok, evidence, residual
+
+    def _sweep(self) -> tuple[bool, float, float]:
+        try:
+            precision, location = self._natural
+            posterior, shift = self._sweeps.shifted(precision, location, self._over_blocks)
+        except LinAlgError:
+            return False, np.nan, np.nan
+        found = self._rounds.ask(lambda part: part.match(posterior, shift))
+        self._posterior = posterior
+        terms, self._norm = found.added
+        return not np.isnan(found.largest), self._sweeps.of_posterior(posterior) + terms, found.largest
+
+    def _over_blocks(self, work: Callable[[Any], tuple[Array, ...]]) -> Iterable[tuple[Array, ...]]:
+        """The sum over all blocks, which is one block for who adds."""
+        return [self._rounds.ask(lambda part: part.over_blocks(work)).added]
+
+    def norm(self) -> float:
+        return self._norm
+
+    def remember(self, slot: int) -> None:
+        """See `SiteSpace`. The next task carries it out."""
+        self._slot = slot
+
+    def _move(self, task: Task) -> None:
+        """Let all sites take a step; sites of lost parts are computed anew, and the remaining sites move once."""
+        moved = False
+
+        def move() -> None:
+            nonlocal moved
+            if not moved:
+                moved = True
+                self._natural = self._rounds.ask(task).added
+
+        self._rounds.until_done(move, self._mend)
+
+    def damp(self, damping: float) -> None:
+        self._slot = None
+        self._move(lambda part: part.damp(damping))
+
+    def accelerate(self, used: int, mixing: float, damping: float, interval: tuple[float, float]) -> None:
+        slot, self._slot = self._slot, None
+        gamma = combination(*self._ask(lambda part: part.products(slot, used)).added)
+        self._move(lambda part: part.combine(gamma, mixing, damping, interval))
+
+    def clear(self) -> None:
+        self._posterior = None
+        self._natural = self._ask(WorkerPart.clear).added
+
+    def end(self, number: int) -> Whitened:
+        """Have the sites kept under a number, and return the posterior that they imply."""
+        self._natural = self._ask(lambda part: part.end(number)).added
+        return self._sweeps.implied(*self._natural)
+
+    def slopes(self, posterior: Whitened) -> tuple[Array, ...]:
+        """Return the sums of `PriorAt.row_slopes` over all parts."""
+        return self._ask(lambda part: part.slopes(posterior)).added
+
+
+def _begin(number: int, what: Begin, posterior: Whitened | None = None) -> Task:
+    return lambda part: part.begin(number, what, posterior)

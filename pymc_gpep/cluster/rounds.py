@@ -1,11 +1,11 @@
 """Rounds of tasks on parts of a fit, which the workers of a client of `dask.distributed` hold.
 
-A part runs numbered tasks in order. If the last task is asked for again, the part returns the result that it kept, so
-that nothing is done twice. A part that was made anew, because its worker is gone, reports itself as lost.
+A part runs numbered tasks in order. If the last task is requested again, the part returns its stored result, so that no
+task runs twice. A part that was restarted, because its worker is gone, reports itself as lost.
 
-Each part stays with a worker. A round sends one message to all workers, and every part does something with it. The
-round adds what they return in a tree whose order depends on nothing. A worker that is gone takes its parts with it.
-Other workers make them anew, and the caller learns which ones.
+Each part stays with a worker. A round sends one message to all workers, and every part runs its task. The round adds
+the results in a tree of fixed order. If a worker is gone, other workers restart its parts, and the caller gets their
+numbers.
 """
 
 import threading
@@ -23,9 +23,9 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.log_posteriors.hyperparameters import checked_labels
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
-from pymc_gpep.solvers.accelerated_ep import SiteVector
 from pymc_gpep.solvers.common_shift import CommonShift
 from pymc_gpep.solvers.inducing import Block, InducingWhitening, RowFeatures
+from pymc_gpep.solvers.site_ep import SiteVector
 from pymc_gpep.solvers.sparse_sweeps import SiteSweeps
 from pymc_gpep.solvers.team import ALONE, one_blas_thread
 from pymc_gpep.solvers.whitened_posterior import Whitened
@@ -115,7 +115,7 @@ class WorkerPart:
         labels = checked_labels(rows, recipe.likelihood, c)
         self._factors = recipe.rule.factors(recipe.likelihood, labels, c)
         self._prior: _Prior | None = None
-        self._sweeps: SiteSweeps[Any] | None = None
+        self._sweeps: SiteSweeps[Any, Any] | None = None
         self._vector = self._new(np.zeros((2, *self._factors.shape)))
         self._past = False
         self._done = -1
@@ -162,7 +162,7 @@ class WorkerPart:
         return sites_between(np.array(ends), weights, nearest)
 
     def _recover(self, posterior: Whitened) -> None:
-        """At a fixed point a site is what the posterior without it implies: iterate to that, posterior held."""
+        """Iterate sites to the fixed point given the posterior, which determines them."""
         sites = self._vector.sites
         for _ in range(_ATTEMPTS):
             _, residual = self.sweeps.match(sites, posterior, None, self._vector.target, self._vector.scale)
@@ -174,7 +174,7 @@ class WorkerPart:
                 return
 
     @property
-    def sweeps(self) -> SiteSweeps[Any]:
+    def sweeps(self) -> SiteSweeps[Any, Any]:
         """Sweeps of the prior that the part began with."""
         assert self._sweeps is not None
         return self._sweeps
@@ -189,7 +189,7 @@ class WorkerPart:
         return Sums(tuple(sum(column[1:], column[0]) for column in zip(*found, strict=True)))
 
     def match(self, posterior: Whitened, shift: CommonShift | None) -> Sums:
-        """Where the sites are to go: what their points add to the evidence, squared norm, and the largest change."""
+        """Compute target sites; return terms of the evidence, the squared norm, and the largest change."""
         vector = self._vector
         terms, residual = self.sweeps.match(vector.sites, posterior, shift, vector.target, vector.scale)
         return Sums((terms, vector.norm()), residual)
@@ -227,16 +227,9 @@ class WorkerPart:
         return self.natural()
 
     def slopes(self, posterior: Whitened) -> Sums:
-        """Derivatives in hyperparameters and inducing inputs, and what those in the prior covariance are made of."""
+        """Return derivatives in hyperparameters and inducing inputs, with sums for the prior covariance."""
         assert self._prior is not None
-        prior, total = self._prior, list[Array]()
-
-        def pull(rows: slice, bars: Block) -> None:
-            found = prior.slopes(rows, bars)
-            total[:] = [a + b for a, b in zip(total, found, strict=True)] if total else found
-
-        product = self.sweeps.pulled(self._vector.sites, posterior, pull)
-        return Sums((*total, product))
+        return Sums(self._prior.row_slopes(self.sweeps.bars(self._vector.sites, posterior)))
 
 
 _TOGETHER = 8  # sums that are added at a time
@@ -253,13 +246,13 @@ class LostPartsError(RuntimeError):
 
 
 class Rounds:
-    """The parts of a fit, and what they are asked for.
+    """The parts of a fit, and the requests to them.
 
     Parameters
     ----------
     client : distributed.Client
     recipes : sequence of Recipe
-        One for each part.
+        Recipe of each part.
     """
 
     def __init__(self, client: "Client", recipes: Sequence[PartRecipe]) -> None:
@@ -288,7 +281,7 @@ class Rounds:
         homes = self._client.who_has(found)
         for part in parts:
             if self._parts[part].status == "error":
-                self._parts[part].result()  # raises what was raised there
+                self._parts[part].result()  # raises the part's exception
             self._homes[part] = next(iter(homes.get(self._parts[part].key, ())), "")
 
     def _workers(self) -> set[str]:
@@ -296,7 +289,7 @@ class Rounds:
         return set(self._client.nthreads())
 
     def _wait(self, futures: Sequence["Future[Any]"], homes: Sequence[str] = ()) -> bool:
-        """Wait for futures; False as soon as one of the workers that are to make them is gone."""
+        """Wait for futures. Return False as soon as a worker of these futures is gone."""
         from distributed import CancelledError, wait
 
         while True:
@@ -322,7 +315,7 @@ class Rounds:
         return self._sum(range(len(self._parts)), _Act(self.number, task))
 
     def tell(self, parts: Sequence[int], task: Task) -> Sums:
-        """Have some parts do something, whatever they have done before."""
+        """Run a task on some parts, without regard to their earlier tasks."""
         return self._sum(parts, task)
 
     @property
@@ -331,7 +324,7 @@ class Rounds:
         return len(self._parts)
 
     def _sum(self, parts: Sequence[int], task: Task) -> Sums:
-        # The result of a task, not scattered: what goes with a worker is made again, and nobody waits for it.
+        # The result of a task, not scattered: a lost result is computed again, without waiting.
         message = self._client.submit(_carried, cloudpickle.dumps(task), pure=False)
         found = [
             self._client.submit(_done, self._parts[part], message, workers=[self._homes[part]], pure=False)
@@ -370,7 +363,7 @@ class Rounds:
                     future.result()
 
     def until_done(self, work: Callable[[], Any], mend: Callable[[tuple[int, ...]], None]) -> Any:
-        """Return what `work` returns; where parts are lost meanwhile, `mend` them and begin again.
+        """Return the result of `work`. If parts are lost meanwhile, call `mend` and begin again.
 
         Raises
         ------

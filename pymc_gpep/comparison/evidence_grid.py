@@ -13,10 +13,10 @@ from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.comparison.held_out_scores import scores_at
 from pymc_gpep.graphs.interpreted import initial_point
+from pymc_gpep.log_posteriors.hyperparameters import unconstrain
 from pymc_gpep.prior_moments.prior_functions import by_groups, prior_moments
 from pymc_gpep.progress import progress_bar
 from pymc_gpep.reading import GPClassifier, read_classifier
-from pymc_gpep.reading.natural_scale import unconstrain
 
 
 def evidence_grid(
@@ -33,7 +33,7 @@ def evidence_grid(
     progressbar: bool = True,
     **options: Any,
 ) -> xr.Dataset:
-    """Compute the evidence over a grid of hyperparameters, and if wanted how well held-out points are predicted.
+    """Compute the evidence over a grid of hyperparameters, and scores of held-out points if they are given.
 
     The grid is walked row by row, every second row backwards, so that each solve starts near the last one. Priors
     of the hyperparameters have no part in it. `gpep.plots.plot_evidence_grid` draws the result (Figure 7 of the nested
@@ -44,8 +44,8 @@ def evidence_grid(
     model : pm.Model
         A classifier with `pm.gp.Latent` priors.
     values : dict of str to array
-        The values to take, on their natural scale, by the name of the hyperparameter. One that is an array takes each
-        value in all its elements: one length scale for all inputs, say.
+        Values on their natural scale, by the name of the hyperparameter. All elements of an array have the same value,
+        for example one length scale for all inputs.
     method : str, optional
         Name of the approximation, as for `pm.fit`. If not given, it is nested EP for a multinomial probit, Laplace's
         for a softmax, and EP for a likelihood of one latent function.
@@ -71,9 +71,9 @@ def evidence_grid(
     xarray.Dataset
         A dataset with a dim and a coordinate for each name in `values`. `evidence` is the log evidence, NaN where the
         approximation failed; `converged` and `iterations` stand beside it. Held-out points add `mlpd`, the mean log
-        predictive density of the observations. Classes add `accuracy`, the part of points whose most probable class is
-        the right one. They also add `information`, the bits for each label that predictions tell beyond the frequencies
-        of classes in training (Nickisch and Rasmussen 2008). Ordered classes add `ranked_probability`, the mean ranked
+        predictive density of the observations. Classes add `accuracy`, the share of points whose most probable class is
+        right. They also add `information`, the bits for each label by which predictions exceed the frequencies of
+        classes in training (Nickisch and Rasmussen 2008). Ordered classes add `ranked_probability`, the mean ranked
         probability score, 0 at best. Counts add `squared_error`, that of the predictive mean.
 
     Raises
@@ -81,10 +81,10 @@ def evidence_grid(
     StructureError
         If the model is not a Gaussian process classifier.
     ValueError
-        If a name is not that of a hyperparameter, or if one has no value. If there are no values to take, or if only
-        some of `gp`, `Xnew` and `ynew` are given.
+        If a name is not the name of a hyperparameter, or if a hyperparameter has no value. If `values` is empty, or if
+        only some of `gp`, `Xnew` and `ynew` are given.
     TypeError
-        If an option is not one of the approximation's.
+        If an option is not an option of the approximation.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def serpentine(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
 def _elsewhere(
     classifier: GPClassifier, axes: Mapping[str, Array], at: Mapping[str, ArrayLike] | None
 ) -> dict[str, Array]:
-    """Values of all hyperparameters, in their shapes; those of the grid are there for their shapes only."""
+    """Return values of all hyperparameters, in their shapes; values of the grid's axes give shapes only."""
     known = {rv.name: rv for rv in classifier.hyperparameters}
     listed = ", ".join(map(repr, known)) or "none"
     if not axes:

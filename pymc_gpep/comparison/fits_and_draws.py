@@ -1,6 +1,7 @@
-"""Fits and draws of samplers, from a dict by name, with the same functions to read both."""
+"""Fits and draws of samplers, from a dict by name, with the same functions to read both, also at new rows."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,23 +9,123 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
 from pymc.blocking import PointType
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
-from pymc_gpep.evidence.memory import check_memory
+from pymc_gpep.evidence.memory_check import check_memory
 from pymc_gpep.fits.datasets import natural
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions
 from pymc_gpep.fits.prediction import blocks_of_rows, held_out, labelled, predict_given, process_and_inputs
-from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
-from pymc_gpep.prior_moments.drawn_sums import DrawnSum, drawn_sum
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.graphs.errors import StructureError, listing
+from pymc_gpep.graphs.interpreted import GraphFunction, interpreted
+from pymc_gpep.graphs.rows_apart import check_rows_apart
+from pymc_gpep.latent.gp_latent import as_gps
+from pymc_gpep.log_posteriors.hyperparameters import unconstrain
 from pymc_gpep.prior_moments.prior_functions import prior_moments
-from pymc_gpep.processes.cross_covariance import CrossCovariance, as_gps
+from pymc_gpep.processes.processes import CrossCovariance
 from pymc_gpep.progress import RowProgress
-from pymc_gpep.reading import GPClassifier, read_classifier
-from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
-from pymc_gpep.reading.natural_scale import unconstrain
-from pymc_gpep.sums.levels import repeated
+from pymc_gpep.reading import read_classifier
+from pymc_gpep.reading.classifier import GPClassifier, LikelihoodElsewhere, rows_of_parameters
+from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
+from pymc_gpep.sums.latent_sum import LatentSum
+from pymc_gpep.sums.new_data import NewData, repeated
+from pymc_gpep.sums.sum_elsewhere import SumElsewhere
+
+
+def drawn_sum(classifier: GPClassifier) -> "DrawnSum | None":
+    """Return the sum that the latent functions of a model are, for its draws; None where they are processes alone."""
+    return DrawnSum(classifier.prior) if isinstance(classifier.prior, LatentSum) else None
+
+
+class DrawnSum:
+    """Values of latent functions, given the values of their variables."""
+
+    def __init__(self, prior: LatentSum) -> None:
+        self._prior = prior
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The variables behind the argument: free variables of the model, and values of Gaussian processes."""
+        prior = self._prior
+        own: set[Variable] = {latent.f for latent in prior.processes}
+        behind = set(ancestors([prior.argument], blockers=own))
+        return [v for v in (*prior.model.free_RVs, *own) if v in behind]
+
+    def at_own_rows(self) -> Callable[[Sequence[Array]], Array]:
+        """Return the function of values of `variables` that makes (c, n) of them, at the rows that were fitted."""
+        function = _function(self.variables, self._prior.argument)
+        return lambda values: self._by_function(function(*values), self._prior.n_points)
+
+    def at_new_rows(
+        self, data: Mapping[str, ArrayLike] | None, count: int = 1
+    ) -> tuple[int, Callable[[Sequence[Array]], Array]]:
+        """Return the number of new rows m, and the function that makes (c, m). A single row is repeated `count` times.
+
+        Raises
+        ------
+        StructureError
+            If Gaussian processes are among the terms: their values at other inputs are not among draws.
+        """
+        prior = self._prior
+        if prior.processes:
+            raise StructureError(
+                f"Draws have the values of {listing([latent.f for latent in prior.processes])} at the rows of the "
+                "model alone. Predict by a fit, fit.predict, or by pm.sample_posterior_predictive."
+            )
+        elsewhere = prior.elsewhere(None, {})
+        assert isinstance(elsewhere, SumElsewhere)
+        new: NewData = repeated(elsewhere.rows(None, data or {}), count)
+        there = elsewhere.behind.symbols(new.names)
+        argument = prior.argument if prior.everywhere is None else prior.everywhere
+        (moved,) = graph_replace([argument], elsewhere.behind.replaced(there), strict=False)
+        function, m = _function([*self.variables, *there.values()], moved), len(new)
+        unchecked = [elsewhere.behind.apart(there, new)]
+
+        def check(values: Sequence[Array]) -> None:
+            """Refuse an argument whose rows depend on each other, given values of `variables`."""
+            rows, others = unchecked[0]
+
+            def partly(inputs: Sequence[Variable]) -> Callable[..., Any]:
+                own = others | {there[name]: value for name, value in new.by_row.items() if there[name] not in inputs}
+                made = _function([*self.variables, *own, *inputs], moved)
+                return partial(made, *values, *own.values())
+
+            axis = moved.ndim - 1 - prior.by_class
+            check_rows_apart(
+                "Latent functions", moved, axis if axis >= 0 else None, rows, partly, stop=prior.model.basic_RVs
+            )
+            unchecked.clear()
+
+        def at(values: Sequence[Array]) -> Array:
+            if unchecked:
+                check(values)
+            try:
+                return self._by_function(function(*values, *new.values(m)), m)
+            except (ValueError, IndexError) as error:
+                behind = [v.name for v in prior.model.data_vars if v in ancestors([argument]) and v.name not in there]
+                more = f" It depends on {', '.join(map(repr, behind))} as well." if behind else ""
+                raise ValueError(
+                    f"The argument of the likelihood cannot be computed at {m} new rows from the data given.{more}"
+                ) from error
+
+        return m, at
+
+    def _by_function(self, found: Any, n: int) -> Array:
+        """Values of the argument as (c, n)."""
+        prior = self._prior
+        spread = np.broadcast_to(found, (n, prior.n_functions)[: 1 + prior.by_class])
+        return np.asarray(spread.T if prior.by_class else spread[None], np.float64)
+
+
+def _function(inputs: Sequence[Variable], output: Variable) -> Callable[..., Any]:
+    made = GraphFunction(interpreted(inputs, [output]))
+    return lambda *values: made(*values)[0]
+
 
 Result = Fit | xr.DataTree
 
@@ -35,7 +136,7 @@ def by_name(results: Any, single: str = "fit") -> dict[str, Result]:
     Raises
     ------
     TypeError
-        If one is neither.
+        If a result is neither a fit nor a DataTree.
     ValueError
         If there are no results, or if a DataTree has no posterior draws.
     """
@@ -57,7 +158,7 @@ def by_name(results: Any, single: str = "fit") -> dict[str, Result]:
 
 
 def classifier_of(results: Mapping[str, Result], model: pm.Model | None) -> GPClassifier:
-    """Return what was read from the model: from the one given, else from that of the first fit.
+    """Return the classifier read from the model given, or else from the model of the first fit.
 
     Raises
     ------
@@ -73,12 +174,12 @@ def classifier_of(results: Mapping[str, Result], model: pm.Model | None) -> GPCl
 
 
 def reference_among(results: Mapping[str, Result], reference: str | None) -> str:
-    """Return the name of what others are compared with: the one given, else the first draws, else the first fit.
+    """Return the name of the reference: the name given, else the first draws, else the first fit.
 
     Raises
     ------
     ValueError
-        If there is no result of that name.
+        If no result has this name.
     """
     if reference is None:
         return next((name for name, result in results.items() if isinstance(result, xr.DataTree)), next(iter(results)))
@@ -90,12 +191,12 @@ def reference_among(results: Mapping[str, Result], reference: str | None) -> str
 
 
 def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
-    """Draws of the latent values, (s, c, n), those of all chains one after another.
+    """Return draws of the latent values, (s, c, n), with chains one after another.
 
     Raises
     ------
     ValueError
-        If the latent values are not among the draws, or do not have the size that the model says.
+        If the latent values are not among the draws, or do not have the size in the model.
     """
     posterior = idata["posterior"]
     c, n = classifier.n_functions, classifier.n_points
@@ -121,7 +222,7 @@ def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
 
 
 def draws_of(idata: xr.DataTree, names: Sequence[str]) -> list[Array]:
-    """Draws of variables (s, ...), those of all chains one after another.
+    """Return draws of variables (s, ...), with chains one after another.
 
     Raises
     ------
@@ -139,7 +240,7 @@ def draws_of(idata: xr.DataTree, names: Sequence[str]) -> list[Array]:
 
 
 def latent_moments(result: Result, classifier: GPClassifier) -> tuple[Array, Array]:
-    """Mean (c, n) of the latent values and the covariance (n, c, c) of those of each point."""
+    """Return the mean (c, n) of the latent values and the covariance (n, c, c) of each point's values."""
     if not isinstance(result, xr.DataTree):
         mean, cov = result.latent_moments()
         return mean.T, cov
@@ -154,7 +255,7 @@ def hyperparameter_draws(result: Result, name: str) -> xr.DataArray:
     Raises
     ------
     ValueError
-        If there is no such variable.
+        If the variable does not exist.
     """
     if not isinstance(result, xr.DataTree):
         points, weights = result.hyper_posterior.continuous
@@ -190,8 +291,8 @@ def predict_draws(
     """Predict from draws at new inputs, exactly up to Monte Carlo error: `predict_draws(idata, Xnew)`, or with `gp`.
 
     Given a draw of hyperparameters and latent values, the latent functions at a new input are Gaussian and independent
-    between classes. Probabilities are averages over draws of those under these Gaussians, not of indicators of
-    drawn labels, so that few draws do.
+    between classes. Probabilities are averages over draws of probabilities under these Gaussians, not of indicators of
+    drawn labels, so that few draws suffice.
 
     Parameters
     ----------
@@ -233,8 +334,8 @@ def predict_draws(
     StructureError
         If the model is not a Gaussian process classifier.
     ValueError
-        If `gp` is not of this model, or if `Xnew` has a wrong shape or values that are not finite. If `data` does not
-        say what the likelihood is given at new points, or if variables are missing in `idata`.
+        If `gp` is not of this model, or if `Xnew` has a wrong shape or values that are not finite. If `data` lacks
+        arguments of the likelihood at new points, or if variables are missing in `idata`.
 
     Examples
     --------
@@ -294,8 +395,7 @@ def _processes(
     f, prior_at = latent_draws(idata, classifier), prior_moments(classifier)
 
     def given(s: int, point: PointType) -> _Moments:
-        k, prior_mean, *_ = prior_at(point)
-        prior = DensePrior(k, prior_mean)
+        prior = DensePrior(*prior_at(point)[:2])
 
         def moments(rows: slice) -> tuple[Array, Array]:
             try:

@@ -12,17 +12,16 @@ from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.prediction import held_out, predict_at
 from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.latent.gp_latent import as_gps
 from pymc_gpep.log_posteriors.latent_functions import DenseFunctions
-from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
-from pymc_gpep.sums.levels import repeated
+from pymc_gpep.reading.classifier import at_new_rows
 
 _NUMBERS = 4_000_000  # weights held at a time: 32 MB
 
 
 def bayesian_bootstrap(values: ArrayLike, *, draws: int = 4000, random_seed: Any = None) -> NDArray[np.float64]:
-    """Posterior draws of the mean of what `values` are observations of, by the Bayesian bootstrap.
+    """Draw the mean of the distribution behind `values` from its posterior, by the Bayesian bootstrap.
 
     A draw is the average of the values with weights from a Dirichlet(1, ..., 1) distribution. Its use for comparing
     models on held-out data follows Vehtari and Lampinen (2002), "Bayesian model assessment and comparison using
@@ -42,7 +41,7 @@ def bayesian_bootstrap(values: ArrayLike, *, draws: int = 4000, random_seed: Any
     Raises
     ------
     ValueError
-        If there are no values, or no draws are wanted.
+        If there are no values, or if the number of draws is below 1.
 
     Examples
     --------
@@ -99,9 +98,9 @@ def scores_at(
     ynew: ArrayLike | None,
     data: Mapping[str, ArrayLike] | None = None,
 ) -> Callable[[Solution, PointType], dict[str, float]] | None:
-    """Return the function of a solution and a point that scores predictions there, None if there is nothing to score.
+    """Return the function that scores predictions of a solution at hyperparameters, or None without held-out rows.
 
-    Scores are by name: `mlpd`, those that the likelihood has, and of classes `information`.
+    Scores are by name: `mlpd`, the scores of the likelihood, and for classes `information`.
 
     Raises
     ------
@@ -117,9 +116,8 @@ def scores_at(
             "the graph of the model does not say what the prior is at other inputs."
         )
     prior = classifier.prior.elsewhere(as_gps(gp), {})
-    x = repeated(prior.rows(Xnew, data or {}), rows_of_parameters(classifier, data))
+    x, elsewhere = at_new_rows(classifier, prior.rows(Xnew, data or {}), {}, data, prior.takes)
     observed = held_out(classifier, ynew, len(x), "ynew")
-    elsewhere = LikelihoodElsewhere(classifier, len(x), {}, data, prior.takes)
     names = ", ".join(repr(variable.name) for variable in classifier.prior.integrated)
 
     (labels,) = evaluate([classifier.labels])

@@ -40,7 +40,7 @@ class _Predicted(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HeldOutScores:
-    """Points that were held out, with what was observed there and is known beforehand; see `compare_methods`."""
+    """Held-out points, with their observations and prior frequencies; see `compare_methods`."""
 
     classifier: GPClassifier
     """Classifier of the observed variable that is predicted."""
@@ -54,12 +54,12 @@ class HeldOutScores:
     def rows(
         self, results: Mapping[str, Result], reference: str, prob: float, random_seed: Any
     ) -> dict[str, dict[str, float]]:
-        """Differences of predictions to those of the reference, and scores, by method and name of the column.
+        """Return differences between predictions and the reference's, and scores, by method and name of the column.
 
         Raises
         ------
         ValueError
-            If something that predictions need is missing or does not fit.
+            If an argument of predictions is missing or does not match.
         """
         if self.probabilities and not self.classifier.observes_classes:
             raise ValueError(
@@ -102,7 +102,7 @@ class HeldOutScores:
         return _Predicted(*probabilities_and_moments(self.classifier, found), density)
 
     def _differences(self, predicted: Mapping[str, _Predicted], reference: str) -> dict[str, dict[str, float]]:
-        """How far predictions are from those of the reference."""
+        """Return distances between predictions and the predictions of the reference."""
         if not (classes := self.classifier.n_classes):
             means = {name: each.moments[0] for name, each in predicted.items() if each.moments is not None}
             return {
@@ -180,7 +180,7 @@ def compare_methods(
     results : dict of str to Fit or DataTree
         Fits that `pm.fit` returned, and draws from MCMC.
     reference : str
-        Name of the result that the others are compared with.
+        Name of the result to compare other results with.
     model : pm.Model, optional
         The model; that of the first fit if not given.
     gp : pm.gp.Latent or sequence of them, optional
@@ -216,23 +216,23 @@ def compare_methods(
 
         - The hyperparameters by name, means of draws and of the densities of fits, elements of arrays as `ls[width]`.
 
-        - `latent_mean_difference`, `latent_variance_difference`: mean absolute difference of the means and of the
-          variances of the latent values to those of the reference. They are NaN where the likelihood is another one.
+        - `latent_mean_difference`, `latent_variance_difference`: mean absolute differences between means, and between
+          variances, of the latent values and the reference's. They are NaN for another likelihood.
 
         - `probability_difference`: mean absolute difference of the class probabilities of held-out points. Where
           observations are not classes it is `outcome_difference`, that of the predictive means.
 
-        - `mlpd`, `accuracy`, each with `_low` and `_high`. `mlpd_difference`, `accuracy_difference` are those of the
-          method less those of the reference, with their intervals. Ordered classes have `ranked_probability` besides,
-          the ranked probability score, 0 at best. Counts have `squared_error`, that of the predictive mean, instead of
+        - `mlpd`, `accuracy`, each with `_low` and `_high`. `mlpd_difference`, `accuracy_difference` are differences
+          between the method and the reference, with their intervals. Ordered classes have `ranked_probability` besides,
+          the ranked probability score, 0 at best. Counts have `squared_error` of the predictive mean, instead of
           `accuracy`.
 
-        - `information`, the bits that predictions tell of a held-out label beyond the frequencies of classes in
-          training. It is 0 for these frequencies alone, negative where predictions are worse than that, and at most
-          log₂ c for c balanced classes. It is `mlpd` on another scale (Nickisch and Rasmussen 2008).
+        - `information`, the bits for each held-out label by which predictions exceed the frequencies of classes in
+          training. It is 0 for these frequencies alone, negative for worse predictions, and at most log₂ c for c
+          balanced classes. It is `mlpd` on another scale (Nickisch and Rasmussen 2008).
 
-        - `effective_size` and `pareto_k`, how much weighted draws of a fit are worth, of the `checks` that are given.
-          `probability_shift` and `known`, the knowledge about the fit point by point, of the same checks.
+        - `effective_size` and `pareto_k` of a fit's weighted draws, from the given `checks`. `probability_shift` and
+          `known`, the results of the same checks point by point.
 
         - `seconds` that the fit took once it was compiled, or that sampling took where the draws say so.
 
@@ -328,7 +328,7 @@ def _latent_differences(
 
 
 def _seconds(result: Result) -> float:
-    """How long a fit or its draws took, in seconds; NaN if that is not known."""
+    """Return the seconds that a fit or its draws took, or NaN if they are unknown."""
     if not isinstance(result, xr.DataTree):
         return result.seconds
     return float({**result.attrs, **result["posterior"].attrs}.get("sampling_time", np.nan))

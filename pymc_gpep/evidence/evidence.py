@@ -1,19 +1,28 @@
 """The evidence of any approximation as a node of PyTensor graphs, with its derivatives.
 
-Samplers evaluate the same graph at one point after another and carry nothing from one to the next but the point. What
-is kept here changes how long a solve takes, and its result by no more than the tolerance allows. It is kept for each
-process and thread on its own. Chains do not see each other, and a chain in a process of its own begins with nothing.
+Samplers evaluate the same graph at many points and pass on only the point. Stored solutions shorten a solve, and change
+its result within the tolerance. Each process and thread stores its own solutions. Chains do not share them, and a chain
+in its own process begins without any.
+
+A solver is a C function as well, which code that PyTensor compiles with numba calls (`external`). Compiled code names a
+solver by a symbol, which is independent of its address in a process. The function behind it takes the interpreter's
+lock and runs the solver like any other caller.
 """
 
+import _thread
+import ctypes
+import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
+import llvmlite.binding
 import numpy as np
 import pytensor.tensor as pt
+from numba.core import types
 from numpy.typing import NDArray
 from pytensor.gradient import DisconnectedType, disconnected_type, grad_not_implemented
 from pytensor.graph.basic import Apply, Variable
@@ -23,17 +32,113 @@ from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_defa
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.prior_form import PriorForm
 from pymc_gpep.kernels.compile import source_key
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.solvers.dense_form import DenseForm
-from pymc_gpep.solvers.prior_form import PriorForm
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Outcome
-from pymc_gpep.solvers.relay import REFUSED, external
+
+REFUSED = -1
+"""Status where a solver raised a ValueError, which cannot go through compiled code."""
+
+_int = types.int64
+_ints = types.CPointer(types.int64)
+_double = types.float64
+_doubles = types.CPointer(_double)
+
+
+def signature(observed_dtype: str) -> Any:
+    """The type of such a function, for observations of a type.
+
+    Arrays are C-ordered. The solver writes results into the last five and the start, NaN unless it converged.
+    """
+    observed = _ints if observed_dtype == "int64" else _doubles
+    return types.void(
+        _int, _int, _int, _int, _int,  # matrices of the prior (1 or c), c, n, columns of a matrix, p
+        _doubles, _doubles, observed, _doubles,  # array of the prior, its mean, observations, parameters
+        _doubles, _int,  # the start, overwritten, and its size
+        _double,  # factor on the tolerance
+        _doubles, _doubles, _doubles, _doubles, _ints,  # evidence, its derivatives; status and iterations
+    )  # fmt: skip
+
+
+_C_TYPES: dict[Any, Any] = {
+    _int: ctypes.c_int64,
+    _ints: ctypes.POINTER(ctypes.c_int64),
+    _double: ctypes.c_double,
+    _doubles: ctypes.POINTER(ctypes.c_double),
+}
+
+_MOMENT = 0.01  # seconds
+
+_made: dict[str, Any] = {}
+"""Symbol → C function, which must live as long as code that calls it."""
+
+
+def external(name: str, solve: Callable[..., Outcome], observed_dtype: str = "int64", observed_axes: int = 1) -> Any:
+    """Return the function that compiled code calls to run a solver.
+
+    It runs `solve(k, mean, labels, start, looseness, parameters, gradient=True)`.
+
+    Parameters
+    ----------
+    name : str
+        Unique name of this solver and its options, equal in all processes.
+    solve : callable
+    observed_dtype : {"int64", "float64"}
+        Type of the labels.
+    observed_axes : int
+        Number of their axes: (n,), or (n, c) with two.
+    """
+    kind = signature(observed_dtype)
+    symbol = f"pymc_gpep_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    if symbol not in _made:
+        _made[symbol] = ctypes.CFUNCTYPE(None, *(_C_TYPES[each] for each in kind.args))(
+            _on_pointers(solve, observed_axes)
+        )
+        llvmlite.binding.add_symbol(symbol, ctypes.cast(_made[symbol], ctypes.c_void_p).value)
+    return types.ExternalFunction(symbol, kind)
+
+
+def _on_pointers(solve: Callable[..., Outcome], observed_axes: int) -> Callable[..., None]:
+    def call(
+        matrices: int, c: int, n: int, columns: int, p: int, k_: Any, mean_: Any, labels_: Any, parameters_: Any,
+        start_: Any, size: int, looseness: float,
+        evidence_: Any, gradient_: Any, gradient_mean_: Any, gradient_parameters_: Any, outcome_: Any,
+    ) -> None:  # fmt: skip
+        array = np.ctypeslib.as_array
+        evidence, outcome, start = array(evidence_, (1,)), array(outcome_, (2,)), array(start_, (size,))
+        gradient, gradient_mean = array(gradient_, (matrices, n, columns)), array(gradient_mean_, (c, n))
+        parameters, gradient_parameters = (
+            array(values, (p, n)) if p else np.empty((0, n)) for values in (parameters_, gradient_parameters_)
+        )
+        evidence[:] = gradient[:] = gradient_mean[:] = gradient_parameters[:] = np.nan
+        outcome[:] = OUT_OF_MEMORY, 0
+        try:
+            k, mean = array(k_, (matrices, n, columns)), array(mean_, (c, n))
+            labels = array(labels_, (n, c)[:observed_axes])
+            found = solve(k, mean, labels, start, looseness, parameters, gradient=True)
+        except KeyboardInterrupt:
+            # Nothing can be raised through compiled code: interrupt again in a moment, when it will have returned.
+            threading.Timer(_MOMENT, _thread.interrupt_main).start()
+            return
+        except ValueError:
+            outcome[:] = REFUSED, 0
+            return
+        outcome[:] = found.status, found.iterations
+        start[:] = found.start
+        if found.status == CONVERGED:
+            evidence[:], gradient[:], gradient_mean[:] = found.evidence, found.gradient, found.gradient_mean
+            if p:
+                gradient_parameters[:] = found.gradient_parameters
+
+    return call
+
 
 _PROBLEMS = 16  # that are remembered at a time
 _SOLVES = 48  # of each
-_POINTS = 12  # whose prior moments tell one solve from another
+_POINTS = 12  # points whose prior moments identify a solve
 _CORRELATION = 3.0  # by so much more than logarithms of variances do correlations count
 
 
@@ -63,14 +168,13 @@ class RecentSolves:
 
 
 def place_of(prior: PriorForm, mean: Array) -> Array:
-    """Numbers that tell prior moments apart, (d,): those of a few points, in units in which solutions vary.
+    """Return numbers (d,) that identify prior moments: moments of a few points, in units of the change of solutions.
 
     They are log variances, correlations, and means in standard deviations. A hyperparameter that becomes e times as
     large changes them by a distance of about one.
     """
-    n = mean.shape[1]
-    chosen = np.unique(np.linspace(0, n - 1, _POINTS).round().astype(int))
-    matrices = prior.among(chosen)
+    chosen = np.unique(np.linspace(0, mean.shape[1] - 1, _POINTS).round().astype(int))
+    matrices = prior.among(chosen, chosen)
     variances = np.diagonal(matrices, axis1=1, axis2=2)
     scales = np.sqrt(variances)
     upper = np.triu_indices(len(chosen), 1)
@@ -107,14 +211,15 @@ class Evidence(Op):
     Inputs are the prior covariance (1 or c, n, n), or the array of another `form` of it, prior mean (c, n) and labels.
     Labels are (n,), or (n, c) where there is a number for each class. They are followed by a start, which is a vector,
     a factor on the approximation's tolerance, and parameters of the likelihood (p, n). No derivatives are taken through
-    start and factor, since the fixed point does not depend on them. Without a start it is cold, where the shape of the
-    mean is known. With a factor other than 1, as on the way to a maximum, nothing checks that the prior covariance is
-    one. The check would be a factorisation more.
+    start and factor, since the fixed point does not depend on them. Without a start it is cold, if the shape of the
+    mean is known. With a factor other than 1, as on the way to a maximum, the prior covariance is not checked. The
+    check would take another factorisation.
 
     Outputs: evidence, d evidence / dK, d evidence / d mean, where a neighbouring solve starts, status, iterations, and
     d evidence / d parameters. Unless the solver converged, the evidence and its derivatives are NaN and the status says
     why (`pymc_gpep.kernels.status`): in a sampler that is a divergence.
 
+    Without `slopes`, derivatives in the parameters are NaN: a graph whose parameters are constants does not use them.
     An Op that remembers starts from its last solves of the same problem, wherever they ended near by. It starts from
     the input only without such solves, or where these do not lead to convergence: see `pymc_gpep.evidence.evidence`.
 
@@ -122,7 +227,7 @@ class Evidence(Op):
     already there; second derivatives are not defined.
     """
 
-    __props__ = ("approximator", "likelihood", "remembers", "form")
+    __props__ = ("approximator", "likelihood", "remembers", "form", "slopes")
     default_output = 0
 
     def __init__(
@@ -130,8 +235,10 @@ class Evidence(Op):
         approximator: Approximator,
         likelihood: Likelihood | None = None,
         remembers: bool = False,
-        form: type[PriorForm] = DenseForm,
+        form: type[PriorForm] = DensePrior,
+        slopes: bool = True,
     ) -> None:
+        self.slopes = slopes
         self.approximator = approximator
         self.likelihood = likelihood or approximator.first_likelihood()
         self.remembers = remembers
@@ -139,20 +246,19 @@ class Evidence(Op):
 
     @property
     def stands_for(self) -> tuple[Any, ...]:
-        """Part of the operation that rewrites may see: the graph around it is the same whatever the method."""
-        return "evidence", self.remembers, self.form
+        """Return the part of the operation that rewrites use; the surrounding graph is the same for all methods."""
+        return "evidence", self.remembers, getattr(self.form, "kind", self.form)
 
     def make_node(
         self, k: Any, mean: Any, labels: Any, start: Any = None, looseness: Any = 1.0, parameters: Any = None
     ) -> Apply:
-        """Apply the Op; static shapes are kept where they are known, the others checked when it is evaluated.
+        """Apply the Op; known static shapes are kept, and unknown shapes are checked at evaluation.
 
         Raises
         ------
         TypeError
-            If an input has another number of axes.
-        ValueError
-            If the problem is too large for the approximation, or there is neither a start nor its length.
+            If an input has another number of axes. ValueError If the problem is too large for the approximation, or
+            there is neither a start nor its length.
         """
         mean = _with_axes("mean", mean, 2, "float64")
         c, n = mean.type.shape
@@ -178,7 +284,7 @@ class Evidence(Op):
         return Apply(self, [k, mean, labels, start, looseness, parameters], outputs)
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
-        """Shapes of the outputs from those of the inputs."""
+        """Return shapes of the outputs from shapes of the inputs."""
         k, mean, _, start, _, parameters = shapes
         return [(), k, mean, start, (), (), parameters]
 
@@ -207,14 +313,15 @@ class Evidence(Op):
         approximator = self.approximator.loosened(float(looseness))
         trusted = looseness != 1.0
         run = partial(
-            approximator.run, k, mean, labels, gradient=gradient, likelihood=likelihood, form=self.form, trusted=trusted
-        )
+            approximator.run, k, mean, labels, gradient=gradient, likelihood=likelihood, form=self.form,
+            trusted=trusted, slopes=self.slopes,
+        )  # fmt: skip
         if not self.remembers:
             return run(start)
         means = np.concatenate([mean, likelihood.parameters]) if likelihood.has_parameters else mean
-        problem, place = (self, k.shape, labels.tobytes()), place_of(self.form(k), means)
+        problem, place = (self, k.shape, labels.tobytes()), place_of(self.form(k, mean), means)
         if not np.isfinite(place).all():
-            return run(start)  # which says what is wrong
+            return run(start)  # which names the fault
         near = _recent.near(problem)
         found = run(start if near is None else near.predict(approximator, place))
         if near is not None and found.status != CONVERGED:

@@ -3,7 +3,7 @@
 Imported once JAX is in use, and by nothing else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from pytensor.graph.basic import Apply
 from pytensor.link.jax.dispatch.basic import jax_funcify
 
 from pymc_gpep.evidence.evidence import Evidence
-from pymc_gpep.graphs.repeated import Repeated
+from pymc_gpep.likelihoods.multinomial_probit import LabelAverages
 from pymc_gpep.likelihoods.multinomial_probit_distribution import (
     LogProbability,
     LogProbabilityHessian,
@@ -60,6 +60,41 @@ def _jax_log_probability_hessian(op: LogProbabilityHessian, node: Apply, **kwarg
     return log_probability_hessian
 
 
+def with_slopes(solve: Callable[..., Any], slopes: Sequence[int | None], message: str) -> Callable[..., Any]:
+    """`solve`, differentiable in its first output: `slopes` are the outputs with its derivative in each input."""
+    differentiable = jax.custom_vjp(solve)
+
+    def forward(*inputs: jax.custom_derivatives.CustomVJPPrimal) -> tuple[tuple[jax.Array, ...], Any]:
+        outputs = differentiable(*(x.value for x in inputs))
+        return outputs, [None if place is None else outputs[place] for place in slopes]
+
+    def backward(found: list[jax.Array | None], cotangents: tuple[Any, ...]) -> tuple[jax.Array | None, ...]:
+        cotangent, *others = cotangents
+        if not all(isinstance(other, SymbolicZero) for other in others):
+            raise NotImplementedError(message)
+        axes = [None if slope is None else range(cotangent.ndim, slope.ndim) for slope in found]
+        return tuple(
+            None if slope is None else jnp.expand_dims(cotangent, each) * slope
+            for slope, each in zip(found, axes, strict=True)
+        )
+
+    differentiable.defvjp(forward, backward, symbolic_zeros=True)
+    return differentiable
+
+
+@jax_funcify.register(LabelAverages)
+def _jax_label_averages(op: LabelAverages, node: Apply, **kwargs: Any) -> Callable[..., Any]:
+    inputs, outputs = op.axes()
+
+    def averages(*given: jax.Array) -> tuple[jax.Array, ...]:
+        sizes = op.sizes(x.shape for x in given)
+        shapes = tuple(jax.ShapeDtypeStruct([sizes[a] for a in each], jnp.float64) for each in outputs)
+        return _callback(type(op).compute, shapes, *given)
+
+    last = range(len(outputs) - len(inputs) + 1, len(outputs))
+    return with_slopes(averages, [None, *last], f"{op.others} are not available")
+
+
 @jax_funcify.register(Evidence)
 def _jax_evidence(op: Evidence, node: Apply, **kwargs: Any) -> Callable[..., Any]:
     dtypes = [output.type.dtype for output in node.outputs]
@@ -75,31 +110,5 @@ def _jax_evidence(op: Evidence, node: Apply, **kwargs: Any) -> Callable[..., Any
             vmap_method="sequential",
         )  # fmt: skip
 
-    evidence = jax.custom_vjp(solve)
-
-    def forward(*inputs: jax.custom_derivatives.CustomVJPPrimal) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-        outputs = evidence(*(x.value for x in inputs))
-        _, gradient_k, gradient_mean, *_, gradient_parameters = outputs
-        return outputs, (gradient_k, gradient_mean, gradient_parameters)
-
-    def backward(gradients: tuple[jax.Array, ...], cotangents: tuple[Any, ...]) -> tuple[jax.Array | None, ...]:
-        cotangent, *others = cotangents
-        if not all(isinstance(other, SymbolicZero) for other in others):
-            raise NotImplementedError("Only the evidence itself can be differentiated, and only once.")
-        gradient_k, gradient_mean, gradient_parameters = gradients
-        return cotangent * gradient_k, cotangent * gradient_mean, None, None, None, cotangent * gradient_parameters
-
-    evidence.defvjp(forward, backward, symbolic_zeros=True)
-    return evidence
-
-
-@jax_funcify.register(Repeated)
-def _jax_repeated(op: Repeated, node: Apply, **kwargs: Any) -> Callable[..., Any]:
-    step = jax_funcify(op.piece())
-
-    def repeated(*inputs: jax.Array) -> Any:
-        start, given = inputs[: op.changing], inputs[op.changing :]
-        found = jax.lax.fori_loop(0, op.times, lambda _, values: tuple(step(*values, *given)), start)
-        return found if len(found) > 1 else found[0]
-
-    return repeated
+    message = "Only the evidence itself can be differentiated, and only once."
+    return with_slopes(solve, [1, 2, None, None, None, 6], message)

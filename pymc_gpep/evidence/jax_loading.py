@@ -1,7 +1,7 @@
 """The rewrite that loads JAX support: where JAX compiles an Op of this package, it imports `jax_dispatch`.
 
-Rewrites tagged "jax" run only there, so that no other user imports JAX. Our Ops are known by the package that
-defines them, since importing them would bring numba.
+Rewrites tagged "jax" run only there, so that no other user imports JAX. The name of the defining package identifies our
+Ops, since importing them would import numba.
 """
 
 from importlib import import_module
@@ -18,7 +18,7 @@ _POSITION = 100  # after the other rewrites
 
 
 def _is_ours(op: Op) -> bool:
-    """Whether an Op, the one that it repeats, or one inside of it is of this package."""
+    """Whether an Op, the Op that it repeats, or an inner Op belongs to this package."""
     if isinstance(op, Blockwise):
         return _is_ours(op.core_op)
     if isinstance(op, HasInnerGraph) and any(_is_ours(node.op) for node in op.fgraph.apply_nodes):
@@ -28,7 +28,7 @@ def _is_ours(op: Op) -> bool:
 
 @graph_rewriter
 def load_jax_dispatch(fgraph: FunctionGraph) -> None:
-    """Rewrite nothing, but import what JAX needs if a node is ours."""
+    """Import JAX support if a node belongs to this package; rewrite nothing."""
     if any(_is_ours(node.op) for node in fgraph.apply_nodes):
         import_module(_DISPATCH)
 

@@ -21,11 +21,11 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.evidence.memory import check_memory
+from pymc_gpep.evidence.memory_check import check_memory
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.graphs.interpreted import AtPoint, check_installed, graph_function
 from pymc_gpep.latent.latent_prior import SampledValues
-from pymc_gpep.latent.missing_responses import MissingResponses, missing_responses
+from pymc_gpep.latent.lowered_dims import MissingResponses, missing_responses
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood, LogDensity, log_density_with_slope
 from pymc_gpep.likelihoods.log_probabilities import log_probability
@@ -101,13 +101,13 @@ class LatentModel:
         Responses that the model has as free variables, and that no other term depends on.
     log_prior : TensorVariable
         Log density of all terms that do not depend on latent values. These are priors of hyperparameters with the
-        Jacobians of their transforms, and any other terms of the model. Like all expressions here, it is one of value
+        Jacobians of their transforms, and any other terms of the model. Like all expressions here, it depends on value
         variables.
 
     Raises
     ------
     StructureError
-        If a free variable depends on latent values, or a term on what rotates them.
+        If a free variable depends on latent values, or a term depends on their rotation.
     ModuleNotFoundError
         If a mode compiles with a package that is not installed.
     """
@@ -151,7 +151,7 @@ class LatentModel:
         return self.processes.model.replace_rvs_by_values([self.processes.mean().astype("float64")])[0]
 
     def _by_variables(self) -> TensorVariable:
-        """Log density of what depends on latent values, in terms of the random variables of the model."""
+        """Return the log density of terms that depend on latent values, in terms of random variables of the model."""
         values = self.processes.model.rvs_to_values
         by_term = [
             _log_probability(term, values[term]).sum() if term in self.processes.model.basic_RVs else term.sum()
@@ -160,7 +160,7 @@ class LatentModel:
         return pt.add(*by_term) if len(by_term) > 1 else by_term[0]
 
     def log_likelihood(self, *parts: TensorVariable) -> TensorVariable:
-        """Log density of what depends on latent values, as an expression of the parts of x and of value variables."""
+        """Return the log density of terms that depend on latent values, in terms of parts of x and value variables."""
         found = self.values.in_parts([self._by_variables()], parts)
         return self.processes.model.replace_rvs_by_values(found)[0]
 
@@ -170,9 +170,9 @@ class LatentModel:
         return self.processes.model.replace_rvs_by_values(found)[0]
 
     def likelihood(self, slope: bool = True) -> "LogLikelihood":
-        """The log likelihood as a function of a point and x, with its derivative with respect to x if wanted.
+        """Return the log likelihood as a function of a point and x, with its derivative in x if `slope`.
 
-        Kernels of the likelihood compute it where nothing else in the model depends on latent values.
+        Kernels of the likelihood compute it if no other term of the model depends on latent values.
         """
         read = self.read
         if (
@@ -239,7 +239,7 @@ class LatentModel:
         return {**point, **values}
 
     def latent_value_vars(self) -> list[TensorVariable]:
-        """Value variables of what is integrated, and of responses that are missing."""
+        """Return value variables of integrated variables, and of missing responses."""
         own = [*self.processes.integrated, *(each.unobserved for each in self.missing)]
         return [self.processes.model.rvs_to_values[rv] for rv in own]
 
@@ -258,10 +258,9 @@ type LogLikelihood = Callable[[PointType, Array, Sampled], tuple[float, Array]]
 
 
 class _LikelihoodByKernels:
-    """The log likelihood by what a likelihood computes at points; a class, so that it can be pickled.
+    """The log likelihood by kernels of a likelihood; a class, so that it can be pickled.
 
-    Labels and parameters are computed anew where a point is another one, if these depend on it, and where data of the
-    model are.
+    Labels and parameters are computed anew for a new point, if they depend on it, and for new data of the model.
     """
 
     def __init__(
@@ -295,7 +294,7 @@ class _LikelihoodByGraph:
         self._function = function
 
     def __call__(self, point: PointType, x: Array, prior: Sampled) -> tuple[float, Array]:
-        """The value, and the derivative in the shape of x, which is x itself where it is not wanted."""
+        """Return the value, and the derivative in the shape of x; x itself without `slope`."""
         value, *slopes = self._function(point, *self._values.parts_of(x, prior))
         return float(value), self._values.slope_of(slopes, prior) if slopes else x
 

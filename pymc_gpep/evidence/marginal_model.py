@@ -1,6 +1,7 @@
 """`gpep.marginalize`: a model with the latent values integrated out."""
 
 from collections.abc import Container, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.approximations import Approximator, approximator
+from pymc_gpep.approximations.methods import takes_bounds
 from pymc_gpep.evidence.evidence import Evidence
-from pymc_gpep.evidence.memory import check_memory
+from pymc_gpep.evidence.memory_check import check_memory
 from pymc_gpep.graphs.interpreted import initial_point
 from pymc_gpep.prior_moments.prior_functions import by_groups, check_moments, prior_moments, prior_type_of
+from pymc_gpep.prior_moments.proper_posteriors import check_proper
 from pymc_gpep.reading import GPClassifier, read_classifier
 
 
@@ -43,7 +46,7 @@ def add_others(made: pm.Model, model: pm.Model, left_out: Container[Variable]) -
 
 
 class MarginalModel(pm.Model):
-    """A classifier whose latent values are integrated out; made by `marginalize`, which says what is in it.
+    """A classifier whose latent values are integrated out; see `marginalize` for its variables.
 
     Parameters
     ----------
@@ -52,7 +55,7 @@ class MarginalModel(pm.Model):
     approximator : Approximator
         Approximation that integrates.
     warm : bool
-        Whether evaluations start from the last ones near by.
+        Whether evaluations start from recent evaluations nearby.
 
     Examples
     --------
@@ -67,15 +70,15 @@ class MarginalModel(pm.Model):
         self.approximator = approximator
         integrated = {*classifier.observed, *classifier.prior.integrated, *classifier.unobserved}
         dependent = [v for v in model.deterministics if not integrated.isdisjoint(ancestors([v]))]
-        # Kept, because later calls of `gp.conditional` and the like add to the model what was not sampled.
+        # Kept, because later calls of `gp.conditional` and similar add variables that were not sampled.
         self.dependent = tuple(dependent)
         add_others(self, model, integrated.union(dependent))
         # The length of the start is a number, since JAX makes no arrays whose shape is computed.
         prior_type = prior_type_of(classifier, approximator)
         labels, parameters, likelihood = classifier.at_points
-        start = approximator.cold(classifier.n_functions, classifier.prior.n_points, prior_type.form)
+        start = approximator.cold(classifier.n_functions, classifier.prior.n_points, prior_type)
         k = classifier.prior.arrays[prior_type]()
-        op = Evidence(approximator, likelihood, remembers=warm, form=prior_type.form)
+        op = Evidence(approximator, likelihood, remembers=warm, form=prior_type)
         evidence = op(k, classifier.prior.mean(), labels, start, parameters=parameters)
         if (supported := classifier.prior.supported()) is not None:
             evidence = pt.switch(supported, evidence, -np.inf)
@@ -95,8 +98,8 @@ def marginalize(
 
     In the new model a Potential, the approximate log evidence, stands for the latent values and for the likelihood. It
     has the name of the likelihood with `_evidence` appended. Deterministics that depend on the latent values are left
-    out. All other random variables, Potentials, Deterministics, data, dims and coords are those of `model`, and shared
-    with it. New data given to one (`pm.set_data`) are the other's as well.
+    out. All other random variables, Potentials, Deterministics, data, dims and coords are shared with `model`. New data
+    (`pm.set_data`) change both models.
 
     Where the approximation does not converge the log density is NaN; NUTS counts that as a divergence.
 
@@ -108,11 +111,11 @@ def marginalize(
         Name of the approximation, as for `pm.fit`. If not given, it is nested EP for a multinomial probit, Laplace's
         for a softmax, and EP for a likelihood of one latent function.
     likelihood : str, optional
-        Name of the observed variable that is read, where others are to be terms of the model beside it.
+        Name of the observed variable to read, if further observed variables stay terms of the model.
     warm : bool
-        Whether an evaluation starts from the last ones near by of its thread and process, which takes less than half
-        the sweeps. Its value then depends on these, by no more than the tolerance allows. This is enough for chains of
-        one seed to part after some draws.
+        Whether an evaluation starts from recent evaluations nearby in its thread and process, which takes less than
+        half the sweeps. Its value then depends on these, by no more than the tolerance allows. This is enough for
+        chains of one seed to part after some draws.
     hyperparameters : sequence of str, optional
         Names of Gaussian variables that are not integrated out.
     **options
@@ -129,10 +132,10 @@ def marginalize(
         If the model is not a Gaussian process classifier, or if a random variable or a Potential besides the likelihood
         depends on its latent values.
     ValueError
-        If there is no such method, or if it does not fit the likelihood. If covariance or mean at the initial point are
-        not those of a Gaussian process, as where inputs are missing.
+        If the method does not exist, or does not suit the likelihood. If covariance or mean at the initial point are
+        invalid for a Gaussian process, for example with missing inputs.
     TypeError
-        If an option is not one of the approximation's.
+        If an option is not an option of the approximation.
 
     Examples
     --------
@@ -140,14 +143,20 @@ def marginalize(
     >>> idata = pm.sample(model=marginal)
     >>> idata = gpep.recover_latent(idata, marginal)
     """
-    classifier = read_classifier(model, likelihood, hyperparameters, means=True, starts=True)
+    read = partial(read_classifier, model, likelihood, hyperparameters, starts=True, priors=True)
+    read = partial(read, bounds=takes_bounds(method))
+    classifier = read(means=True)
     solver = approximator(method, classifier.likelihood_model, options, ", besides method, likelihood and warm")
     if solver.inverts_prior and not classifier.prior.singular:
-        classifier = read_classifier(model, likelihood, hyperparameters, starts=True)
-    if not model.data_vars:  # new data may be given to others, and would make other groups of rows
+        classifier = read()
+    if not model.data_vars:  # new data may be set later, and would change groups of rows
         classifier = by_groups(classifier, solver)
     prior_type = prior_type_of(classifier, solver)
     check_memory(classifier, f"marginalize by {solver.name!r}", learned=True, prior_type=prior_type)
     moments = prior_moments(classifier, array=classifier.prior.arrays[prior_type]())
-    check_moments(moments(initial_point(classifier.model)), prior_type)
+    first = moments(initial_point(classifier.model))
+    check_moments(first, prior_type)
+    check_proper(
+        prior_type.checked(first.k, first.mean), first.labels, first.likelihood, dict(classifier.prior.recipes)
+    )
     return MarginalModel(classifier, solver, warm)

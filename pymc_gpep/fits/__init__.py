@@ -4,13 +4,13 @@ mixture: means and covariances of a mixture of Gaussians over nodes of the hyper
 datasets: xarray datasets with the dims and coordinates of the model
 fitted: a fit as a value: log posterior, search, and weighted nodes of the hyperparameters
 prediction: predictions at new rows: class probabilities, intervals, quantiles of observations
-effects: moments and draws of the model's own variables, and contrasts of these
+effects: moments and draws of the variables of a model, and contrasts of effects
 cross_validation: leave-one-out scores of a fit
 summary: tables of posterior means, intervals and skewed marginals, as in `arviz.summary`
 sample: draws from a fit, and checks of it by importance sampling
 saving: a fit as a DataTree for netCDF and Zarr files
-fit: the object that `pm.fit` returns, with all questions that it answers
-reading: a fit that is read back from a DataTree
+fit: the object that `pm.fit` returns, with its methods
+loading: read a fit from a DataTree or a file
 callbacks: callbacks during a fit: checkpoints and early stopping
 recover_latent: latent values for draws of a marginal model
 """

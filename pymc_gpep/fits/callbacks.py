@@ -1,11 +1,9 @@
 """Callbacks of `pm.fit`: their contract, checkpoints in a file, and early stopping by held-out rows."""
 
 import os
-import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,28 +15,29 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.fitted import Gp
 from pymc_gpep.fits.prediction import probabilities_and_moments
+from pymc_gpep.fits.saving import checked_path, read_tree, write_tree
 from pymc_gpep.streaming.memories import STREAMING_METHODS
 from pymc_gpep.streaming.state import LeftOff
 
 
 class Callback(ABC):
-    """A callback that is told when a fit begins, and when it has ended."""
+    """Callback that is also called when a fit begins and when it ends."""
 
     @abstractmethod
     def __call__(self, fit: Any, losses: Array, iteration: int) -> None:
-        """After each iteration, or step of a fit by batches; StopIteration ends the fit."""
+        """Run after each iteration, or after each step of a fit by batches. StopIteration ends the fit."""
 
     @abstractmethod
     def begin(self, method: str, batches: bool) -> None:
-        """Before any work of a fit: get ready, or raise a TypeError if this is no callback for the method."""
+        """Prepare for a fit before it starts. Raise a TypeError if the method does not support this callback."""
 
     @abstractmethod
     def finish(self, fit: Any) -> None:
-        """At the end, with what `pm.fit` is about to return."""
+        """Run at the end, with the fit that `pm.fit` returns."""
 
 
 def call(callbacks: Sequence[Any] | None, fit: Any, losses: Array, iteration: int) -> None:
-    """Call each, after an iteration. An error of one, such as of a full disk, has the fit so far in its `fit`."""
+    """Call all callbacks after an iteration. If a callback raises an error, its attribute `fit` is the fit so far."""
     for each in callbacks or ():
         try:
             each(fit, losses, iteration)
@@ -50,7 +49,7 @@ def call(callbacks: Sequence[Any] | None, fit: Any, losses: Array, iteration: in
 
 
 def finish(callbacks: Sequence[Any] | None, fit: Any) -> None:
-    """Tell those that want to know that the fit has ended. An error of one has the fit in its `fit`."""
+    """Call `finish` of each `Callback` at the end. An error has the fit as its attribute `fit`."""
     for each in callbacks or ():
         if isinstance(each, Callback):
             try:
@@ -66,7 +65,7 @@ def _hand_over(error: Exception, fit: Any, what: str) -> None:
 
 
 def check_callbacks(callbacks: Any, method: str, batches: bool) -> None:
-    """Raise a TypeError unless callbacks are functions, and fit the fit; tell each `Callback` that this begins.
+    """Check that callbacks are functions that support the fit, and call `begin` of each `Callback`.
 
     Parameters
     ----------
@@ -92,25 +91,25 @@ def check_callbacks(callbacks: Any, method: str, batches: bool) -> None:
 
 
 class Checkpoint(Callback):
-    """A callback of `pm.fit` that writes where a fit with batches stands, every few minutes and when it has ended.
+    """Callback of `pm.fit` that writes the state of a fit by batches every few minutes, and at the end.
 
-    `pm.fit(n, ..., start=path)` goes on from there, with n steps more. It is the file that `fit.to_datatree()` makes,
-    so that `gpep.from_datatree` reads it too.
+    `pm.fit(n, ..., start=path)` continues from the file with n more steps. The file has the format of
+    `fit.to_datatree()`, so `gpep.from_datatree` reads it.
 
     Parameters
     ----------
     path : path
-        A Zarr store (`"run.zarr"`) or a netCDF file (`"run.nc"`). It is written beside and renamed, so that there is
-        always a whole one.
+        A Zarr store (`"run.zarr"`) or a netCDF file (`"run.nc"`). A new file is written under another name and then
+        renamed, so a complete file always exists.
     minutes : float
-        How often.
+        Minutes between two files.
 
     Raises
     ------
     ValueError
         If the path has another ending, or `minutes` is negative.
     TypeError
-        If `minutes` is no number.
+        If `minutes` is not a number.
 
     Examples
     --------
@@ -124,9 +123,7 @@ class Checkpoint(Callback):
         check_number("minutes", minutes)
         if not minutes >= 0.0:
             raise ValueError(f"minutes must be at least 0, but is {minutes}.")
-        self._path = Path(path)
-        if self._path.suffix not in {".zarr", ".nc"}:
-            raise ValueError(f"path must end in .zarr or .nc, but is {str(path)!r}.")
+        self._path = checked_path(path)
         self._minutes = minutes
         self._written = time.monotonic()
 
@@ -139,38 +136,19 @@ class Checkpoint(Callback):
             )
 
     def __call__(self, fit: Fit, losses: Array, iteration: int) -> None:
-        """Write if it is time to."""
+        """Write the file if enough minutes have passed."""
         if time.monotonic() - self._written >= 60.0 * self._minutes:
             self.write(fit)
 
     def finish(self, fit: Fit) -> None:
-        """Write, unless nothing has been done."""
+        """Write the file, unless no step was taken."""
         if len(fit.hist):
             self.write(fit)
 
     def write(self, fit: Fit) -> None:
-        """Write."""
-        tree = fit.to_datatree()
-        beside, old = _in_place(self._path)
-        for each in (beside, old):
-            _remove(each)
-        if self._path.suffix == ".zarr":
-            tree.to_zarr(beside, consolidated=False)
-        else:
-            tree.to_netcdf(beside)
-        if self._path.is_dir():  # a folder cannot take the place of another one
-            self._path.rename(old)
-        beside.rename(self._path)
-        _remove(old)
+        """Write the file."""
+        write_tree(fit.to_datatree(), self._path)
         self._written = time.monotonic()
-
-
-def _in_place(path: Path) -> tuple[Path, Path]:
-    """Where a new file is written, and where an old folder goes; what was broken off between the two is ended."""
-    beside, old = (path.with_name(f".{path.name}.{which}") for which in ("new", "old"))
-    if old.exists() and beside.exists() and not path.exists():
-        beside.rename(path)
-    return beside, old
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> LeftOff:
@@ -179,15 +157,14 @@ def read_checkpoint(path: str | os.PathLike[str]) -> LeftOff:
     Raises
     ------
     ValueError
-        If there is no such file, or if it is something else.
+        If the file does not exist, or was not written by a `Checkpoint`.
     """
-    where = Path(path)
-    _in_place(where)
-    if not where.exists():
-        raise ValueError(f"start is {str(path)!r}, but there is no such file; it may be initial values, by name.")
-    zarr = where.suffix == ".zarr"
-    with xr.open_datatree(where, engine="zarr", consolidated=False) if zarr else xr.open_datatree(where) as opened:
-        tree = opened.load()
+    try:
+        tree = read_tree(path)
+    except FileNotFoundError:
+        raise ValueError(
+            f"start is {str(path)!r}, but there is no such file; it may be initial values, by name."
+        ) from None
     try:
         return LeftOff.of(tree)
     except ValueError as error:
@@ -196,63 +173,55 @@ def read_checkpoint(path: str | os.PathLike[str]) -> LeftOff:
         ) from None
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-_SCORE_TOLERANCE = 1e-6  # relative difference of scores of a fit that was solved once more
+_SCORE_TOLERANCE = 1e-6  # Relative difference of scores that a repeated solve of the same fit can make.
 
 
 class EarlyStopping(Callback):
-    """A callback of `pm.fit` that scores predictions of rows that are kept back, and keeps the fit that is best there.
+    """Callback of `pm.fit` that scores predictions of held-out rows, and keeps the fit with the best score.
 
-    A fit raises an evidence or a bound, which need not say how well it predicts. Where inducing inputs or many length
-    scales are learned this number rises while predictions get worse. Rows that were not learned from do say it. The
-    score of the best fit is a little too good for new rows, since it is the best of several.
+    A fit increases an evidence or a bound. If it learns inducing inputs or many length scales, this number may increase
+    while predictions get worse. Held-out rows show this. The score of the best fit is a little too good for new rows,
+    since it is the best of several scores.
 
-    It is for the methods of this package. Scores and the best fit are those of the latest fit that it was
-    given to, also where that goes on from another one.
+    It supports the methods of this package. Scores and the best fit belong to the latest fit with this callback, also
+    if that fit continues another fit.
 
     Parameters
     ----------
     X : array (m, d) or None
-        Inputs of rows that are not among those of the fit; None if `data` says all of these rows.
+        Inputs of the held-out rows. None if `data` describes the rows completely.
     y : array (m,)
-        Observations of these rows, coded as those of the fit.
+        Observations of these rows, coded like the observations of the fit.
     data : dict, optional
-        Other data of these rows by name, each with an entry for each row, as of `fit.predict`.
+        Other data of these rows by name, with an entry for each row, as in `fit.predict`.
     every : int, optional
-        Iterations from one score to the next, or steps of a fit by batches. If not given each iteration is scored, or
-        by batches each epoch. The end is scored as well. A score takes a prediction, and where hyperparameters move
-        after each sweep (`update="inner"`) first a solve.
+        Iterations between two scores, or steps of a fit by batches. The default is each iteration, or each epoch of a
+        fit by batches. The final fit is scored as well. A score needs a prediction, and with `update="inner"` also a
+        solve.
     patience : int, optional
-        Number of scores in a row that are no better than the best one, after which the fit ends, with all of its
-        `starts`. It goes on if not given.
+        The fit and all of its `starts` end after this number of consecutive scores without improvement. By default the
+        fit does not end early.
     gp : pm.gp.Latent or sequence of them, optional
-        Processes that made the latent values, as of `fit.predict`, where the graph of the model does not say what their
-        prior is.
+        Processes of the latent values, as in `fit.predict`, if their prior cannot be read from the graph of the model.
 
     Attributes
     ----------
     scores : xarray.Dataset
-        Means over the rows, by `iteration`: `mlpd`, the log predictive density, and what else `compare_methods` has for
-        the likelihood, such as `accuracy`. Iterations are counted on over several `starts`. A fit that integrates over
-        hyperparameters has one row more, for what `pm.fit` returns. `mlpd` is not a number at an iteration after which
-        the covariance of the inducing values was singular.
+        Means over the rows, by `iteration`: `mlpd`, the log predictive density, and other scores of `compare_methods`,
+        such as `accuracy`. Iterations are numbered through all `starts`. A fit that integrates over hyperparameters has
+        one more row, for the fit that `pm.fit` returns. `mlpd` is NaN if the covariance of the inducing values was
+        singular.
     best : Fit
-        The fit with the highest `mlpd`, as it was then. It is held in memory beside the one that goes on, and in no
-        file that `gpep.Checkpoint` writes: `held.best.to_datatree()` is for that.
+        The fit with the highest `mlpd`, at that iteration. It is held in memory. `gpep.Checkpoint` does not write it;
+        `held.best.save(path)` does.
 
     Raises
     ------
     TypeError
-        If `every` or `patience` is not a whole number. `pm.fit` raises it if the method is another one.
+        If `every` or `patience` is not an integer. `pm.fit` raises it if the method is not of this package.
     ValueError
-        If there are no rows, or not as many observations. `pm.fit` raises it after the first iteration if the model has
-        other columns or classes.
+        If there are no rows, or the number of observations differs. `pm.fit` raises it after the first iteration if the
+        columns or classes differ from those of the model.
 
     Examples
     --------
@@ -297,7 +266,7 @@ class EarlyStopping(Callback):
 
     @property
     def best(self) -> Any:
-        """The fit with the highest `mlpd`, as it was then."""
+        """The fit with the highest `mlpd`, at that iteration."""
         if self._best is None:
             raise ValueError("No fit has been scored yet: give this callback to pm.fit(callbacks=[...]).")
         return self._best[1]
@@ -311,7 +280,7 @@ class EarlyStopping(Callback):
         return xr.Dataset(values, coords={"iteration": np.array(iterations, dtype=int)})
 
     def __repr__(self) -> str:
-        """How many rows, and what their best score is."""
+        """Number of rows, and their best score."""
         rows = f"EarlyStopping of {len(self._y)} rows"
         if self._best is None:
             return f"{rows}, nothing scored yet"
@@ -321,7 +290,7 @@ class EarlyStopping(Callback):
         self._forget()
 
     def __call__(self, fit: Any, losses: Array, iteration: int) -> None:
-        """Score, if it is time to."""
+        """Score the fit, if enough iterations have passed."""
         if not isinstance(fit, Fit):
             raise TypeError(
                 f"callbacks has an EarlyStopping for the methods of pymc_gpep, but got a {type(fit).__name__}."
@@ -336,7 +305,7 @@ class EarlyStopping(Callback):
             raise StopIteration(f"No better on rows held out in {self._since} scores")
 
     def finish(self, fit: Any) -> None:
-        """Score what `pm.fit` returns, unless that is an iteration which was scored."""
+        """Score the fit that `pm.fit` returns, unless it was scored already."""
         if not self._iteration:
             self._check(fit)
         several = fit.nodes.sizes["node"] > 1
@@ -348,14 +317,14 @@ class EarlyStopping(Callback):
         self._score(fit)
 
     def _is_scored(self, fit: Any) -> bool:
-        """Whether a fit is that of the last iteration: active rows that are chosen anew make another one."""
+        """Whether a fit is that of the last iteration. A new choice of active rows makes another fit."""
         if self._predicts_nothing(fit):
             return True
         density = float(self._predict(fit, slice(None))["log_density"].mean())
         return bool(np.isclose(density, self._scores[self._iteration]["mlpd"], rtol=_SCORE_TOLERANCE))
 
     def _check(self, fit: Any) -> None:
-        """Raise an error if there is something wrong with the rows, before time has been spent on a fit."""
+        """Check the held-out rows before the fit takes time."""
         classifier = fit.classifier
         classifier.check_one()
         classifier.likelihood_model.check(self._y, classifier.n_functions, len(self._y), "y of EarlyStopping")

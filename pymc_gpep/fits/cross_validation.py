@@ -1,4 +1,4 @@
-"""Leave-one-out cross-validation of a fit, row by row, or by groups of rows as a user names them.
+"""Leave-one-out cross-validation of a fit, by rows or by groups of rows.
 
 The latent values of a row given the other labels have the posterior with the site of that row left out, see
 `pymc_gpep.log_posteriors.latent_functions.leave_one_out_moments`.
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Constant, Variable
 from scipy.special import logsumexp, softmax
@@ -17,6 +18,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.checks.left_out import Groups, LeftOutGroup, harmonic, left_out_group
 from pymc_gpep.fits.fitted import Fitted, Gp
 from pymc_gpep.likelihoods.likelihood import log_predictive
+from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.sparse_sweeps import LeftOut
@@ -25,7 +27,7 @@ from pymc_gpep.solvers.team import one_blas_thread
 if TYPE_CHECKING:
     from pymc_gpep.checks.left_out import LeaveOneOut
 
-_SEED = 2016  # the same fit has the same answer
+_SEED = 2016  # Seed of the draws: equal fits have equal results.
 
 
 @one_blas_thread()
@@ -41,77 +43,73 @@ def loo(
     pit: bool = False,
     progressbar: bool = True,
 ) -> "LeaveOneOut":
-    """Leave-one-out cross-validation from this one fit (Vehtari, Mononen, Tolvanen, Sivula and Winther 2016).
+    """Estimate leave-one-out scores from this fit (Vehtari, Mononen, Tolvanen, Sivula and Winther 2016).
 
-    The log predictive density of each label given all the others is log ∫ p(y_i | f_i) q₋ᵢ(f_i) df_i. Here q₋ᵢ is
-    the cavity: the posterior of the latent values of a point with its own site left out.
+    The log predictive density of each label given all other labels is log ∫ p(y_i | f_i) q₋ᵢ(f_i) df_i. Here q₋ᵢ is the
+    cavity: the posterior of the latent values of a point with its own site left out.
 
-    A fit that integrates over the hyperparameters, `hyper="ccd"` and so on, does so here too, with weights that
-    leave the label out. With `hyper="map"` they are held at the maximum. Their dependence on the label that is left
-    out stays in then, and their uncertainty stays out. The result is a little too good, the more so the more
-    hyperparameters there are for the data. Differences in this between models are differences in `elpd` as well.
+    A fit that integrates over the hyperparameters also does so here, with weights that leave the label out. With
+    `hyper="map"` the hyperparameters stay at the maximum, which depends on the left-out label. The result is then a
+    little too good, the more so with more hyperparameters.
 
-    The other sites are held. This is right to first order in what a label does to the others' posterior. At points
-    with a large `p_loo_i` it is wrong by some tenths; these can be fitted again at little cost.
+    The sites of the other points are held, which is accurate to first order in the effect of a label. At points with a
+    large `p_loo_i` the error is some tenths; `refit_above` fits these points again.
 
-    With `groups` all rows of a group are left out together. That is for rows to come of groups that the fit has not
-    seen. The density is that of all labels of the group jointly, log ∫ ∏ p(y_i | f_i) q₋(f) df over its rows. Here
+    With `groups` all rows of a group are left out together, to score predictions of unseen groups. The density is joint
+    for all labels of the group, log ∫ ∏ p(y_i | f_i) q₋(f) df over its rows. Here
     q₋ is the posterior without their sites. It is computed by weighted draws of the fit and of q₋, half of each.
 
-    Inducing inputs and active rows are held as well. Inducing values leave a part of a latent value unsaid. The
-    effect of a row's own label on that part is not in `p_loo`, which compares with `predict` at the same inputs.
+    Inducing inputs and active rows are held as well. `p_loo` omits the effect of a label on the residual variance of
+    its row given the inducing values.
 
     Parameters
     ----------
     groups : array_like (n,), str or dict of these, optional
-        A label for each row; rows with the same one are left out together. A string names data of the model that
-        are such labels, as `"where"` of `alpha[where]`. With several observed variables it is a dict that has them
-        by the name of each.
+        A label for each row; rows with equal labels are left out together. A string names data of the model with these
+        labels, such as `"where"` of `alpha[where]`, or a dim of an observed array. With several observed variables, a
+        dict by their names. By default vectors with correlated noise are left out whole.
     response : str, optional
-        Name of the observed variable whose rows are left out, one by one, where the model has several. If not given
-        the rows of all are left out.
+        Name of the observed variable whose rows are left out, if the model has several. The default is all.
     gp : pm.gp.Latent or sequence of them, optional
-        Processes that made the latent values, where the graph of the model does not say what their prior is.
+        Processes of the latent values, if their prior cannot be read from the graph of the model.
     refit_above : float
-        Points whose `p_loo_i` from the cavity is larger are left out by approximating the posterior of the others,
-        at the same hyperparameters. Each such point takes one solve for each node. A good value is 0.3, and `-inf`
-        refits all. Groups are not fitted again.
+        For points with a larger `p_loo_i`, the posterior of the other points is approximated again, at the same
+        hyperparameters. Each such point takes one solve for each node. A good value is 0.3, and `-inf` refits all
+        points. Groups are not fitted again.
     draws : int
-        How many draws of the latent values of each group its density is an average over; at least 100.
+        Number of draws of the latent values for the density of a group, at least 100.
     tolerance : float
-        Error to begin with in probabilities that have to be integrated by quasi-Monte Carlo. These are a
-        multinomial probit with five classes or more and a softmax with four or more. Where the error would be more
-        than a hundredth of a probability, the probability is computed to a higher precision.
+        Initial error of probabilities by quasi-Monte Carlo integration, for a multinomial probit with five classes or
+        more and a softmax with four or more. If the error is above a hundredth of a probability, the probability is
+        computed again with a smaller error.
     pit : bool
-        Whether to return probability integral transforms as well: the probability, given all others, that an
-        observation is at most what was seen. These are uniform numbers where the model is right. For a count the
-        transform is drawn between the probabilities of less and of at most that (Czado, Gneiting and Held 2009).
-        For a censored time it is drawn beyond the bound. Classes have no order, and no transforms.
+        Whether to return probability integral transforms as well: the probability of an observation at most as large as
+        the label, given all others. They are uniform if the model is right. The transform of a count is drawn between
+        the probabilities of a smaller count and of at most this count (Czado, Gneiting and Held 2009). The transform of
+        a censored time is drawn beyond the bound. Classes have no transforms.
     progressbar : bool
-        Whether to show how many rows are done and the time that is left, where that takes more than a second.
+        Whether to show progress if the computation takes more than a second.
 
     Returns
     -------
     LeaveOneOut
-        An `arviz.ELPDDataLOO` that `az.compare` takes beside results of `az.loo`. `elpd_i` and `p_loo_i`, the
-        excess of a label's log density under the whole posterior, have the dims and coords of the labels. There
-        are no draws, and so no Pareto k. `warning` is set where the fit, or one without a point, did not converge.
-        With `groups` they have a value for each group. Draws then have an `error_i`, and a `pareto_k`, which is
-        above 0.7 where the density of a group is not known well.
+        An `arviz.ELPDDataLOO` for `az.compare`. `elpd_i` and `p_loo_i`, the excess of a label's log density under the
+        full posterior, have the dims and coords of the labels. There is no Pareto k. `warning` is set if the fit, or a
+        repeated fit, did not converge. With `groups` there is a value for each group, with a standard error `error_i`.
+        A `pareto_k` above 0.7 means that the density of a group is inaccurate.
 
     With `pit` there is `pit_i`.
 
     Raises
     ------
     TypeError
-        If `pit` is asked for, and observations are classes or left out by groups.
+        If `pit` is True, and observations are classes or left out by groups.
     NotImplementedError
-        If sites leave several functions of a row independent. Without the site of a row its functions do not move
-        as they would without its label. If there is a `refit_above`, and the fit has no joint posterior of all
-        latent values.
+        If sites keep several functions of a row independent. If `refit_above` is given, and the fit has no joint
+        posterior of all latent values.
     ValueError
-        If there is no posterior, or if the rows came from `data=...` and this fit from a file, which has none. If
-        groups do not fit the rows, or are to be fitted again.
+        If the posterior is not proper. If the rows came from `data=...` and the fit was read from a file, which does
+        not contain rows. If groups do not match the rows, or are combined with `refit_above`.
 
     Examples
     --------
@@ -119,25 +117,53 @@ def loo(
     >>> fit.loo(groups=school)
     """
     check_switches(pit=pit)
+    if groups is None and response is None:
+        groups = _vectors(fit.classifier)
     if groups is not None:
         if pit or response:
             asked = "pit=True" if pit else "response=..."
-            raise TypeError(f"{asked} is for rows that are left out one by one: ask for it without groups.")
+            raise TypeError(f"{asked} is for rows that are left out one by one. Leave groups out.")
         return _groups_left_out(fit, groups, gp, refit_above, draws, tolerance, progressbar)
     if refit_above < np.inf:
         fit.log_posterior.check_joint("loo(refit_above=...)")
     return _rows_left_out(fit, response, gp, refit_above, tolerance, pit, progressbar)
 
 
+def _vectors(classifier: GPClassifier) -> str | None:
+    """Return the dim whose entries are vectors with correlated noise, which are left out whole; None without such.
+
+    Raises
+    ------
+    ValueError
+        If all entries of a response are a single vector, or if the model has several responses.
+    """
+    for part in classifier.each:
+        axes, name = part.axes, part.response
+        if axes is None or not axes.vectors:
+            continue
+        if axes.vectors == len(axes.dims):
+            raise ValueError(
+                f"The noise of all entries of {name!r} is correlated, so that no part of it can be left out by itself. "
+                f"Name parts to leave out given all parts before them: loo(groups=np.arange({np.prod(axes.shape)}))."
+            )
+        if classifier.parts:
+            raise ValueError(
+                f"The noise of entries of {name!r} is correlated along {axes.dims[-1]!r}. Leave vectors out whole: "
+                f"loo(groups={{{name!r}: {axes.dims[0]!r}, ...}}), with labels for the rows of each response."
+            )
+        return axes.dims[0]
+    return None
+
+
 def _rows_left_out(
     fit: Fitted, response: str | None, gp: Gp, refit_above: float, tolerance: float, pit: bool, progressbar: bool
 ) -> "LeaveOneOut":
-    from pymc_gpep.checks.left_out import summed_up  # with it comes ArviZ
+    from pymc_gpep.checks.left_out import ROUGH, summed_up  # with it comes ArviZ
 
     classifier, weights, n_points = fit.classifier, fit.hyper_posterior.weights, len(fit.labels(gp))
     converged, several = fit.converged, bool(classifier.parts)
     classifier = classifier if response is None else classifier.part(response, "loo")
-    wanted = classifier.rows if several else slice(0, n_points)
+    wanted = (classifier.rows if response else classifier.seen) if several else slice(0, n_points)
     within, without = np.full((2, len(weights), n_points), np.nan)  # log densities (node, row)
     ends = np.full((2, len(weights), n_points), np.nan) if pit else None
     with RowProgress("Leaving out", len(weights) * (wanted.stop - wanted.start), progressbar) as progress:
@@ -161,7 +187,7 @@ def _rows_left_out(
     lpd = logsumexp(log_weights + within, axis=0)
     elpd = harmonic(log_weights, without)
     refitted = np.flatnonzero(lpd - elpd > refit_above) if len(lpd) > 1 else np.arange(0)
-    # Solutions that are not kept in memory are solved again; without rows to refit that would be for nothing.
+    # Solutions that are not in memory are solved again, which only `refit_above` needs.
     with RowProgress("Refitting without", len(weights) * refitted.size, progressbar) as progress:
         for s, functions in enumerate(fit.functions(gp) if refitted.size else ()):
             for i in refitted:
@@ -177,12 +203,29 @@ def _rows_left_out(
     transforms = (
         None if ends is None else _drawn_between(*np.sum(softmax(log_weights - without, axis=0) * ends, axis=1))[wanted]
     )
-    elpd = harmonic(log_weights, without)[wanted]
-    return summed_up(classifier, fit.name, lpd[wanted], elpd, converged, len(refitted), fit.rows is None, transforms)
+    elpd = harmonic(log_weights, without)
+    rough = np.setdiff1d(np.flatnonzero(lpd - elpd > ROUGH), refitted)
+    n_rough = 0 if _has_moments(fit) else int(np.isin(rough, np.arange(wanted.start, wanted.stop)).sum())
+    return summed_up(
+        classifier, fit.name, lpd[wanted], elpd[wanted], converged, len(refitted), fit.rows is None, transforms, n_rough
+    )
+
+
+def _has_moments(fit: Fitted) -> bool:
+    """Return whether sites have the moments of what was observed, or are the likelihood, as of normal noise."""
+    log_posterior, solution = fit.log_posterior, fit.solution
+    if not log_posterior.joint or log_posterior.approximator.matches_moments:
+        return True
+    if not solution.likelihood.offers(ScalarDensity) or len(solution.mean) > 1:
+        return False
+    found = np.empty((4, solution.mean.size))
+    kernel = solution.likelihood.computation(ScalarDensity).derivatives
+    kernel(np.ascontiguousarray(solution.mean[0]), solution.labels, solution.likelihood.parameters, found)
+    return not found[3].any()
 
 
 def _different(alike: NDArray[np.int64] | None, rows: slice) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the first of equal ones among some rows, (k,), and which of these each row is equal to, (B,)."""
+    """Return positions of distinct rows (k,), and for each row the number of its distinct row (B,)."""
     if alike is None:
         every = np.arange(rows.stop - rows.start)
         return every, every
@@ -191,7 +234,7 @@ def _different(alike: NDArray[np.int64] | None, rows: slice) -> tuple[NDArray[np
 
 
 def _within(left_out: Iterable[LeftOut], wanted: slice) -> Iterator[LeftOut]:
-    """Yield what is left out at rows that are wanted."""
+    """Yield the left-out results at the selected rows."""
     for rows, mean, cov, log_density in left_out:
         cut = slice(max(rows.start, wanted.start), min(rows.stop, wanted.stop))
         if cut.start < cut.stop:
@@ -200,7 +243,7 @@ def _within(left_out: Iterable[LeftOut], wanted: slice) -> Iterator[LeftOut]:
 
 
 def _drawn_between(below: Array, at: Array) -> Array:
-    """Uniform numbers (n,) between two ends, always the same ones."""
+    """Uniform numbers (n,) between two ends, from a constant seed."""
     return below + np.random.default_rng(_SEED).random(len(at)) * (at - below)
 
 
@@ -215,7 +258,7 @@ def _groups_left_out(
 ) -> "LeaveOneOut":
     fit.log_posterior.check_joint("loo(groups=...)")
     if refit_above < np.inf:
-        raise ValueError("refit_above is for rows; groups are not fitted again. Leave one of the two out.")
+        raise ValueError("refit_above is for rows, and groups are not fitted again. Leave refit_above or groups out.")
     check_whole("draws", draws, 100)
     from pymc_gpep.checks.left_out import groups_summed_up  # with it comes ArviZ
 
@@ -231,7 +274,7 @@ def _groups_left_out(
     log_weights = np.log(weights)[:, None]
     elpd = harmonic(log_weights, without)
     lpd = logsumexp(log_weights + within, axis=0)
-    # The errors of nodes, which share draws, count as the densities of their labels do.
+    # Nodes share draws, so their errors have the weights of their densities.
     share = softmax(log_weights - without, axis=0)
     sampled = (share * error).sum(axis=0), pareto_k.max(axis=0)
     converged = fit.converged and bool(np.isfinite(elpd).all())
@@ -243,12 +286,12 @@ def _groups_of_rows(
     groups: ArrayLike | str | Mapping[str, ArrayLike | str],
     data: Mapping[Variable, Variable],
 ) -> Groups:
-    """Return the rows of each group, of those that were fitted; `data` are the model's with their constants.
+    """Return the fitted rows of each group. `data` are the data of the model with their constants.
 
     Raises
     ------
     ValueError
-        If there is no label for a row, if all rows have the same one, or if the model has no data of that name.
+        If a row has no label, if all labels are equal, or if the model has no data of that name.
     """
     by_name = groups if isinstance(groups, Mapping) else {classifier.response: groups}
     if by_name.keys() != (own := {part.response for part in classifier.each}):
@@ -261,7 +304,9 @@ def _groups_of_rows(
     given = np.concatenate([_labels_at(part, by_name[part.response], data) for part in classifier.each])
     if unknown := [i for i, label in enumerate(given.tolist()) if label is None or label != label]:  # NaN
         raise ValueError(f"groups has no label for {len(unknown)} rows, the first of which is {unknown[0]}.")
-    found, place = np.unique(given, return_inverse=True)
+    along = len(by_name) == 1 and classifier.axes is not None and name in classifier.axes.dims
+    # Labels of a dim stay in its order.
+    place, found = pd.factorize(given, sort=not along)
     if len(found) < 2:
         raise ValueError("groups has one label for all rows. There must be another group to predict one from.")
     order = np.argsort(place, kind="stable")
@@ -269,8 +314,9 @@ def _groups_of_rows(
 
 
 def _labels_at(classifier: GPClassifier, groups: ArrayLike | str, data: Mapping[Variable, Variable]) -> NDArray[Any]:
-    """Return labels of the rows of an observed variable that were fitted."""
+    """Return labels of the fitted rows of an observed variable, also from the name of a dim of an array."""
     given = np.asarray(_labels_of(classifier, groups, data) if isinstance(groups, str) else groups)
+    given = given.ravel() if classifier.axes is not None and given.shape == classifier.axes.shape else given
     n, rows = classifier.rows.stop - classifier.rows.start, classifier.n_rows
     if given.shape not in ((n,), (rows,)):
         raise ValueError(f"groups must be a label for each of {rows} rows, ({rows},), but has the shape {given.shape}.")
@@ -280,6 +326,8 @@ def _labels_at(classifier: GPClassifier, groups: ArrayLike | str, data: Mapping[
 def _labels_of(classifier: GPClassifier, name: str, data: Mapping[Variable, Variable]) -> ArrayLike:
     by_name = {str(v.name): value.data for v, value in data.items() if isinstance(value, Constant)}
     own = [v.name for v in classifier.model.data_vars]
+    if classifier.axes is not None and name in classifier.axes.dims:
+        return classifier.labels_of_rows()[name]
     if name not in own or name not in by_name:
         raise ValueError(
             f"groups is {name!r}, but the data of the model are {', '.join(map(repr, own)) or 'none'}. Give an array "

@@ -1,4 +1,4 @@
-"""xarray datasets of a fit: dims, coordinates, and checks of the labels that the model gives to them."""
+"""xarray datasets of a fit: dims, coordinates, and checks of the labels of the model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -23,12 +23,12 @@ _OF_ALL = ("moment", "node")
 
 
 def check_dims(classifier: GPClassifier) -> None:
-    """Refuse dims and variables of a model whose names results of its fit use.
+    """Check that no dim or variable of a model has a name that results of its fit use.
 
     Raises
     ------
     StructureError
-        The message names the dim and what has it.
+        If a name is taken. The message has the dim and its variable.
     """
     model = classifier.model
     for variable in (*model.free_RVs, *model.deterministics):
@@ -43,7 +43,9 @@ def check_dims(classifier: GPClassifier) -> None:
         functions = part.function_dims
         results = {f"{part.response}_{each}" for each in ("mean", "variance", "quantile")}
         taken = results.union(_OF_ROWS, (f"{each}_other" for each in functions))
-        for dim, others in ((part.point_dim, taken.union(classes, functions)), (part.class_dim, taken)):
+        own = (part.point_dim, *(part.axes.dims if part.axes else ()))
+        pairs = [*((dim, taken.union(classes, functions)) for dim in own), (part.class_dim, taken)]
+        for dim, others in pairs:
             if dim in others:
                 raise _refused(part.response, str(dim))
 
@@ -58,9 +60,9 @@ def _refused(name: str, dim: str) -> StructureError:
 def dims_that_fit(
     model: pm.Model, name: str, shape: tuple[int, ...], coords: Mapping[str, Sequence[Any] | None]
 ) -> list[str]:
-    """Return a dim for each axis of a variable of a model, given its shape and the labels of dims.
+    """Return a dim for each axis of a variable, from its shape and the labels of the dims.
 
-    An axis without a dim, or with a dim whose labels have another length, is called as ArviZ would call it.
+    An axis without a dim, or with a dim of another length, has the name that ArviZ gives to it.
     """
     given = model.named_vars_to_dims.get(name) or ()
     dims = [f"{name}_dim_{i}" for i in range(len(shape))]
@@ -85,8 +87,8 @@ def plain_dims(
 ) -> dict[str, list[str]]:
     """Return dims of the variables of a model whose own dims have labels of another length.
 
-    PyMC makes no `DataTree` of draws of such a variable. Ordinal families of bambi have one: a probability for each
-    threshold, with the labels of the classes.
+    PyMC cannot make a `DataTree` of draws of such a variable. Ordinal families of bambi have such a variable: a
+    probability for each threshold, with the labels of the classes.
     """
     named = [name for name in model.named_vars_to_dims if name in shapes]
     found = {name: dims_that_fit(model, name, shapes[name], coords) for name in named}
@@ -117,18 +119,19 @@ def evaluated(space: Hyperparameters, evaluations: Sequence[Evaluation], dim: st
 
 
 def with_numbers(found: xr.Dataset, dim: str, numbers: Mapping[str, Array]) -> xr.Dataset:
-    """Add coordinates along a dim. Where a hyperparameter has the name, that of the coordinate begins with the dim."""
+    """Add coordinates along a dim. A name that a hyperparameter has is prefixed with the dim."""
     return found.assign_coords({f"{dim}_{k}" if k in found else k: (dim, values) for k, values in numbers.items()})
 
 
 def of_points(classifier: GPClassifier, mean: Array, cov: Array, named: bool = True) -> xr.Dataset:
-    """Latent values of the points that were fitted, as `of_functions`; `named` if they are those of the model.
+    """Latent values of the fitted points, as in `of_functions`. `named` means that they have the names of the model.
 
-    Where a likelihood sees only differences between functions, `sd` (point, class) has standard deviations of values
-    less their mean over functions. Standard deviations of the values themselves are, for the most part, those of the
-    prior's shift of all functions together, of which labels say nothing. With several observed variables the coord
-    `response` names that of each point.
+    If a likelihood depends only on differences between functions, `sd` (point, class) has standard deviations of the
+    values minus their mean over functions. The standard deviations of the values contain the common shift of all
+    functions, which keeps its prior. With several observed variables the coord `response` names the variable of each
+    point. Factors of priors are left out.
     """
+    mean, cov = mean[classifier.seen], cov[classifier.seen]
     point_dim = classifier.point_dim or "point"
     arrays, coords = of_functions(classifier, point_dim, mean, cov)
     if not classifier.likelihood_model.sees_common:
@@ -145,7 +148,7 @@ def of_functions(
 ) -> tuple[dict[str, tuple[tuple[str, ...], Array]], dict[str, Any]]:
     """Variables and coords of a Dataset: `mean` (m, c) and, if given, `cov` (m, c, c) of latent functions at m points.
 
-    Where a point has one function, and the model no axis for it, they are `mean` and `variance` (m,).
+    If a point has one function, and the model has no axis for functions, the variables are `mean` and `variance` (m,).
     """
     if not classifier.function_dims:
         variance = {} if cov is None else {"variance": ((dim,), cov[:, 0, 0])}
@@ -158,7 +161,7 @@ def of_functions(
 
 
 def history(trace: Trace) -> xr.Dataset:
-    """Return numbers of each iteration, or step."""
+    """Return the history of the search, by iteration or step."""
     columns = {name: (trace.unit, values) for name, values in trace.columns.items()}
     coords = {"iteration": np.arange(len(trace.losses))} if trace.unit == "iteration" else {}
     return xr.Dataset(columns, coords=coords)
@@ -174,7 +177,7 @@ def inducing(classifier: GPClassifier, inputs: Array) -> xr.DataArray:
 
 
 def coords_of(classifier: GPClassifier, dims: Iterable[str]) -> dict[str, Any]:
-    """Coordinates that the model has for the given dims."""
+    """Coordinates of the model for the given dims."""
     coords = classifier.coords
     return {dim: np.asarray(coords[dim]) for dim in dims if coords.get(dim) is not None}
 

@@ -1,47 +1,50 @@
-"""Moments and draws of the variables of a model given a fit, and contrasts of effects."""
+"""Moments and draws of the variables of a model, and contrasts of effects."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
+from scipy.special import logsumexp, ndtr
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import axes_that_fit, coords_of, dims_that_fit
 from pymc_gpep.fits.fitted import Fitted
-from pymc_gpep.fits.mixture import total_covariance, total_variance
+from pymc_gpep.fits.mixture import Prediction, total_covariance, total_variance
 from pymc_gpep.graphs.affine import Affinity, NotAffineError
 from pymc_gpep.graphs.interpreted import ModelFunctions, initial_point
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.latent.latent_prior import Joint
+from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.improper import columns_by_row
+from pymc_gpep.reading.integrated import columns_by_row
 from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.sums.new_data import by_name
 from pymc_gpep.user_warnings import warn
 
 
 class Conditional:
-    """Hyperparameters at a point, and the Gaussian of the integrated variables there, in the unconstrained space.
+    """Hyperparameters at a point, and the Gaussian of the integrated variables given them, in the unconstrained space.
 
     Parameters
     ----------
     log_posterior : LogPosterior
     theta : array (d,)
-        The flat vector of the hyperparameters.
+        Flat vector of the hyperparameters.
     solution
-        The approximate posterior that `log_posterior` found there.
+        Approximate posterior at these hyperparameters.
 
     Attributes
     ----------
     point : dict
-        Values of the model's value variables, those of the integrated ones not among them.
+        Values of the value variables of the model, without those of integrated variables.
     functions : LatentFunctions
         Latent functions at this point.
     """
@@ -51,6 +54,7 @@ class Conditional:
         self.point = log_posterior.point(theta)
         self.solution = solution
         self.functions = log_posterior.latent(theta, solution)
+        self._effects = log_posterior.classifier.effects_by_factors
 
     def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """Means and variances by name of value variable; the variances of hyperparameters are 0."""
@@ -67,9 +71,73 @@ class Conditional:
         f, z = self.functions.draw(rng, draws)
         return values | self.variables.draws(self.point, f, z)
 
+    def with_quantiles_of_priors(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Return draws (draws, ...) of effects whose priors are not normal, with the quantiles of tilted marginals.
+
+        Parameters
+        ----------
+        values : mapping of str to array
+            Draws from the Gaussian, whose ranks and dependence are kept.
+        """
+        found, solution = {}, self.solution
+        for name, at, factor, mean, variance in self._factors():
+            drawn = values[name].reshape(len(values[name]), -1)
+            levels = ndtr((drawn - solution.mean[0, at]) / np.sqrt(solution.cov[at, 0, 0]))
+            found[name] = factor.quantiles(mean, variance, levels).reshape(values[name].shape)
+        return found
+
+    def _factors(self) -> Iterator[tuple[str, NDArray[np.intp], Any, Array, Array]]:
+        """Yield names of effects, their rows, their factors, and the moments of cavities, if factors have cavities."""
+        solution = self.solution
+        if not self._effects or not solution.posterior.sites.pointwise:
+            return
+        size = solution.mean.size
+        mean, variance = (each.reshape(size) for each in solution.posterior.cavities(solution.mean, solution.cov))
+        for name, (at, factor) in zip(self._effects, solution.likelihood.priors(), strict=True):
+            yield name, at, factor, mean[at], variance[at]
+
+    def quantiles_of_priors(self, levels: Array) -> dict[str, Array]:
+        """Return quantiles (k, entries) of effects whose priors are not normal, at levels (k,), by name."""
+        return {
+            name: factor.quantiles(mean, variance, np.tile(levels[:, None], mean.size))
+            for name, _, factor, mean, variance in self._factors()
+        }
+
+    def without_moments(self, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
+        """Return by name which entries (size,) of variables have no mean and no variance.
+
+        They depend on effects whose prior has no variance, and of which the data say nothing.
+        """
+        return self.sharing(names, lambda: self.variables.affine(names)(self.point, self.functions))
+
+    def sharing(self, names: Sequence[str], of: Callable[[], Joint]) -> dict[str, NDArray[np.bool_]]:
+        """Return as `without_moments` which entries of variables depend on such effects, given their joint Gaussian."""
+        effects = {name: unknown for name, _, _, unknown, _ in self.factors_without_moments()}
+        if not effects:
+            return {}
+        joint = of()
+        own = self.variables.affine(list(effects))(self.point, self.functions)
+        found = {}
+        for name in names:
+            columns, variance = joint.columns(name), np.ravel(joint.variances()[name])
+            found[name] = np.zeros(variance.size, bool)
+            for effect, unknown in effects.items():
+                along = own.columns(effect)[:, unknown]
+                moved = own.moved(along)
+                both = np.outer(variance, (along * moved).sum(axis=0))
+                found[name] |= ((columns.T @ moved) ** 2 > _SHARED * both).any(axis=1)
+        return found
+
+    def factors_without_moments(self) -> Iterator[tuple[str, NDArray[np.intp], Any, NDArray[np.bool_], Array]]:
+        """Yield names of effects, their rows, quantiles at levels, and entries without moments, if there are any."""
+        for name, at, factor, mean, variance in self._factors():
+            if (unknown := factor.without_moments(mean, variance)).any():
+                places = np.tile(_LEVELS[:, None], mean.size)
+                yield name, at, factor, unknown, factor.quantiles(mean, variance, places)
+
 
 def conditionals(hyper: HyperPosterior) -> Iterator[Conditional]:
-    """The joint posterior given each node in turn."""
+    """Yield the joint posterior given each node."""
     return (Conditional(hyper.log_posterior, node.theta, solution) for node, solution in hyper.solutions())
 
 
@@ -78,7 +146,9 @@ def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
     hyper = fit.hyper_posterior
     values: dict[str, Array] = {}
     for rows, theta, solution, own in hyper.drawn(draws, rng):
-        found = Conditional(hyper.log_posterior, theta, solution).draw(rows.size, rng)
+        conditional = Conditional(hyper.log_posterior, theta, solution)
+        found = conditional.draw(rows.size, rng)
+        found |= conditional.with_quantiles_of_priors(found)
         points = [hyper.log_posterior.point(each) for each in own]
         found |= {name: np.array([point[name] for point in points]) for name in points[0]}
         for name, drawn in found.items():
@@ -87,16 +157,18 @@ def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
 
 
 def draw_at_maximum(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-    """Draws like those of `draw`, with the hyperparameters at their maximum."""
+    """Return draws like `draw`, with the hyperparameters at their maximum."""
     return Conditional(fit.log_posterior, fit.trace.best.theta, fit.solution).draw(draws, rng)
 
 
-_ALIKE = 0.999  # correlation above which data tell nothing apart
-_FAR = 20.0  # standard deviations between 0 and the mean of a covariate that leave an intercept such a correlation
+_LEVELS = (np.arange(64) + 0.5) / 64.0  # Levels of the quantiles that stand for a prior without moments.
+_SHARED = 1e-6  # Squared correlation above which a variable depends on an effect.
+_ALIKE = 0.999  # Posterior correlation above which a fit warns of two effects.
+_FAR = 20.0  # A covariate is uncentred if its mean is more than this number of standard deviations from 0.
 _NEW = "new_point"
-_LABELS = 10  # that a message names
-_MOST = 3000  # numbers whose correlations are looked at
-_WORK = 6_000_000  # Largest number of slopes of these numbers in what was integrated.
+_LABELS = 10  # Largest number of labels in a message.
+_MOST = 3000  # Largest number of entries whose correlations are computed.
+_WORK = 6_000_000  # Largest number of coefficients of the entries in the integrated variables.
 
 type Weights = Mapping[str, ArrayLike | Mapping[Any, Any]]
 
@@ -109,38 +181,38 @@ def effects(
     Xnew: ArrayLike | None = None,
     data: Mapping[str, ArrayLike] | None = None,
 ) -> xr.Dataset:
-    """Return means and standard deviations of variables that are affine in what was integrated.
+    """Return means and standard deviations of effects: variables that are affine in the integrated variables.
 
-    These are integrated variables, and Deterministics that are sums, selections or multiples of them. They are
-    averaged over the nodes that stand for the hyperparameters.
+    Effects are integrated variables, and Deterministics that are sums, selections or multiples of them. Moments are
+    averaged over the nodes of the hyperparameters.
 
     Parameters
     ----------
     names : str or sequence of str, optional
-        Names of variables of the model. Without them these are the integrated variables, and Deterministics in the
-        shape of one of these that they are made of. Where a variable is there only to make such a Deterministic, as
-        z of `pm.Deterministic("u", sigma * z)`, the Deterministic takes its place.
+        Names of variables of the model. The default is all integrated variables, and Deterministics with the shape of
+        an integrated variable on which they depend. A variable that serves only such a Deterministic, such as z of
+        `pm.Deterministic("u", sigma * z)`, is replaced by it.
     Xnew : array (m, d), optional
-        Inputs of the Gaussian processes that the variables are, or are made of: each term of a sum alone, as
-        mgcv's `plot.gam` draws it.
+        New inputs of the Gaussian processes on which the variables depend. Each term of a sum is returned alone, as in
+        mgcv's `plot.gam`.
     data : dict of str to array, optional
-        Data of the model (`pm.Data`) that the variables are to have in place of those of the fit.
+        New data of the model (`pm.Data`) for the variables.
 
     Returns
     -------
     Dataset
-        Each variable with its dims and coords, and in front of these `moment`, which is "mean" or "sd". At other
-        inputs or data the axis of rows is `new_point`.
+        Each variable with a first dim `moment` ("mean", "sd"), and its own dims and coords. With `Xnew` or `data` the
+        axis of rows is `new_point`.
 
     Raises
     ------
     ValueError
-        If a variable is a hyperparameter, not affine, or not in the model; if it cannot be had at `Xnew` or `data`.
+        If a variable is a hyperparameter, not affine, or not in the model, or cannot be computed at `Xnew` or `data`.
 
     Warns
     -----
     UserWarning
-        If the correlation of two effects is above 0.999, so that the data do not tell them apart.
+        If the posterior correlation of two effects is above 0.999.
 
     Examples
     --------
@@ -149,8 +221,9 @@ def effects(
     >>> fit.effects("field", data={"at": grid})
     """
     classifier, hyper = fit.classifier, fit.hyper_posterior
+    data = by_name(data, classifier.model)
     if names is None and (Xnew is not None or data):
-        raise ValueError("effects at other inputs or data needs names of variables.")
+        raise ValueError("effects with Xnew or data needs names of variables, such as fit.effects('f', Xnew=grid).")
     if names is None:
         names = names_of_effects(classifier)
     fit.log_posterior.check_effects("effects")
@@ -160,9 +233,23 @@ def effects(
     if Xnew is None and not data:
         joints = list(_joints(hyper, names))
         _warn_of_likes(classifier, joints[int(np.argmax(hyper.weights))], sources_of_effects(classifier, names))
-        return _averaged(hyper, names, [joint.means for joint in joints], [joint.variances() for joint in joints], {})
-    means, variances, axes = zip(*_elsewhere(hyper, names, Xnew, data or {}), strict=True)
+        found = _averaged(hyper, names, [joint.means for joint in joints], [joint.variances() for joint in joints], {})
+        for name, unknown in without_moments(hyper, names).items():
+            found[name] = found[name].where(~unknown.reshape(found[name].shape[1:]))
+        return found
+    means, variances, axes = zip(*_elsewhere(hyper, names, Xnew, data), strict=True)
     return _averaged(hyper, names, means, variances, axes[0])
+
+
+def without_moments(hyper: HyperPosterior, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
+    """Return by name which entries (size,) of variables have no mean and no variance at a node."""
+    if not hyper.log_posterior.classifier.effects_by_factors:
+        return {}
+    found: dict[str, NDArray[np.bool_]] = {}
+    for each in conditionals(hyper):
+        for name, unknown in each.without_moments(names).items():
+            found[name] = found.get(name, unknown) | unknown
+    return {name: unknown for name, unknown in found.items() if unknown.any()}
 
 
 def _averaged(
@@ -172,7 +259,7 @@ def _averaged(
     variances: Sequence[Mapping[str, Array]],
     axes: Mapping[str, int],
 ) -> xr.Dataset:
-    """Return moments of variables over the nodes, with an axis of new rows where there is one."""
+    """Return moments of variables over the nodes, with an axis of new rows if there are new rows."""
     classifier = hyper.log_posterior.classifier
     found = {}
     for name in names:
@@ -189,7 +276,7 @@ def _averaged(
 def _elsewhere(
     hyper: HyperPosterior, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
 ) -> Iterator[tuple[Mapping[str, Array], Mapping[str, Array], Mapping[str, int]]]:
-    """Yield means and variances of variables at other inputs and data at each node, and the axis over rows of each."""
+    """Yield means and variances of variables at new inputs for each node, and their axes of rows."""
     prior = hyper.log_posterior.classifier.prior
     alone = {} if prior.singular else {str(latent.f.name): latent for latent in prior.latents}
     if alone.keys() >= set(names) and not data:  # latent functions themselves
@@ -203,19 +290,23 @@ def _elsewhere(
     joint = hyper.log_posterior.space.variables.elsewhere(names, x, data)
     for each in conditionals(hyper):
         found, along = joint(each.point, each.functions)
-        yield found.means, found.variances(), along
+        moments = found.means, found.variances()
+        for name, unknown in each.sharing(names, lambda found=found: found).items():  # type: ignore[misc]
+            for of in moments:
+                of[name] = np.where(unknown.reshape(np.shape(of[name])), np.nan, of[name])
+        yield *moments, along
 
 
 @one_blas_thread()
 def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
-    """Return moments of linear combinations of effects, with their joint covariance.
+    """Return moments of linear combinations of effects, and their joint covariance.
 
     Parameters
     ----------
     contrasts : dict of str to dict
-        Weights of variables by name, for each combination by a name of its own. Weights are an array in the shape
-        of the variable, or a dict of labels to numbers. For a variable of two axes, labels of the first lead to
-        dicts of labels of the second, or to an array along it. Labels that are left out have the weight 0.
+        Weights of variables by name, for each named combination. Weights are an array in the shape of the variable, or
+        a dict of labels to numbers. For a variable of two axes, labels of the first axis map to dicts of labels of the
+        second axis, or to arrays. Missing labels have the weight 0.
 
     Returns
     -------
@@ -225,7 +316,7 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
     Raises
     ------
     ValueError
-        As `effects`, if weights have another shape, or if a variable has no entry of that label.
+        As `effects`. If weights have another shape than the variable, or the variable has no such label.
 
     Examples
     --------
@@ -277,9 +368,9 @@ def _joints(hyper: HyperPosterior, names: Sequence[str]) -> Iterator[Joint]:
 def _by_labels(
     name: str, given: ArrayLike | Mapping[Any, Any], axes: Sequence[tuple[str, list[Any]]], above: tuple[Any, ...] = ()
 ) -> Array:
-    """Return weights (...) along the axes that are left, each a dim and its labels, below some labels.
+    """Return weights (...) along the remaining axes, each a dim with its labels.
 
-    They are given as an array, or by the labels of one axis after the other.
+    Weights are given as an array, or by the labels of one axis after another.
     """
     called = repr(name) + (f" at {_listed(above)}" if above else "")
     if not isinstance(given, Mapping):
@@ -321,9 +412,9 @@ def _listed(labels: Sequence[Any]) -> str:
 
 
 def _warn_of_likes(classifier: GPClassifier, joint: Joint, sources: Mapping[str, frozenset[Any]]) -> None:
-    """Warn of entries of variables that the data do not tell apart, but of those that are made of each other.
+    """Warn of entries of variables with a posterior correlation near 1, unless one is computed from the other.
 
-    If there are too many entries, variables with few of them are looked at.
+    If there are too many entries, variables with few entries are examined.
     """
     sizes = sorted((np.size(mean), place, name) for place, (name, mean) in enumerate(joint.means.items()))
     counts = np.cumsum([size for size, *_ in sizes])
@@ -358,7 +449,7 @@ _LEAVE_OUT = "Leave one out, give it a tighter prior, or let effects sum to zero
 
 
 def _uncentred(classifier: GPClassifier) -> str:
-    """Return the advice to centre a covariate whose mean is far larger than its spread; empty without such one."""
+    """Return the advice to centre a covariate whose mean is far larger than its spread, or an empty text."""
     for part in classifier.each:
         for name, columns in columns_by_row(part.argument, part.n_rows) if part.argument is not None else ():
             spread, mean = columns.std(axis=0), columns.mean(axis=0)
@@ -378,9 +469,9 @@ def _uncentred(classifier: GPClassifier) -> str:
 def names_of_effects(classifier: GPClassifier) -> list[str]:
     """Return names of integrated variables, and of Deterministics that are affine in them, in the order of the model.
 
-    A Deterministic is an effect where it has the shape of an integrated variable that it is made of, as
-    `pm.Deterministic("u", sigma * z)` has. It then takes the place of z, if it is made of z alone and z reaches the
-    rest of the model through it alone.
+    A Deterministic is an effect if it has the shape of an integrated variable z on which it depends, such as
+    `pm.Deterministic("u", sigma * z)`. It replaces z if it depends on z alone, and the rest of the model depends on z
+    only through it.
     """
     own = _own(classifier)
     if not classifier.prior.singular:
@@ -403,13 +494,13 @@ def names_of_effects(classifier: GPClassifier) -> list[str]:
 
 
 def sources_of_effects(classifier: GPClassifier, names: list[str]) -> dict[str, frozenset[Variable]]:
-    """Return the integrated variables that each of some effects is made of."""
+    """Return the integrated variables on which each effect depends."""
     affinity = Affinity(frozenset(_own(classifier)))
     return {name: _behind(affinity, classifier.model[name]) for name in names}
 
 
 def _own(classifier: GPClassifier) -> list[TensorVariable]:
-    """Return integrated variables, and latent values in place of their standard normals."""
+    """Return integrated variables, with latent values in place of their standard normals."""
     held = {latent.free: latent.f for latent in classifier.prior.processes}
     return [held.get(rv, rv) for rv in classifier.prior.integrated if rv not in classifier.prior.implicit]
 
@@ -422,7 +513,7 @@ def _behind(affinity: Affinity, variable: Variable) -> frozenset[Variable]:
 
 
 def _shapes(model: pm.Model, variables: list[TensorVariable]) -> Mapping[Variable, tuple[int, ...]]:
-    """Return shapes of variables, computed where their types do not say them."""
+    """Return shapes of variables, evaluated if their types have unknown lengths."""
     shapes = {v: v.type.shape for v in variables}
     unknown = [v for v, shape in shapes.items() if None in shape]
     if unknown:
@@ -432,6 +523,66 @@ def _shapes(model: pm.Model, variables: list[TensorVariable]) -> Mapping[Variabl
 
 
 def _reaches_beside(model: pm.Model, z: TensorVariable, by: TensorVariable) -> bool:
-    """Tell whether anything of the model but one variable depends on another without that one."""
+    """Return whether the model depends on a variable by a path that avoids another variable."""
     others = [v for v in [*model.basic_RVs, *model.potentials, *model.deterministics] if v not in (z, by)]
     return z in set(ancestors(others, blockers=[by]))
+
+
+_NO_SLOPE = 1e-9  # Smaller coefficients of an effect are rounding.
+
+
+def over_priors(
+    found: Prediction,
+    functions: LatentFunctions,
+    inputs: Any,
+    conditional: Conditional,
+    predicted: Callable[[NDArray[np.intp], Array, Array], Prediction],
+) -> tuple[Prediction, list[tuple[Array, Array]], str]:
+    """Average predictions over the priors of effects that have no moments and no rows.
+
+    The posterior has the base in place of such a prior. Quantiles of the prior replace the part of the base in the
+    latent values of a row. They are in random order for each effect. The latent values have no moments then.
+
+    Returns
+    -------
+    Prediction
+    list of (array, array)
+        Means (m, 1) and covariances (m, 1, 1) of latent values at the quantiles. Empty without such effects.
+    str
+        Text of a warning. Empty without such effects.
+    """
+    weak = list(conditional.factors_without_moments())
+    if not weak or found.cov is None:
+        return found, [], ""
+    cross, own = functions.prior_at(inputs)[0][0], functions.own[0]
+    rng, rest, shifts = np.random.default_rng(0), found.cov.copy(), np.zeros((len(weak[0][-1]), len(found.mean)))
+    names: dict[str, None] = {}
+    changed = np.zeros(len(found.mean), bool)
+    solution = conditional.solution
+    for name, at, _, unknown, quantiles in weak:
+        for i in np.flatnonzero(unknown):
+            slope = cross[:, at[i]] / own[at[i]]
+            slope = np.where(np.abs(slope) > _NO_SLOPE, slope, 0.0)
+            if slope.any():
+                names[name] = None
+                changed |= slope != 0.0
+                rest[:, 0, 0] -= slope**2 * solution.cov[at[i], 0, 0]
+                shifts += rng.permutation(quantiles[:, i] - solution.mean[0, at[i]])[:, None] * slope
+    if not changed.any():
+        return found, [], ""
+    rows = np.flatnonzero(changed)
+    note = (
+        f"{len(rows)} of {len(changed)} new rows depend on levels of {', '.join(map(repr, names))} without data, whose "
+        "prior has no variance. Latent values and observations have no mean there. Probabilities and quantiles are "
+        "averages over the prior."
+    )
+    shifted = [(found.mean + shift[:, None], np.maximum(rest, 0.0)) for shift in shifts]
+    each = [predicted(rows, mean[rows], cov[rows]) for mean, cov in shifted]
+    nothing = {name: np.array(value) for name, value in found._asdict().items() if value is not None}
+    for name in ("mean", "cov", "outcome", "error"):
+        if name in nothing:
+            nothing[name][rows] = np.nan
+    nothing["p"][rows] = np.mean([own.p for own in each], axis=0)
+    if "log_density" in nothing:
+        nothing["log_density"][rows] = logsumexp([own.log_density for own in each], axis=0) - np.log(len(each))
+    return found._replace(**nothing), shifted, note

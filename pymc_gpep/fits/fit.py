@@ -16,24 +16,25 @@ from pymc_gpep.fits import cross_validation, effects, prediction, sample, saving
 from pymc_gpep.fits import effects as draws
 from pymc_gpep.fits import sample as exactness
 from pymc_gpep.fits import summary as sensitivity
-from pymc_gpep.fits.effects import conditionals
+from pymc_gpep.fits.effects import conditionals, without_moments
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.mixture import total_covariance, total_variance
+from pymc_gpep.gaussians.prior_form import covariance_root
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.solvers.team import one_blas_thread
 
 
 @Group.register
 class GPGroup(Group):
-    """Hyperparameters at weighted points, latent values Gaussian given them, in the unconstrained space of the model.
+    """Weighted nodes of the hyperparameters with Gaussian latent values, in the unconstrained space of the model.
 
-    Mean and standard deviation are kept as parameters, and set when they are first asked for. The covariance, which can
-    be large, is computed each time.
+    Mean and standard deviation are stored when they are first used. The covariance can be large, and is computed each
+    time.
 
     Attributes
     ----------
     hyper : HyperPosterior
-        The mixture over hyperparameters, which `Fit` sets.
+        Mixture over hyperparameters, set by `Fit`.
     """
 
     hyper: HyperPosterior
@@ -41,7 +42,7 @@ class GPGroup(Group):
     __param_spec__: ClassVar[dict[str, tuple[str, ...]]] = {"gp_mean": ("d",), "gp_std": ("d",)}
     short_name = "gaussian_process"
     alias_names = frozenset(["gp"])
-    has_logq = False  # a point mass has no density
+    has_logq = False  # A point mass has no density.
 
     def __init_group__(self, group: Sequence[Any]) -> None:
         super().__init_group__(group)
@@ -51,12 +52,12 @@ class GPGroup(Group):
                 "gp_mean": pytensor.shared(start, "gp_mean"),
                 "gp_std": pytensor.shared(np.zeros_like(start), "gp_std"),
             }
-        self._coords = dict(self.model.coords)  # later fits of the model may have others
+        self._coords = dict(self.model.coords)  # Coordinates of the model may change later.
         self._finalize_init()
 
     @cached_property
     def _settled(self) -> dict[str, Any]:
-        """The parameters, once the mean and the standard deviation are computed."""
+        """The parameters, with the computed mean and standard deviation."""
         for key, values in zip(("gp_mean", "gp_std"), _moments(self.hyper), strict=True):
             flat = np.concatenate([np.ravel(values[name]) for name in self.ordering])
             self.params_dict[key].set_value(floatX(flat))
@@ -85,7 +86,7 @@ class GPGroup(Group):
     def var_to_data(self, shared: pt.TensorVariable) -> xr.Dataset:
         """Return the values of a flat vector by name of value variable.
 
-        PyMC gives axes without a name the same name in all variables, and fails where their lengths differ.
+        PyMC gives unnamed axes of all variables equal names, and fails if their lengths differ.
         """
         flat, coords = shared.eval(), self._coords
         found = {}
@@ -97,10 +98,8 @@ class GPGroup(Group):
 
     @property
     def symbolic_random(self) -> pt.TensorVariable:
-        """Draws, of the Gaussian with these moments, as a linear function of the standard normal `symbolic_initial`."""
-        values, vectors = np.linalg.eigh(self._covariance())
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
-        return self.mean + self.symbolic_initial @ root.T
+        """Draws of the Gaussian with these moments, as a linear function of the standard normal `symbolic_initial`."""
+        return self.mean + self.symbolic_initial @ covariance_root(self._covariance()).T
 
 
 def _moments(hyper: HyperPosterior) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -111,6 +110,8 @@ def _moments(hyper: HyperPosterior) -> tuple[dict[str, Array], dict[str, Array]]
         parts = (np.array([part[name] for part in of]) for of in (means, variances))
         mean[name], variance = total_variance(hyper.weights, *parts)
         std[name] = np.sqrt(variance)
+    for name, unknown in without_moments(hyper, hyper.log_posterior.classifier.effects_by_factors).items():
+        mean[name], std[name] = (np.where(unknown.reshape(np.shape(of)), np.nan, of) for of in (mean[name], std[name]))
     return mean, std
 
 
@@ -128,49 +129,32 @@ def _covariance(hyper: HyperPosterior, places: Mapping[str, slice], size: int) -
 
 
 class Fit(Fitted):
-    """Approximate posterior of a Gaussian process model, as `pm.fit` returns it for every method of this package.
+    """Approximate posterior of a model, as `pm.fit` returns it for every method of this package.
 
-    Hyperparameters are at the maximum of their approximate posterior (type-II MAP, in the unconstrained space). With
-    another `hyper` they are at weighted points that stand for it. Given the hyperparameters the latent functions are
-    Gaussian. A fit is a value: nothing that is done later changes it. Results that take work are computed when the
-    caller first asks for them.
+    The latent functions are Gaussian given the hyperparameters. The hyperparameters are integrated over weighted nodes,
+    or stay at the maximum of their posterior. `print(fit)` states the evidence, the convergence and the treatment of
+    the hyperparameters.
 
-    Everything else that a PyMC `Approximation` offers works as everywhere: `mean`, `std`, `cov`, `mean_data`, `state`
-    and `sample_node`. The last draws from the Gaussian with this mean and covariance. These are of the latent values at
-    the model's own points, in the form in which the model declares them. So they need matrices of that size.
+    Users call `predict`, `summary`, `effects`, `contrast`, `sample`, `loo`, `importance`, `corrected_evidence`,
+    `sensitivity`, `refine` and `save`. A fit is a value: no call changes it, and no later change of the model does.
+    Results are computed when they are first requested.
 
-    Parameters
-    ----------
-    log_posterior : LogPosterior
-        The log posterior of the hyperparameters, with the model, its data and the method.
-    trace : Trace
-        History of the search for hyperparameters.
-    hyper_posterior : HyperPosterior, optional
-        The nodes that draws, moments and predictions average over; one at the maximum if not given.
-    seconds, compile_seconds : float
-        Time that the fit took without compiling, and time that compiling took; NaN if unknown.
-    seed : int
-        Seed of draws that are given no seed of their own.
-    again : function, optional
-        Function that goes on with a fit, see `refine`.
-    solution : Solution, SparseSolution, ActiveSolution or BatchSolution, optional
-        The approximate posterior at the maximum, where that is known.
-    why_maximum : str
-        Why hyperparameters stay at their maximum, if they do, in words.
+    PyMC's attributes of an `Approximation` work as well: `mean`, `std`, `cov`, `mean_data`, `state` and `sample_node`.
+    They need matrices of the size of all latent values.
 
     Attributes
     ----------
-    log_posterior, trace, seconds, compile_seconds
-        Values as given. `compile_seconds` is the time that it took to make the graph of the log posterior, with what
-        numba compiled meanwhile. It is long in the first fit on a machine, and short later. Other backends' compiling
-        counts as part of `seconds`.
+    seconds : float
+        Seconds of the fit without compilation.
+    compile_seconds : float
+        Seconds for the graph of the log posterior and for compiling kernels. NaN if unknown.
 
     Examples
     --------
     >>> with model:
     ...     ep = pm.fit(method="nested_ep")
-    >>> ep.log_evidence, ep.hyperparameters
     >>> ep.predict(gp, Xnew)["p"]  # class probabilities at new inputs
+    >>> ep.log_evidence, ep.hyperparameters
     >>> ep.sample(100)  # draws, as from pm.sample
     """
 
@@ -188,8 +172,9 @@ class Fit(Fitted):
     draw = draws.draw
     draw_at_maximum = draws.draw_at_maximum
     to_datatree = saving.to_datatree
+    save = saving.save
 
-    # The face of PyMC's approximations.
+    # The interface of PyMC's approximations.
 
     @property
     def sample_dict_fn(self) -> Any:
@@ -203,7 +188,7 @@ class Fit(Fitted):
 
     @cached_property
     def groups(self) -> list[GPGroup]:
-        """The one group of all free variables, made when it is first asked for."""
+        """The group of all free variables, made at its first use."""
         group = GPGroup(None, model=self.model, random_seed=self.seed)
         group.__init_group__(self._free)
         group.include_transformed = self.include_transformed
@@ -217,8 +202,8 @@ class Fit(Fitted):
     if not TYPE_CHECKING:  # a type checker would find any attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Return attributes of PyMC's groups; called where there is no such attribute."""
-            if hasattr(type(self), name):  # it has one, which is not to be had of this fit: say so again
+            """Return attributes of PyMC's groups. Python calls this method for missing attributes."""
+            if hasattr(type(self), name):  # A property of the class raised an AttributeError: raise it again.
                 return object.__getattribute__(self, name)
             if name.startswith("_"):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)

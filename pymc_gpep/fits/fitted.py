@@ -9,26 +9,31 @@ import pymc as pm
 import xarray as xr
 from pymc.variational.approximations import SingleGroupApproximation
 from pytensor.graph.traversal import ancestors
+from scipy.special import ndtr
 
 from pymc_gpep.approximations import Convergence
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.mixture import total_covariance
+from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper import HyperPosterior, Maximum
+from pymc_gpep.latent.gp_latent import as_gps
 from pymc_gpep.log_posteriors.evaluation import Trace
 from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
-from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import GPClassifier
+from pymc_gpep.reading.likelihood_search import array_elsewhere
+from pymc_gpep.recipes.recipe import parameters
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.sums.new_data import RowsOfData
 
 type Gp = pm.gp.Latent | Sequence[pm.gp.Latent] | None
 
 
 class Fitted(SingleGroupApproximation):
-    """The results of a fit. `Fit` has the questions that take work, and documents the parameters."""
+    """Results of a fit that need little computation. `Fit` adds predictions, draws, checks and files."""
 
     def __init__(
         self,
@@ -42,8 +47,28 @@ class Fitted(SingleGroupApproximation):
         solution: Any = None,
         why_maximum: str = "",
     ) -> None:
-        # PyMC's own constructor makes a group of all variables, which takes longer than a step of some fits: see
-        # `groups`.
+        """Store the parts of a fit.
+
+        Parameters
+        ----------
+        log_posterior : LogPosterior
+            Log posterior of the hyperparameters, with the model, its data and the method.
+        trace : Trace
+            History of the search for hyperparameters.
+        hyper_posterior : HyperPosterior, optional
+            Nodes over which results are averaged. The default is one node at the maximum.
+        seconds, compile_seconds : float
+            Seconds of the fit without compilation, and of compilation. NaN if unknown.
+        seed : int
+            Seed of draws without a seed of their own.
+        again : function, optional
+            Function that continues a fit, see `refine`.
+        solution : Solution, SparseSolution, ActiveSolution or BatchSolution, optional
+            Approximate posterior at the maximum, if it is computed already.
+        why_maximum : str
+            Reason why hyperparameters stay at their maximum, for messages.
+        """
+        # PyMC's constructor makes a group of all variables, which takes longer than some fits: see `groups`.
         self.log_posterior = log_posterior
         self.trace = trace
         self.seconds, self.compile_seconds = seconds, compile_seconds
@@ -52,15 +77,16 @@ class Fitted(SingleGroupApproximation):
         self._told = False
         self.why_maximum = why_maximum
         self._hyper, self._again, self._known = hyper_posterior, again, solution
-        # Later gp.conditional and the like do not change a fit that exists.
+        # A later gp.conditional does not change an existing fit.
         classifier = log_posterior.classifier
-        apart = set(classifier.prior.implicit)
-        self._deterministics = [v for v in classifier.model.deterministics if apart.isdisjoint(ancestors([v]))]
+        apart, held = set(classifier.prior.implicit), classifier.prior.held
+        of_model = classifier.model.deterministics
+        self._deterministics = [v for v in of_model if apart.isdisjoint(ancestors([v], blockers=held))]
         apart.update(classifier.unobserved)
         self._free = [rv for rv in classifier.model.free_RVs if rv not in apart]
 
     def _with(self, **changes: Any) -> Self:
-        """Return another fit with other parts."""
+        """Return a copy of the fit with changed parts."""
         given: dict[str, Any] = {
             "hyper_posterior": self._hyper,
             "seconds": self.seconds,
@@ -76,18 +102,18 @@ class Fitted(SingleGroupApproximation):
         return fit
 
     def kept(self, why: str) -> Self:
-        """Return this fit, of an iteration, as one that has ended for a reason."""
+        """Return this fit of an iteration as a fit that ended, with the reason."""
         parts = {"hyper_posterior": self.hyper_posterior, "solution": self.solution}
         return self._with(trace=self.trace.ended_as(why), **parts)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Itself: a fit is a value, and what was read from a model belongs to that model."""
+        """Return the fit itself: a fit is a value, and its parts belong to its model."""
         return self
 
     def refine(self, n: int, *, callbacks: Sequence[Any] | None = None, progressbar: bool = True) -> Self:
-        """Go on from the hyperparameters, and what else was learned, for at most `n` more iterations or steps.
+        """Continue the fit for at most `n` more iterations or steps.
 
-        Data, backend and options are those of this fit, which stays as it is.
+        Data, backend and options are taken from this fit, which does not change.
 
         Returns
         -------
@@ -96,20 +122,20 @@ class Fitted(SingleGroupApproximation):
         Raises
         ------
         TypeError
-            If `n` is not a whole number.
+            If `n` is not an integer.
         ValueError
-            If this fit was read from a file: `pm.fit(..., start=fit)` goes on from that.
+            If this fit was read from a file. `pm.fit(..., start=fit)` continues it.
         """
         if self._again is None:
-            raise ValueError("This fit was read from a file. pm.fit(n, ..., start=fit) goes on from it.")
+            raise ValueError("This fit was read from a file. pm.fit(n, ..., start=fit) continues it.")
         further: Self = self._again(self, n, callbacks, progressbar)
         return further
 
-    # What was found.
+    # Results of the search.
 
     @property
     def classifier(self) -> GPClassifier:
-        """The classifier that was read from the model."""
+        """The model as prior, likelihood and observations."""
         return self.log_posterior.classifier
 
     @property
@@ -124,17 +150,17 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def rows(self) -> Rows | None:
-        """The rows that were fitted in place of those of the model; None where those of the model were fitted.
+        """The rows of `data=...`; None if the rows of the model were fitted.
 
-        In a fit that was read from a file they are `FormerRows`, without any values.
+        In a fit from a file they are `FormerRows`, without values.
         """
         return self.log_posterior.rows
 
     @cached_property
     def hyper_posterior(self) -> HyperPosterior:
-        """The nodes that draws, moments and predictions average over.
+        """The nodes of the hyperparameters, over which results are averaged.
 
-        It also holds the log evidence with the hyperparameters integrated out.
+        It also has the log evidence with the hyperparameters integrated out.
         """
         return self._hyper or HyperPosterior(Maximum.name, self.log_posterior, [self.trace.best], np.ones(1))
 
@@ -150,34 +176,34 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def log_evidence(self) -> float:
-        """Approximate log marginal likelihood at the maximum; NaN where a method approximates none.
+        """Approximate log marginal likelihood at the maximum; NaN if the method does not approximate it.
 
-        With inducing inputs it is that of the sparse model. By batches it takes a few passes over all rows.
+        With inducing inputs it belongs to the sparse model. For a fit by batches it takes a few passes over all rows.
         """
         return float(self.solution.log_evidence)
 
     @property
     def lower_bound(self) -> float:
-        """Lower bound of the log marginal likelihood at the maximum; NaN where none is known.
+        """Lower bound of the log marginal likelihood at the maximum; NaN without a bound.
 
-        By Jensen's inequality it is that of the Gaussian, E_q log p(y | f) − KL(q ‖ prior), for a dense fit and a
-        likelihood of one latent function. For others it is the method's own.
+        For a dense fit and a likelihood of one latent function it is Jensen's bound of the Gaussian, E_q log p(y | f) −
+        KL(q ‖ prior). For other fits it is the bound of the method.
         """
         return float(self.solution.lower_bound)
 
     @property
     def objective(self) -> float:
-        """The number by which hyperparameters, and inducing inputs, were chosen: an evidence, a bound or another one.
+        """The maximised number: an evidence, a bound, or another objective.
 
-        By batches it is the average of the estimates over the last whole epoch.
+        For a fit by batches it is the average of the estimates over the last complete epoch.
         """
         return float(self.solution.objective)
 
     @property
     def active_evidence(self) -> float:
-        """Log evidence of the labels of the active rows alone; NaN where sites were not iterated.
+        """Log evidence of the labels of the active rows alone; NaN if sites were not iterated.
 
-        These rows were chosen for their labels, so that it says nothing of hyperparameters.
+        It is not for the choice of hyperparameters, since the rows were chosen by their labels.
         """
         if not hasattr(self.solution, "active_evidence"):
             raise AttributeError(f"A fit by {self.log_posterior.by} has no active rows.")
@@ -185,18 +211,18 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def convergence(self) -> Convergence | None:
-        """How the approximation ended, at the maximum; None where it has no iteration of its own."""
+        """Convergence of the approximation at the maximum; None if it does not iterate."""
         found: Convergence | None = self.solution.convergence
         return found
 
     @property
     def converged(self) -> bool:
-        """Whether the search, the approximation and the integral over hyperparameters all went well."""
+        """Whether the search, the approximation and the integral over hyperparameters all converged."""
         return bool(self.trace.converged and self.solution.converged and self.hyper_posterior.converged)
 
     @property
     def message(self) -> str:
-        """How the fit ended, in words."""
+        """Convergence of the fit, as a text."""
         hyper = self.hyper_posterior
         ended = self.log_posterior.ending(self.trace, lambda: self.solution)
         return ended + (f" In hyper={hyper.name!r}, {hyper.message}." if hyper.message else "")
@@ -208,7 +234,7 @@ class Fitted(SingleGroupApproximation):
             whole = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
             integrated = f" Integrated over hyperparameters at {len(hyper)} nodes (hyper={hyper.name!r}){whole}."
         heading = self.log_posterior.heading(self.trace, self.solution, self.converged)
-        parts = (self._maximum, self.classifier.described, self.log_posterior.algebra)
+        parts = (self._maximum, self.classifier.described, self._bounds, self.log_posterior.algebra)
         return " ".join([f"{heading} {self.message}{integrated}", *filter(None, parts)])
 
     def __repr__(self) -> str:
@@ -217,16 +243,47 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def at_maximum(self) -> list[str]:
-        """Names of the hyperparameters that draws, moments and predictions do not average over."""
+        """Names of the hyperparameters that stay at their maximum."""
         return list(dict.fromkeys(self.hyper_posterior.at_maximum))
 
     @property
     def _maximum(self) -> str:
-        """Sentence that names the hyperparameters at their maximum, with the reason; empty without such."""
+        """Sentence with the hyperparameters at their maximum and the reason, or an empty text."""
         if not (names := self.at_maximum):
             return ""
         why = "the fit was interrupted" if self.trace.interrupted else self.why_maximum
         return f"At the maximum: {', '.join(map(repr, names))}{f' ({why})' * bool(why)}."
+
+    @cached_property
+    def beyond_bounds(self) -> dict[str, float]:
+        """Largest posterior probability of an entry beyond its bounds, by name of uniform variable.
+
+        It has variables whose bounds the method takes to be without effect.
+        """
+        variables = self.classifier.prior.bounded_variables
+        names, hyper = [str(v.name) for v in variables], self.hyper_posterior
+        if not names:
+            return {}
+        affine = self.log_posterior.space.variables.affine(names)
+        bounds = dict(zip(names, map(evaluate, map(parameters, variables)), strict=True))
+        found = dict.fromkeys(names, 0.0)
+        for weight, (node, solution) in zip(hyper.weights, hyper.solutions(), strict=True):
+            functions = hyper.log_posterior.latent(node.theta, solution)
+            joint = affine(hyper.log_posterior.point(node.theta), functions)
+            sds = {name: np.sqrt(each) for name, each in joint.variances().items()}
+            for name, (lower, upper) in bounds.items():
+                mean = joint.means[name]
+                found[name] = found[name] + weight * (
+                    ndtr((lower - mean) / sds[name]) + ndtr((mean - upper) / sds[name])
+                )
+        return {name: float(np.max(each)) for name, each in found.items()}
+
+    @property
+    def _bounds(self) -> str:
+        """Sentence with the uniform variables whose bounds are left out, or an empty text."""
+        if not (beyond := self.beyond_bounds):
+            return ""
+        return f"Bounds left out: {', '.join(f'{name} (probability {p:.2g} beyond)' for name, p in beyond.items())}."
 
     @property
     def theta(self) -> Array:
@@ -240,10 +297,10 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def nodes(self) -> xr.Dataset:
-        """Hyperparameters that draws, moments and predictions average over, on their natural scale.
+        """Nodes of the hyperparameters, over which results are averaged, on their natural scale.
 
-        With dim `node`, and for each node the coordinates `weight`, `evidence` and `log_posterior` (unconstrained).
-        Where a hyperparameter has the name `weight`, the coordinate is `node_weight`, and so with the others.
+        The dim is `node`, with the coordinates `weight`, `evidence` and `log_posterior` (unconstrained). If a
+        hyperparameter has the name `weight`, the coordinate is `node_weight`, and likewise for the other names.
         """
         hyper = self.hyper_posterior
         found = datasets.evaluated(self.log_posterior.space, hyper.nodes, "node")
@@ -251,74 +308,75 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def starts(self) -> xr.Dataset:
-        """Hyperparameters at which searches ended from each start, with dim `start`, on their natural scale.
+        """Hyperparameters at the end of the search from each start, with dim `start`, on their natural scale.
 
-        With the coordinates `evidence` and `log_posterior` (unconstrained); NaN for starts at which the approximation
-        failed. One for a fit with `starts=1`.
+        The coordinates are `evidence` and `log_posterior` (unconstrained), NaN for starts at which the approximation
+        failed.
         """
         return datasets.evaluated(self.log_posterior.space, self.trace.ends or (self.trace.best,), "start")
 
     @property
     def hist(self) -> Array:
-        """Negative log posterior at each iteration, what other methods call the loss.
+        """Negative log posterior at each iteration: the loss.
 
-        With active rows it may rise where they are chosen anew; by batches it is an estimate from one batch.
+        With active rows it may rise after a new choice. For a fit by batches it is an estimate from one batch.
         """
         return self.trace.losses
 
     @property
     def history(self) -> xr.Dataset:
-        """The evidence (or bound), log posterior and iterations of the approximation, for each `iteration`.
+        """Evidence (or bound), log posterior and iterations of the approximation, for each `iteration`.
 
-        By batches, of each `step`: log posterior, and the share of points with a site that was held back.
+        For a fit by batches, log posterior of each `step`, and the share of points with a reduced site.
         """
         return datasets.history(self.trace)
 
     @property
     def iterations_per_epoch(self) -> int:
-        """How many iterations go through all rows once."""
+        """Number of iterations in an epoch."""
         return self.trace.per_epoch
 
     @property
     def inducing(self) -> xr.DataArray:
         """Inducing inputs (inducing, column), or (class, inducing, column) where each function has its own.
 
-        For a fit by active rows they are the inputs of these rows.
+        For a fit by active rows, the inputs of these rows.
         """
         return datasets.inducing(self.classifier, self.inducing_inputs)
 
     @property
     def inducing_inputs(self) -> Array:
-        """The same as an array, (1 or c, M, d)."""
+        """Inducing inputs as an array, (1 or c, M, d)."""
         return self.log_posterior.anchors(self.trace.best.theta, self.solution)
 
     @property
     def active(self) -> xr.Dataset:
-        """The active rows in the order in which they were chosen, by `inclusion`.
+        """Active rows in the order of their choice, by `inclusion`.
 
-        `row` is the number of each in the data, from 0. `score` is that by which it was chosen, NaN for the first ones
-        and for all that were chosen at random. `label` is the observation there, `input` (inclusion, column) its
-        inputs. `site` says whether there is a site, (inclusion, class) where classes have functions of their own: with
-        `sites="separate"` a row has some of them. Where the points of the model have coords, these are there as well.
+        `row` is the position in the data, from 0. `score` is the score at the choice, NaN for rows chosen at random and
+        for the first rows. `label` is the observation, `input` (inclusion, column) the inputs. `site` is whether the
+        row has a site, (inclusion, class) for several functions; with `sites="separate"` a row may have sites for some
+        functions. Coords of the points of the model are included.
         """
         return self.log_posterior.active(self.trace.best.theta, self.solution)
 
-    # The latent functions.
+    # Latent functions.
 
     @property
     def latent(self) -> xr.Dataset:
-        """Posterior mean (point, class) and covariance (point, class, class) of the latent values that were fitted.
+        """Posterior mean (point, class) and covariance (point, class, class) of the fitted latent values.
 
-        `sd` (point, class) is of values less their mean over functions, which is what the likelihood sees of them.
-        `mean` and `variance` (point) where a point has one latent function, and the model no axis for it.
+        `sd` (point, class) is of the values minus their mean over functions, on which the likelihood depends. If a
+        point has one latent function, and the model has no axis for functions, there are `mean` and `variance` (point).
         """
-        return datasets.of_points(self.classifier, *self.latent_moments(), named=self.rows is None)
+        found = datasets.of_points(self.classifier, *self.latent_moments(), named=self.rows is None)
+        return self.classifier.in_axes(found, str(found["mean"].dims[0]))
 
     @one_blas_thread()
     def latent_moments(self, gp: Gp = None) -> tuple[Array, Array]:
-        """The same as arrays with an axis of latent functions always: mean (n, c), covariance (n, c, c).
+        """Return posterior moments as arrays with an axis of latent functions: mean (n, c), covariance (n, c, c).
 
-        `gp` is what made the latent values, where the graph of the model does not say what their prior is.
+        `gp` are the processes of the latent values, if their prior cannot be read from the graph of the model.
         """
 
         def parts() -> Iterator[tuple[Array, Array]]:
@@ -328,25 +386,35 @@ class Fitted(SingleGroupApproximation):
                 for rows in row_blocks(n, c * max(functions.size, c)):
                     of_rows, cov[rows] = functions.at_rows(rows)
                     mean[rows] = of_rows.T
+                for rows, elsewhere in vectors:
+                    new = functions.at_rows_of(elsewhere).at(RowsOfData(np.arange(rows.stop - rows.start)))
+                    mean[rows], cov[rows] = new.mean.T, new.cov
                 yield mean, cov
+
+        # Rows of vectors with correlated noise are conditional; results are marginal moments of entries.
+        data, vectors = self.log_posterior.space.data, []
+        for part in self.classifier.each:
+            if part.axes is not None and part.axes.vectors:
+                own = array_elsewhere(self.classifier.part(part.response, "latent"), {}, data)
+                vectors.append((part.rows, own.prior.elsewhere(None, data)))
 
         return total_covariance(self.hyper_posterior.weights, parts())
 
     def functions(self, gp: Gp = None) -> Iterator[LatentFunctions]:
-        """The latent functions given each node in turn; `gp` as of `predict`."""
+        """Yield the latent functions given each node; `gp` as in `predict`."""
         hyper, gps = self.hyper_posterior, as_gps(gp)
         return (hyper.log_posterior.latent(node.theta, solution, gps) for node, solution in hyper.solutions())
 
     @one_blas_thread()
     def joint_latent_moments(self, points: Sequence[int]) -> tuple[Array, Array]:
-        """Mean (m, c) and covariance (m, c, m, c) of the latent values of m points, by their positions in the data.
+        """Return joint mean (m, c) and covariance (m, c, m, c) of latent values, by positions of points.
 
-        `latent_moments` has those of each point by itself.
+        `latent_moments` returns the moments of each point alone.
 
         Raises
         ------
         ValueError
-            If there is no point at one of the positions.
+            If a position has no point.
         NotImplementedError
             If the fit has no joint posterior of all latent values.
         """
@@ -367,13 +435,14 @@ class Fitted(SingleGroupApproximation):
         return mean.reshape(shape), cov.reshape(*shape, *shape)
 
     def labels(self, gp: Gp = None) -> Observed:
-        """Observations at all rows that were fitted, (n,)."""
+        """Return the observations of all fitted rows, (n,)."""
         return self.log_posterior.observed(as_gps(gp))
 
     def fitted_inputs(self, gp: Gp = None) -> Array:
-        """Inputs (n, d) that were fitted; `gp` is what made the latent values of the model, if given.
+        """Return the fitted inputs (n, d); `gp` are the processes of the latent values, if given.
 
-        A ValueError if they came from `data=...` and this fit from a file, which does not hold them.
+        If they came from `data=...` and the fit was read from a file, raise a ValueError: the file does not contain
+        them.
         """
         return self.log_posterior.inputs(as_gps(gp))
 

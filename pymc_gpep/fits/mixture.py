@@ -11,19 +11,19 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.user_warnings import warn
 
-_LOST = 1e-6  # Largest weight of nodes whose moments of an observation are not numbers that an average leaves out.
-_SHARE = 0.975  # Share of predicted observations below their mean, above which the mean misleads.
-_WIDE = 1e4  # Least variance of such observations, in units of mean + mean².
+_LOST = 1e-6  # Largest weight of nodes with infinite or undefined moments of an observation that an average omits.
+_SHARE = 0.975  # A fit warns if a larger share of predicted observations is below their mean.
+_WIDE = 1e4  # Least variance of such observations, relative to mean + mean².
 
 
 def total_variance(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
-    """Mean (...) and variance (...) of a mixture, from those of its parts (s, ...): E Var + Var E."""
+    """Return mean (...) and variance (...) of a mixture from moments of its parts (s, ...): E Var + Var E."""
     mean = np.tensordot(weights, means, axes=1)
     return mean, np.tensordot(weights, variances + (means - mean) ** 2, axes=1)
 
 
 def total_covariance(weights: Array, parts: Iterable[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Mean (..., d) and covariance (..., d, d) of a mixture, from those of its parts, of which one at a time is held.
+    """Return mean (..., d) and covariance (..., d, d) of a mixture. One part at a time is in memory.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def total_covariance(weights: Array, parts: Iterable[tuple[Array, Array]]) -> tu
 
 
 class Prediction(NamedTuple):
-    """What is predicted at m new inputs."""
+    """Predictions at m new inputs."""
 
     p: Array
     """Probabilities of the classes, (m, classes)."""
@@ -65,7 +65,7 @@ class Prediction(NamedTuple):
 
     @property
     def moments(self) -> Array | None:
-        """Mean and variance of an observation, (2, m), where observations are no classes."""
+        """Mean and variance of an observation, (2, m), if observations are not classes."""
         if self.outcome is None:
             return None
         mean, square = self.outcome.T
@@ -74,7 +74,7 @@ class Prediction(NamedTuple):
 
 
 def assembled(m: int, blocks: Iterable[slice], predicted: Callable[[slice], Prediction]) -> Prediction:
-    """One prediction at m points, from those of blocks of them, of which there is one at least."""
+    """Return the prediction at m points from the predictions of at least one block of points."""
     whole: list[Array | None] = []
     for rows in blocks:
         part = predicted(rows)
@@ -86,14 +86,14 @@ def assembled(m: int, blocks: Iterable[slice], predicted: Callable[[slice], Pred
 
 
 def average_predictions(weights: Array, predictions: Iterable[Prediction]) -> Prediction:
-    """Prediction by a mixture: probabilities and their errors averaged, moments by the law of total variance.
+    """Return the prediction of a mixture: averaged probabilities, and moments by the law of total variance.
 
     Parameters
     ----------
     weights : array (s,)
         They sum to 1.
     predictions : iterable of s Predictions
-        All of them with covariances or none.
+        Predictions, either all with covariances or all without.
     """
     sums: dict[str, Array] = {}
 
@@ -126,9 +126,9 @@ def average_predictions(weights: Array, predictions: Iterable[Prediction]) -> Pr
 
 
 def warn_of_moments(prediction: Prediction, likelihood: Likelihood, name: str) -> None:
-    """Warn of moments of `name` that are not known, and of means that most predicted observations do not reach.
+    """Warn of undefined moments of `name`, and of means above most predicted observations.
 
-    The latter are means of log-normal mixtures, of rates whose logarithm is uncertain. `likelihood` is that at the
+    Such means belong to log-normal mixtures: rates with an uncertain logarithm. `likelihood` is the likelihood at the
     rows.
     """
     if prediction.outcome is None or (moments := prediction.moments) is None:
@@ -150,7 +150,7 @@ def warn_of_moments(prediction: Prediction, likelihood: Likelihood, name: str) -
         return
     try:
         below = likelihood.at(rows).cumulative(mean[rows], prediction.mean[rows], prediction.cov[rows])
-    except TypeError:  # no distribution function
+    except TypeError:  # Without a distribution function the share is unknown.
         return
     if count := int((below > _SHARE).sum()):
         largest = mean[rows][below > _SHARE].max()

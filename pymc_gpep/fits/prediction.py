@@ -14,29 +14,32 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 
 from pymc_gpep.approximations import APPROXIMATIONS
-from pymc_gpep.approximations.approximator import Correction
+from pymc_gpep.approximations.solution import Correction
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.datasets import of_functions
+from pymc_gpep.fits.effects import Conditional, over_priors
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions, warn_of_moments
+from pymc_gpep.gaussians.prior_form import covariance_root
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere, rows_of_parameters
+from pymc_gpep.reading.classifier import at_new_rows
+from pymc_gpep.reading.likelihood_search import array_elsewhere
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.sums.levels import repeated
+from pymc_gpep.sums.new_data import RowsOfData, by_name
 from pymc_gpep.user_warnings import warn
 
-_ALONE = 4096  # draws at each node of a single function, a grid
-_DRAWS = 1024  # of several; a power of 2, for which points of Sobol are balanced
-_HELD = 500_000  # latent values that are held at once
+_ALONE = 4096  # Number of draws at each node for one function, on a grid.
+_DRAWS = 1024  # Number of draws for several functions: a power of 2, for which Sobol points are balanced.
+_HELD = 500_000  # Largest number of latent values in memory at a time.
 
 
 class Part(NamedTuple):
-    """The predictions at one node of the hyperparameters, a part of a mixture."""
+    """Predictions at one node of the hyperparameters, as a part of a mixture."""
 
     weight: float
     likelihood: Likelihood
@@ -47,12 +50,12 @@ class Part(NamedTuple):
 
 
 def checked_interval(level: float, likelihood: Likelihood, n_functions: int) -> Array:
-    """Return the two levels (2,) between which the share `level` of a posterior lies.
+    """Return the levels (2,) of the ends of an interval with probability `level`.
 
     Raises
     ------
     ValueError
-        If the share is not between 0 and 1.
+        If `level` is not between 0 and 1.
     TypeError
         If observations are not classes.
     """
@@ -69,8 +72,8 @@ def checked_interval(level: float, likelihood: Likelihood, n_functions: int) -> 
 def probability_intervals(parts: Sequence[Part], levels: Array) -> Array:
     """Quantiles (m, classes, k) of each class probability over latent values and nodes.
 
-    A probability at a row is a function of the latent values there. These are drawn by the same standard normal numbers
-    at every row, so that neighbours have similar ranges.
+    A probability at a row is a function of the latent values of the row. All rows use the same standard normal numbers
+    for their draws, so neighbours have similar intervals.
 
     Parameters
     ----------
@@ -89,7 +92,7 @@ def probability_intervals(parts: Sequence[Part], levels: Array) -> Array:
 
 
 def _standard_normals(c: int) -> Array:
-    """Standard normal numbers (draws, c), spread evenly."""
+    """Return evenly spread standard normal numbers (draws, c)."""
     if c == 1:
         return ndtri((np.arange(_ALONE) + 0.5) / _ALONE)[:, None]
     normals: Array = ndtri(qmc.Sobol(c, rng=np.random.default_rng(0)).random(_DRAWS))
@@ -97,17 +100,15 @@ def _standard_normals(c: int) -> Array:
 
 
 def _blocks(m: int, size: int) -> Iterator[NDArray[np.int64]]:
-    """Positions of rows, as many at a time as may be held where a row takes `size` numbers."""
+    """Yield blocks of positions of rows, if a row takes `size` numbers of memory."""
     step = max(1, _HELD // size)
     for first in range(0, m, step):
         yield np.arange(first, min(first + step, m))
 
 
 def _drawn(part: Part, rows: NDArray[np.int64], z: Array) -> Array:
-    """Probabilities (draws, rows, classes) of a node, given latent values that are drawn."""
-    values, vectors = np.linalg.eigh(part.cov[rows])
-    root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-    f = part.mean[rows] + np.einsum("mij,dj->dmi", root, z)
+    """Return probabilities (draws, rows, classes) at a node, for drawn latent values."""
+    f = part.mean[rows] + np.einsum("mij,dj->dmi", covariance_root(part.cov[rows]), z)
     draws, m, c = f.shape
     likelihood = part.likelihood.at(np.tile(rows, draws))
     p, _ = likelihood.probabilities(f.reshape(-1, c), np.zeros((draws * m, c, c)))
@@ -115,9 +116,9 @@ def _drawn(part: Part, rows: NDArray[np.int64], z: Array) -> Array:
 
 
 def _weighted_quantiles(p: Array, weights: Array, levels: Array) -> Array:
-    """Quantiles (k, ...) of weighted numbers (draws, ...), between neighbours by straight lines.
+    """Return quantiles (k, ...) of weighted numbers (draws, ...) by linear interpolation.
 
-    NumPy's have no lines where there are weights, and an error of a draw's weight.
+    NumPy does not interpolate weighted quantiles, with an error of the weight of a draw.
     """
     order = np.argsort(p, axis=0)
     ascending, own = np.take_along_axis(p, order, axis=0), weights[order]
@@ -133,7 +134,7 @@ def _weighted_quantiles(p: Array, weights: Array, levels: Array) -> Array:
 type _Distribution = Callable[[Array, Any], Array]
 """Probabilities that observations at some rows do not exceed numbers."""
 
-_LONGEST = 1100  # doublings, over the range of floating-point numbers
+_LONGEST = 1100  # Number of doublings over the range of floating-point numbers.
 
 
 def checked_levels(quantiles: float | Sequence[float], likelihood: Likelihood) -> Array:
@@ -157,7 +158,7 @@ def checked_levels(quantiles: float | Sequence[float], likelihood: Likelihood) -
 
 
 def outcome_quantiles(parts: Sequence[Part], levels: Array) -> Array:
-    """Smallest numbers (m, k) that an observation does not exceed with each of k probabilities."""
+    """Return quantiles (m, k): the smallest numbers that an observation does not exceed with k probabilities."""
     first = parts[0].likelihood
     moments = sum(part.weight * part.likelihood.outcome_moments(part.mean, part.cov) for part in parts)
     assert not isinstance(moments, int)
@@ -166,7 +167,7 @@ def outcome_quantiles(parts: Sequence[Part], levels: Array) -> Array:
         spread = np.sqrt(np.maximum(square - centre**2, 0.0))
     usable = np.isfinite(centre) & (centre > first.least)
     centre = np.where(usable, centre, 1.0)
-    # Where the spread is lost in the square of the centre, it is at most about so large.
+    # Upper bound of a spread that rounding hides in the square of the centre.
     lost = np.where(usable & (centre != 0.0), 1e-8 * np.abs(centre), 1.0)
     spread = np.where(usable & np.isfinite(spread) & (spread > 0.0), spread, lost)
 
@@ -179,7 +180,7 @@ def outcome_quantiles(parts: Sequence[Part], levels: Array) -> Array:
 
 
 def _smallest_count(distribution: _Distribution, level: float, centre: Array, spread: Array, least: float) -> Array:
-    """By halving: counts up to `low` are too few, those from `high` on suffice."""
+    """Find the smallest sufficient count by bisection: `low` is too small, `high` suffices."""
     every = slice(None)
     low, high = np.full(len(centre), -1.0), np.maximum(np.ceil(centre + spread), 1.0)
     for _ in range(_LONGEST):
@@ -189,14 +190,14 @@ def _smallest_count(distribution: _Distribution, level: float, centre: Array, sp
         low, high = np.where(short, high, low), np.where(short, 2.0 * high, high)
     while True:
         middle = np.floor(0.5 * low + 0.5 * high)
-        if not ((middle > low) & (middle < high)).any():  # beyond 2⁵³ neighbours differ by more than one
+        if not ((middle > low) & (middle < high)).any():  # Above 2⁵³ neighbouring numbers differ by more than 1.
             return high
         enough = distribution(middle, every) >= level
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
 
 
 def _root(distribution: _Distribution, level: float, centre: Array, spread: Array, least: float) -> Array:
-    """By a search in the number, in units of the spread, or in its logarithm where numbers are positive."""
+    """Find a quantile by a search in units of the spread, or in the logarithm of positive numbers."""
     positive = least == 0.0
     start, unit = (np.log(centre), np.ones(len(centre))) if positive else (centre, spread)
 
@@ -209,29 +210,30 @@ def _root(distribution: _Distribution, level: float, centre: Array, spread: Arra
         rows = given.astype(np.int64)
         return distribution(number(x, rows).ravel(), rows.ravel()).reshape(x.shape) - level
 
-    every = np.arange(len(centre), dtype=np.float64)  # rows, which the search leaves out where it is done
+    every = np.arange(len(centre), dtype=np.float64)  # Rows that the search still moves.
     ends = bracket_root(excess, -np.ones(len(every)), np.ones(len(every)), args=(every,), maxiter=_LONGEST).bracket
     found = find_root(excess, ends, args=(every,), tolerances={"xrtol": 1e-10, "xatol": 1e-12}).x
     return number(found, slice(None))
 
 
-_NOTHING = 1e-3  # of a correlation, below which a posterior is the prior to three digits
+_NOTHING = 1e-3  # With a smaller correlation the posterior equals the prior to three digits.
 _MOST = 0.5
 _NEW = "new_point"
-_TWO = 2  # rows at least that can be near or far from each other
+_ROWS = "new_row"  # Dim of the entries of an array before the result has the axes of the array.
+_TWO = 2  # Least number of rows for the warning of far rows.
 _ALL = "all rows"
-_SEVERAL = 5  # from so many rows on it is no chance that all are equally far
+_SEVERAL = 5  # With this number of rows, equal distances of all are not a coincidence.
 
 
 def unreached(cross: Array, variance: Array, own: Array) -> Array:
-    """Which of m points are correlated with no fitted point more than with any other, as with none: 1 or 0, (m,).
+    """Return 1 for points (m,) that are practically uncorrelated with all fitted points, and 0 for other points.
 
-    A level that all points share, as of `pm.gp.cov.Constant`, says nothing of a point, and so is left out.
+    A level that all points share, as of `pm.gp.cov.Constant`, is subtracted.
 
     Parameters
     ----------
     cross : array (q, m, n)
-        Prior covariance with the n points that were fitted, or with inducing values; NaN for what is to be left out.
+        Prior covariance with the n fitted points, or with inducing values; NaN entries are ignored.
     variance : array (q, m)
         Prior variance.
     own : array (q, n)
@@ -242,7 +244,7 @@ def unreached(cross: Array, variance: Array, own: Array) -> Array:
         return np.zeros(m)
     with np.errstate(divide="ignore", invalid="ignore"):
         correlation = cross / np.sqrt(variance[:, :, None] * own[:, None, :])
-    # What does not vary is neither near nor far: NaN, which compares as False.
+    # Points without variance are neither near nor far: NaN compares as False.
     highest = np.fmax.reduce(correlation, axis=2)
     lowest = np.fmin.reduce(correlation, axis=2)
     level = np.where(np.abs(lowest) < 1.0 - _NOTHING, lowest, 0.0) if n >= _SEVERAL else np.zeros((q, m))
@@ -252,9 +254,9 @@ def unreached(cross: Array, variance: Array, own: Array) -> Array:
 
 
 def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], Array], by: str) -> None:
-    """Warn of new rows that are `far`, (m,), as of `unreached`, unless most of the fitted rows are.
+    """Warn of new rows that are `far` (m,), as returned by `unreached`, unless most fitted rows are far as well.
 
-    A fit goes by all rows, or by what `by` calls it, such as inducing inputs; rows that were fitted may then be near.
+    `by` names the points of the fit in the message: all rows, or for example inducing inputs.
     """
     if far is None or not (count := int(np.count_nonzero(far > _MOST))):
         return
@@ -271,15 +273,15 @@ def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], Array], by: s
     )
 
 
-_ENTRIES = 4_000  # that a row counts for at least, so that an interrupt is soon heeded
+_ENTRIES = 4_000  # Least cost of a row, so that an interrupt is noticed soon.
 
 
 def process_and_inputs(
     gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None, Xnew: ArrayLike | None
 ) -> tuple[Any, Any]:
-    """Return the makers of latent values, or None, and new inputs, of `predict(gp, Xnew)` and `predict(Xnew)`.
+    """Return the processes, or None, and the new inputs of `predict(gp, Xnew)` and `predict(Xnew)`.
 
-    Inputs are None where a user gave data alone.
+    Inputs are None if only data were given.
     """
     listed = gp if isinstance(gp, Sequence) else (gp,)
     if Xnew is not None or gp is None or any(isinstance(each, pm.gp.Latent) for each in listed):
@@ -288,7 +290,7 @@ def process_and_inputs(
 
 
 def _correction(name: str, approximator: Any, classifier: GPClassifier) -> Correction:
-    """The correction of a name, if it belongs to the approximation."""
+    """Return the correction of this name, if it belongs to the approximation."""
     known = {each: correction for kind in APPROXIMATIONS for each, correction in kind.corrections.items()}
     check_name("correction", name, known, " or None")
     own: Mapping[str, Correction] = getattr(approximator, "corrections", {})
@@ -324,86 +326,85 @@ def predict(
 
     `predict(missing=True)` predicts the rows of the model whose responses are missing.
 
-    Predictions are averages over the nodes that stand for the hyperparameters.
+    Predictions are averages over the nodes of the hyperparameters.
 
     Parameters
     ----------
     gp : pm.gp.Latent or sequence of them, optional
-        Processes that made the latent values of the model; a list where classes have their own. Without it the
-        covariance at new inputs is read from the graph of the model.
+        Processes of the latent values, as a list if classes have separate processes. By default the covariance at new
+        inputs is read from the graph of the model.
     Xnew : array (m, d)
-        New inputs, with the columns that the model's have; a DataArray gives its first dim and coords to the
-        result. Where the model computes inputs from its data, they are as the data.
+        New inputs with the columns of the model. The first dim and coords of a DataArray become dim and coords of the
+        result. If the model computes inputs from `pm.Data`, `Xnew` has the form of these data.
     response : str, optional
-        Name of the observed variable that is predicted, where the model has several.
-    data : dict of str to array, optional
-        Data of the model (`pm.Data`) at the new points. A sum of effects is made of such data, and a likelihood
-        may be given some besides latent values, such as an exposure of counts. A single process takes its inputs
-        by name as well. A number, or a single row, stands for all points. A value that all points of the fit share
-        is kept, and need not be given.
+        Name of the predicted observed variable, if the model has several.
+    data : dict of str to array, or data frame, optional
+        Data of the model (`pm.Data`) at the new points, such as covariates, indices of groups, exposures, or the inputs
+        of a single process. A number, or a single row, is used for all points. A value that all fitted points share
+        need not be given. Data of an observed array may have other lengths than in the fit. Columns of a frame that the
+        model does not have are left out.
     new_levels : bool
-        Whether data that select levels of a group may name levels that the model does not have. Such a level has
-        the prior of all others, given what they have in common.
+        Whether data may select unseen levels of a group. An unseen level has the prior of the levels, given their
+        common parameters.
     observed : array (m,), optional
         Observations at the new points, for `log_density`.
     probabilities : {"orthant", "inner_ep", "average"}, optional
-        How class probabilities are computed from the Gaussian at a new point. For a multinomial probit
-        `"orthant"`, the default, integrates accurately: a class is observed where its function plus unit noise is
-        the largest. `"inner_ep"`, the paper's own way, is a fast approximation, normalised to sum to 1. For a
-        softmax, and for two classes by one latent function, `"average"` is the expectation.
+        Computation of class probabilities from the Gaussian at a new point. For a multinomial probit, `"orthant"`
+        (default) integrates accurately, and `"inner_ep"` is the fast approximation of the paper, normalised to sum to
+        1. For a softmax, and for two classes by one latent function, `"average"` is the expectation.
     correction : {"tk"}, optional
         Tierney and Kadane's correction of the class probabilities (the nested EP paper's LA-TKP), for the Laplace
-        approximation of a softmax. It takes a Laplace approximation for every new point with every class. Moments
-        of the latent functions are not corrected.
+        approximation of a softmax. It needs a Laplace approximation for each new point and class. Moments of the latent
+        functions are not corrected.
     tolerance : float
-        Error allowed in the probabilities of `"orthant"` where there are five classes or more, of `"average"` with
-        four or more. Where classes are independent given the data `"orthant"` is exact with any number of them.
+        Allowed error of probabilities by `"orthant"` with five classes or more, and by `"average"` with four or more.
+        If classes are independent given the data, `"orthant"` is exact.
     covariances : bool
-        Whether to return `cov`. For a million points with ten classes `cov` takes 800 MB, all else 170 MB. The
-        memory held on the way is the same for any number of points.
+        Whether to return `cov`. For a million points with ten classes `cov` takes 800 MB, and the other results 170 MB.
+        Temporary memory does not depend on the number of points.
     dim : str, optional
-        Name of the new dimension, `new_point` if not given. Rows of the model have their own.
+        Name of the new dimension; `new_point` by default. Rows of the model keep their dim.
     missing : bool
-        Whether to predict the rows of the model without a response, which a fit leaves out. They have the
-        coordinates of the model, or their positions in the data.
+        Whether to predict the rows of the model without a response. Coordinates come from the model, or are positions
+        in the data.
     quantiles : float or sequence of k floats, optional
         Levels between 0 and 1 of quantiles of an observation. Nine of ten new observations fall between those of
         `[0.05, 0.95]`. Classes have no quantiles.
     intervals : float, optional
-        Posterior probability, such as 0.9, with which each class probability lies in its range. Moments of the
-        latent values at all nodes are held meanwhile.
+        Posterior probability of the interval of each class probability, such as 0.9. Moments of the latent values at
+        all nodes are then in memory.
     progressbar : bool
-        Whether to show how many rows are done and the time that is left, where that takes more than a second.
+        Whether to show progress if the computation takes more than a second.
 
     Returns
     -------
     xarray.Dataset
         `p` (new point, class), `mean` (new point, class) and `cov` (new point, class, class) of the latent
-        functions, `mean` and `variance` (new point) where there is one, and `error` (new point). For `"orthant"`
-        and `"average"` that is the estimated error of the probabilities, for `"inner_ep"` how far their sum was
-        from 1 before it was normalised. It is NaN with a correction. Where observations are not classes, the mean
-        and the variance of an observation take the place of `p` and `error`. They are `y_mean` and `y_variance` if
-        its name is `y`. An infinite moment is ∞; one that does not exist is NaN. With `quantiles` there is also
+        functions, `mean` and `variance` (new point) for one function, and `error` (new point). The error is estimated
+        for `"orthant"` and `"average"`. For `"inner_ep"` it is the distance of the sum of probabilities from 1 before
+        normalisation. It is NaN with a correction. If observations are not classes, mean and variance of an observation
+        replace `p` and `error`: `y_mean` and `y_variance` for a response `y`. An infinite moment is ∞, and an undefined
+        moment is NaN. With `quantiles` there is also
         `y_quantile` (new point, quantile). With `observed`, `log_density` (new point), the log of its predictive
-        probability. With `intervals`, `p_interval` (new point, class, ci_bound), the ends of the ranges.
+        probability. With `intervals`, `p_interval` (new point, class, ci_bound), the ends of the intervals.
 
     Raises
     ------
     TypeError
-        If `Xnew` is missing, or `gp` is something else.
+        If `Xnew` is missing, or `gp` is not a process.
     StructureError
-        If `gp` is missing, and the graph of the model does not say what the prior is at other inputs. If there is a
-        `gp`, and inputs that the model computes from its data would be others with it than without.
+        If `gp` is missing, and the prior at new inputs cannot be read from the graph of the model. If `gp` is given,
+        and the model computes its inputs from data.
     ValueError
-        If `gp` is not of this model, or `Xnew` has a wrong shape or values that are not finite. If the way to
-        compute the probabilities does not fit the likelihood. If the likelihood is given other numbers at other
-        points, and `data` does not have those of new ones. If values of a row depend on other new rows.
+        If `gp` is not of this model, or `Xnew` has a wrong shape or values that are not finite. If `probabilities` does
+        not fit the likelihood. If `data` lacks data that differ between points. If values of a row depend on other new
+        rows.
 
     Warns
     -----
     UserWarning
-        If rows of `Xnew` are further from all data than the length scales reach; it says how many. If a mean or
-        variance of an observation does not exist. If a mean is above nearly all of the predicted values.
+        If rows of `Xnew` are farther from all data than the length scales. If a mean or variance of an observation does
+        not exist. If a mean is above nearly all of the predicted values.
 
     Examples
     --------
@@ -411,25 +412,33 @@ def predict(
     >>> fit.predict(data={"where": [0, 1]}, response="visits")  # of several observed variables
     """
     gp, Xnew = process_and_inputs(gp, Xnew)
+    data = by_name(data, fit.classifier.model)
     classifier = fit.classifier.part(response, "A prediction")
     hyper, log_posterior = fit.hyper_posterior, fit.log_posterior
-    each = (functions.of(classifier.response) for functions in fit.functions(gp))
-    first = next(each)  # which a wrong gp, or a fit without a posterior, does not have
+    each: Iterator[LatentFunctions] = (functions.of(classifier.response) for functions in fit.functions(gp))
+    whole = classifier.axes is not None and not missing
+    if whole:
+        each, classifier = _of_array(fit, classifier, each, Xnew, data, new_levels)
+    first = next(each)  # A wrong gp, or a fit without a posterior, raises an error here.
     if missing and (Xnew is not None or data):
         raise TypeError("missing=True predicts the rows of the model without a response: give no other rows with it.")
     if missing and classifier.missing is None:
         raise ValueError(f"All rows of {classifier.response!r} have a response: there are no missing ones to predict.")
-    inputs = first.missing_rows() if missing else first.new_rows(Xnew, data or {}, new_levels)
-    inputs = repeated(inputs, rows_of_parameters(classifier, data))
+    if whole:
+        inputs, data = RowsOfData(np.arange(classifier.n_rows)), {}
+    else:
+        inputs = first.missing_rows() if missing else first.new_rows(Xnew, data, new_levels)
     how = classifier.likelihood_model.check_way(probabilities, "probabilities")
     own = classifier.missing.rows if missing and classifier.missing is not None else None
-    elsewhere = LikelihoodElsewhere(classifier, len(inputs), log_posterior.space.data, data, first.takes, own)
+    at = inputs.positions if whole else own
+    inputs, elsewhere = at_new_rows(classifier, inputs, log_posterior.space.data, data, first.takes, at)
     y = None if observed is None else held_out(classifier, observed, len(inputs), "observed")
     model = classifier.likelihood_model
     levels = None if quantiles is None else checked_levels(quantiles, model)
     ends = None if intervals is None else checked_interval(intervals, model, classifier.n_functions)
     kept = levels is not None or ends is not None
     parts: list[Part] = []
+    notes: dict[str, None] = {}
     corrected = None if correction is None else _correction(correction, log_posterior.approximator, classifier)
     with RowProgress("Predicting", len(inputs) * len(hyper), progressbar) as progress:
 
@@ -447,11 +456,23 @@ def predict(
                     covariances=covariances or kept,
                     done=progress.advance,
                 )
+                weight, evaluation = float(hyper.weights[s]), hyper.nodes[s]
+                if fit.classifier.effects_by_factors:
+                    conditional = Conditional(log_posterior, evaluation.theta, hyper.solution(s))
+                    given = partial(_predicted, likelihood, y, how, tolerance)
+                    found, shifted, lacking = over_priors(found, functions, inputs, conditional, given)
+                    notes.update(dict.fromkeys([lacking] * bool(lacking)))
+                    if kept and shifted:
+                        parts.extend(Part(weight / len(shifted), likelihood, *each) for each in shifted)
+                        yield found
+                        continue
                 if kept and found.cov is not None:
-                    parts.append(Part(float(hyper.weights[s]), likelihood, found.mean, found.cov))
+                    parts.append(Part(weight, likelihood, found.mean, found.cov))
                 yield found
 
         averaged = average_predictions(hyper.weights, predictions())
+        for note in list(notes)[:1]:
+            warn(note)
         if averaged.outcome is not None:
             heaviest = hyper.point(int(np.argmax(hyper.weights)))
             warn_of_moments(averaged, elsewhere(heaviest, y), classifier.response)
@@ -462,14 +483,42 @@ def predict(
         if not covariances:
             averaged = averaged._replace(cov=None)
     attrs = {"probabilities": how} | ({"correction": correction} if correction else {})
+    if whole:
+        found = labelled(classifier, None, _ROWS, averaged, levels).assign_attrs(attrs)
+        return classifier.in_axes(found, _ROWS)
     if Xnew is not None or isinstance(inputs, np.ndarray):
         warn_of_far_rows(averaged.far, lambda: unreached(*first.among_fitted()), log_posterior.by)
     if own is None:
         return labelled(classifier, Xnew, dim or _NEW, averaged, levels).assign_attrs(attrs)
-    dim = dim or classifier.point_dim or f"{classifier.response}_dim_0"
+    dim = dim or classifier.point_dim or f"{classifier.response}_{'dim_0' if classifier.axes is None else 'row'}"
     names = classifier.coords.get(classifier.point_dim) if classifier.point_dim else None
-    coords = {dim: own if names is None else np.asarray(names)[own]}
+    coords: dict[str, Any] = {dim: own if names is None else np.asarray(names)[own]}
+    coords |= {each: (dim, labels[own]) for each, labels in classifier.labels_of_rows().items()}
     return labelled(classifier, None, dim, averaged, levels).assign_coords(coords).assign_attrs(attrs)
+
+
+def _of_array(
+    fit: Fitted,
+    classifier: GPClassifier,
+    functions: Iterator[LatentFunctions],
+    inputs: ArrayLike | None,
+    data: Mapping[str, ArrayLike] | None,
+    new_levels: bool,
+) -> tuple[Iterator[LatentFunctions], GPClassifier]:
+    """Return latent functions at the entries of an observed array with new data, and the classifier of this array."""
+    assert classifier.axes is not None
+    named = f"{classifier.response!r} is an array with the dims {', '.join(classifier.axes.dims)}"
+    if inputs is not None or new_levels or not classifier.prior.effects:
+        raise ValueError(
+            f"{named}, and predict reads new data of such arrays alone: predict(data={{...}}). For new levels or "
+            "inputs write the model with a row for each entry, b[item]."
+        )
+    if not data:
+        raise TypeError(f"{named}: predict needs new data, fit.predict(data={{...}}).")
+    constants = fit.log_posterior.space.data
+    own = array_elsewhere(classifier, data, constants)
+    elsewhere = own.prior.elsewhere(None, constants)
+    return (each.at_rows_of(elsewhere) for each in functions), own
 
 
 def predict_at(
@@ -484,7 +533,7 @@ def predict_at(
     covariances: bool = True,
     done: Callable[[int], None] = lambda rows: None,
 ) -> Prediction:
-    """The same at given hyperparameters and new rows, in chunks of bounded memory; `likelihood` is that there.
+    """Predict at given hyperparameters, in chunks of bounded memory; `likelihood` is that at the new rows.
 
     After each chunk `done` is called with its number of rows.
     """
@@ -510,12 +559,26 @@ def predict_at(
 
 
 def blocks_of_rows(m: int, functions: int, size: int) -> Iterator[slice]:
-    """Blocks of m new rows, at least one, with which what is computed at a time fits into bounded memory.
+    """Yield at least one block of m new rows; the predictions of a block fit into bounded memory.
 
-    Posteriors of so many functions are known by `size` values of each.
+    The posterior of each function is represented by `size` values.
     """
-    least = _ENTRIES if functions > 1 else _ENTRIES // 8  # probabilities of several classes take long
+    least = _ENTRIES if functions > 1 else _ENTRIES // 8  # Probabilities of several classes take long.
     return row_blocks(max(m, 1), max(functions * max(size, functions), least))
+
+
+def _predicted(
+    likelihood: Likelihood,
+    observed: Observed | None,
+    how: str | None,
+    tolerance: float,
+    rows: NDArray[np.intp],
+    mean: Array,
+    cov: Array,
+) -> Prediction:
+    """Return predictions of some rows, given moments of their latent values."""
+    observed = None if observed is None else observed[rows]
+    return predict_given(likelihood.at(rows), mean, cov, observed=observed, how=how, tolerance=tolerance)
 
 
 def predict_given(
@@ -528,7 +591,7 @@ def predict_given(
     how: str | None = None,
     tolerance: float = 5e-5,
 ) -> Prediction:
-    """Predict by a likelihood from Gaussian latent values (m, c) with covariances (m, c, c), given `p` if known."""
+    """Predict by a likelihood from Gaussian latent values (m, c) with covariances (m, c, c), given `p` if computed."""
     m, log_density, outcome = len(mean), None, None
     if likelihood.n_classes(mean.shape[1]):
         error = np.full(m, np.nan)
@@ -547,20 +610,22 @@ def predict_given(
 
 
 def held_out(classifier: GPClassifier, observed: ArrayLike, n_points: int, name: str) -> Observed:
-    """Observations (m,) at new points, called by `name` in messages.
+    """Return checked observations (m,) at new points or entries of an array; `name` is for messages.
 
     Raises
     ------
     ValueError
-        If the likelihood does not allow them, or if there is not one for each point.
+        If the likelihood does not allow them, or their number is not the number of points.
     """
+    if classifier.axes is not None and np.shape(observed)[: len(classifier.axes.shape)] == classifier.axes.shape:
+        observed = np.reshape(observed, (n_points, *np.shape(observed)[len(classifier.axes.shape) :]))
     return classifier.likelihood_model.check(observed, classifier.n_functions, n_points, name)
 
 
 def labelled(
     classifier: GPClassifier, x: ArrayLike | None, dim: str, prediction: Prediction, levels: Array | None = None
 ) -> xr.Dataset:
-    """What is predicted at new inputs `x`, with names of axes and coordinates; `levels` are those of quantiles."""
+    """Return predictions at new inputs `x` with names of axes and coordinates; `levels` are levels of quantiles."""
     coords: dict[str, Any] = {}
     if isinstance(x, xr.DataArray):
         dim = str(x.dims[0])
@@ -590,7 +655,7 @@ def labelled(
 
 
 def probabilities_and_moments(classifier: GPClassifier, predicted: xr.Dataset) -> tuple[Array, Array | None]:
-    """Class probabilities (m, classes) of a dataset by `labelled`, or moments (2, m) where there are no classes."""
+    """Return class probabilities (m, classes) of a dataset of `labelled`, or moments (2, m) if there are no classes."""
     if "p" in predicted:
         return predicted["p"].values, None
     moments = np.stack([predicted[f"{classifier.response}_{moment}"].values for moment in ("mean", "variance")])

@@ -14,12 +14,12 @@ from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.evidence.marginal_model import MarginalModel
 from pymc_gpep.fits.datasets import plain_dims
-from pymc_gpep.gaussians.posterior import draw_normals
+from pymc_gpep.gaussians.whitening import draw_normals
 from pymc_gpep.graphs.interpreted import graph_function
+from pymc_gpep.log_posteriors.hyperparameters import unconstrain
 from pymc_gpep.prior_moments.prior_functions import frozen_data, prior_roots, prior_type_of
 from pymc_gpep.progress import progress_bar
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.natural_scale import unconstrain
 from pymc_gpep.solvers.team import one_blas_thread
 
 
@@ -29,17 +29,17 @@ def recover_latent(
 ) -> xr.DataTree:
     """Draw latent values for each draw of the hyperparameters from a marginal model.
 
-    They are drawn from the Gaussian that the approximation has at these hyperparameters. The result is as if the
-    original model, with the data that it has now, had been sampled. Latent values and the Deterministics that depend on
-    them have its names, dims and coords. So `pm.sample_posterior_predictive` and `pm.compute_log_likelihood` take the
-    result with the original model.
+    They are drawn from the Gaussian of the approximation at these hyperparameters. The result has the form of draws of
+    the original model with its present data. Latent values and Deterministics that depend on them have the names, dims
+    and coords of the model. `pm.sample_posterior_predictive` and `pm.compute_log_likelihood` accept the result with the
+    original model.
 
     Parameters
     ----------
     idata : DataTree
-        Draws that `pm.sample(model=marginal)` returned, thinned or joined with others if wanted.
+        Draws of `pm.sample(model=marginal)`, also thinned or concatenated.
     marginal : MarginalModel
-        Model that `marginalize` returned.
+        Model returned by `marginalize`.
     random_seed : int, Generator or None
     progressbar : bool
 
@@ -54,8 +54,8 @@ def recover_latent(
     TypeError
         If `marginal` was not made by `marginalize`.
     ValueError
-        If `idata` has no draws of a hyperparameter, or ones for which the approximation or a Cholesky factorisation
-        of the prior covariance fails.
+        If `idata` has no draws of a hyperparameter, or the approximation or a Cholesky factorisation of the prior
+        covariance fails for a draw.
 
     Examples
     --------
@@ -92,9 +92,9 @@ def recover_latent(
 
 
 class _LatentValues:
-    """Draws of the latent values, and of what depends on them, at given hyperparameters on their natural scale.
+    """Draws of latent values and dependent variables, at given hyperparameters on their natural scale.
 
-    Each solve starts where the last one ended.
+    Each solve starts from the previous solution.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class _LatentValues:
         self.rng = rng
         model = classifier.model
         hyperparameters = list(classifier.hyperparameters)
-        # Latent values are taken as given: f of a rotated prior would otherwise be factorised once more for each draw.
+        # Latent values are given, since a rotated prior of f would be factorised again for each draw.
         latents = [*classifier.prior.held, *classifier.prior.integrated]
         given = {variable: variable.type(variable.name) for variable in [*hyperparameters, *latents]}
         replacements = given | {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
@@ -129,7 +129,7 @@ class _LatentValues:
         self._drawn = [v.name for v in latents]
         others = [*classifier.unobserved, *(v for v in dependent if v not in given)]
         self._others = [v.name for v in others]
-        # A Deterministic may be made of draws of its own, as PyMC's sampling makes it.
+        # A Deterministic may depend on its own random draws, as in PyMC's sampling.
         self._compute = function(
             [*hyperparameters, *latents], others, draws=True, random_seed=int(rng.spawn(1)[0].integers(2**30))
         )
@@ -161,7 +161,7 @@ class _LatentValues:
 
 
 def _completed(idata: xr.DataTree, posterior: xr.Dataset, values: dict[str, Array], model: pm.Model) -> xr.DataTree:
-    """`idata` with the given draws in its posterior, and with the data of the model, as PyMC names and labels them."""
+    """Return `idata` with the given draws in its posterior, and with the data of the model, as named by PyMC."""
     dims = plain_dims(model, {name: value.shape[2:] for name, value in values.items()}, model.coords)
     converted = pm.to_inference_data(posterior_predictive=values, model=model, dims=dims)
     drawn = (

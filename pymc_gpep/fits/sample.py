@@ -1,6 +1,7 @@
 """Draws from a fit, and checks of the fit against the exact posterior."""
 
 import logging
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,21 +20,23 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import check_switches
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.corrected_evidence import CorrectedEvidence
 from pymc_gpep.checks.corrected_evidence import corrected_evidence as evidence_corrected
 from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws, importance_check, resampled_draws
-from pymc_gpep.evidence.memory import available_memory
+from pymc_gpep.evidence.memory_check import available_memory
 from pymc_gpep.fits import datasets
+from pymc_gpep.fits.cross_validation import loo
 from pymc_gpep.fits.datasets import plain_dims
 from pymc_gpep.fits.effects import draw, draw_at_maximum
 from pymc_gpep.fits.fitted import Fitted, Gp
 from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.latent.gp_latent import as_gps
 from pymc_gpep.log_posteriors.log_posterior import Gps
 from pymc_gpep.log_posteriors.sparse_log_posterior import BlockFunctions
 from pymc_gpep.prior_moments.prior_functions import as_it_was
-from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.user_warnings import warn
@@ -41,16 +44,15 @@ from pymc_gpep.user_warnings import warn
 
 @one_blas_thread()
 def importance(fit: Fitted, draws: int = 1000, *, random_seed: Any = None) -> ImportanceCheck:
-    """Hold the fit against the exact posterior of the latent values, by Pareto-smoothed importance sampling.
+    """Compare the fit with the exact posterior of the latent values, by Pareto-smoothed importance sampling.
 
-    Draws from the Gaussian are weighted by the exact joint density over their own, and the tail of the weights is
-    smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). Its Pareto k says whether weighted draws stand for the
-    posterior. If they do, the evidence and means that come with them can be held against the fit's own (Yao,
-    Vehtari, Simpson and Gelman 2018). Hyperparameters are held at the fit's values: nothing is said about these.
+    Draws from the Gaussian are weighted by the ratio of the exact joint density to their density. The tail of the
+    weights is smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). The Pareto k shows whether weighted draws
+    represent the posterior. If they do, compare their evidence and means with those of the fit (Yao, Vehtari, Simpson
+    and Gelman 2018). Hyperparameters stay at the values of the fit, and are not checked.
 
-    All latent values are weighted together. The more there are, the more easily that fails, for fits that are fair
-    for each of them. The check describes the fit apart from this, by weights on blocks of points that move
-    together. These show how much the probability of each point's label changes.
+    Weights of all latent values together often fail if there are many, even for an accurate fit. Weights on blocks of
+    correlated points therefore describe the fit separately: they show the change of the probability of each label.
 
     Parameters
     ----------
@@ -61,49 +63,53 @@ def importance(fit: Fitted, draws: int = 1000, *, random_seed: Any = None) -> Im
     Returns
     -------
     ImportanceCheck
-        It prints as two sentences, one on weighted draws and one on the fit.
+        Its text has a sentence on the weighted draws, and a sentence on the fit.
 
     Raises
     ------
     NotImplementedError
         If the fit has no joint posterior of all latent values.
     ValueError
-        If there are too few draws, or if the approximation failed, so that its draws have no density.
+        If there are too few draws, or the approximation failed.
     """
     fit.log_posterior.check_joint("importance")
     return checked(fit, draw_at_maximum(fit, draws, fit._generator(random_seed)))
 
 
 def checked(fit: Fitted, values: Mapping[str, Array]) -> ImportanceCheck:
-    """Hold draws of a fit at its maximum, by name, against the exact posterior."""
-    mean, groups = fit.latent["mean"], fit.classifier.groups
+    """Compare draws of a fit at its maximum, by name, with the exact posterior."""
+    classifier, groups = fit.classifier, fit.classifier.groups
+    moments = fit.latent_moments()
+    mean = datasets.of_points(classifier, *moments, named=fit.rows is None)["mean"]
     f = fit.log_posterior.space.variables.latent_values(values)
-    if groups is None:
+    if groups is None and len(mean) == len(moments[0]):
         return importance_check(fit.name, fit.solution, f, mean)
-    # One latent value of each group, whose result is that of all its rows.
-    found = importance_check(fit.name, fit.solution, f, mean[groups.first])
-    shift = mean.copy(data=found.mean_shift.values[groups.of]).rename("mean_shift")
-    points = found.points.drop_vars(list(found.points.coords)).isel({mean.dims[0]: groups.of})
+    # One latent value of each group, whose result is that of all its rows. Factors of priors are weighted, too.
+    every = xr.DataArray(moments[0].reshape(-1, *mean.shape[1:]), dims=mean.dims)
+    found = importance_check(fit.name, fit.solution, f, every if groups is None else every[groups.first])
+    rows = np.arange(len(every)) if groups is None else groups.of
+    shift = mean.copy(data=found.mean_shift.values[rows[classifier.seen]]).rename("mean_shift")
+    points = found.points.drop_vars(list(found.points.coords)).isel({mean.dims[0]: rows[classifier.seen]})
     return replace(found, mean_shift=shift, points=points.assign_coords(mean.coords))
 
 
 @one_blas_thread()
 def corrected_evidence(fit: Fitted, *, max_size: int = 3000) -> CorrectedEvidence:
-    """Correct the log evidence of an EP by what that neglects (Opper, Paquet and Winther 2013), at the maximum.
+    """Correct the log evidence of an EP at the maximum (Opper, Paquet and Winther 2013).
 
-    The correction is of second order in the third cumulants of the tilted distributions, and what the next order
-    has to add is its error. Class-independent EP and EP by quadrature are corrected by way of nested EP, from which
-    they differ by more than a small correction.
+    The correction is of second order in the third cumulants of the tilted distributions, and the next order estimates
+    its error. Class-independent EP and EP by quadrature are corrected to the corrected evidence of nested EP, since the
+    difference is not small.
 
     Parameters
     ----------
     max_size : int
-        Largest number of latent values to accept: time grows with its cube, memory with its square.
+        Largest accepted number of latent values. Time grows with its cube, memory with its square.
 
     Returns
     -------
     CorrectedEvidence
-        `evidence`, the `correction` in it, its estimated `error`, and whether it is `reliable`. It prints as one
+        `evidence`, the `correction` in it, its estimated `error`, and whether it is `reliable`. Its text is one
         sentence.
 
     Raises
@@ -120,21 +126,21 @@ def corrected_evidence(fit: Fitted, *, max_size: int = 3000) -> CorrectedEvidenc
 
 
 class Recorder:
-    """Compute what `pm.sample` records, from value variables and latent values.
+    """Compute the variables that `pm.sample` records, from value variables and latent values.
 
-    Latent values are taken as given, also where they are deterministic: to factorise the prior covariance for every
-    draw would cost O(n³) each.
+    Latent values are given, also if they are deterministic: a factorisation of the prior covariance for each draw would
+    cost O(n³).
 
     Parameters
     ----------
     classifier : GPClassifier
     free : sequence of TensorVariable
-        Free variables, in the order in which they are recorded; those of the latent values may be missing.
+        Free variables in the order of recording. Variables of the latent values may be missing.
     deterministics : sequence of TensorVariable
     data : dict
-        Data of the model → constants that take their place.
+        Constants that replace data of the model.
     seed : int
-        For what the model draws anew, such as responses that are missing.
+        Seed of new draws of the model, such as missing responses.
     """
 
     def __init__(
@@ -163,12 +169,12 @@ class Recorder:
             model,
             [pytensor.In(v, borrow=True) for v in [*value_vars, *given.values()]],
             [pytensor.Out(v, borrow=True) for v in [*value_vars, *computed]],
-            draws=True,  # a Deterministic may be made of draws of its own, as PyMC's sampling makes it
+            draws=True,  # A Deterministic may depend on its own random draws, as in PyMC's sampling.
             random_seed=seed,
         )
 
     def trace(self, values: Mapping[str, Array], chain: int) -> Trace:
-        """Trace of a chain, from draws (s, ...) of value variables and of deterministic latent values, by name."""
+        """Return the trace of a chain from draws (s, ...) of value variables and latent values, by name."""
         values = {name: values[name] for name in self._given}
         first = self._compute(*(value[0] for value in values.values()))
         trace = Trace(
@@ -187,12 +193,13 @@ class Recorder:
 
 
 _NEW = "new_point"
-_WITH_NORMALS = 1000  # most rows for which a factorisation of their covariance is no matter
+_WITH_NORMALS = 1000  # Largest number of rows with an affordable factorisation of their covariance.
 _GIGABYTE = 1e9
-_OF_WEIGHTS = ("pareto_k", "effective_size", "log_evidence")  # numbers that describe weights as a whole
-_ENOUGH = 1000  # draws to weight where fewer are asked for
+_OF_WEIGHTS = ("pareto_k", "effective_size", "log_evidence")  # Attributes of the weights.
+_MISLEADING = 1.0  # Smallest difference of two elpd that is warned of.
+_ENOUGH = 1000  # Least number of weighted draws.
 
-_log = logging.getLogger("pymc")  # where pm.sample says what it does; what silences that silences this
+_log = logging.getLogger("pymc")  # The logger of pm.sample, so that the same setting silences both.
 
 
 @one_blas_thread()
@@ -204,33 +211,37 @@ def sample(
     Xnew: ArrayLike | None = None,
     gp: Gp = None,
     importance: bool = False,
+    log_likelihood: bool = False,
     random_seed: Any = None,
     return_inferencedata: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """Draw independent samples from the approximate posterior, or by way of it from the exact one.
+    """Draw independent samples from the approximate posterior, or resample them to follow the exact posterior.
 
     Parameters
     ----------
     draws : int
-        Number of draws in each chain, as in `pm.sample`. Hyperparameters are those of a node, drawn by its weight:
-        at their maximum, the same in every draw, unless the fit was given another `hyper`.
+        Number of draws in each chain, as in `pm.sample`. Hyperparameters are drawn from their density or from the
+        weighted nodes. With `hyper="map"` they are equal in all draws.
     chains : int
-        Number of chains to arrange them in; ArviZ compares results only where draws and chains agree.
+        Number of chains. ArviZ compares results with equal numbers of draws and chains.
     Xnew : array (m, d), optional
-        Inputs at which to draw the latent functions, in place of the rows that were fitted. Draws with the same
-        seed are of the same functions at any inputs: many rows can be drawn in parts. The part of a function
-        between points that inducing inputs or rows do not determine is independent noise.
+        Inputs of the drawn latent functions, in place of the fitted rows. Draws with the same seed belong to the same
+        functions at any inputs, so many rows can be drawn in parts. The residual of a function given inducing inputs or
+        rows is independent noise.
     gp : pm.gp.Latent or sequence of them, optional
-        Processes that made the latent values, for `Xnew` or many rows, where the graph of the model does not say
-        it.
+        Processes of the latent values, for `Xnew` or many rows, if their prior cannot be read from the graph of the
+        model.
     importance : bool
-        Whether to resample draws by their Pareto-smoothed importance weights, see the method of this name. They
-        then follow the exact posterior of the latent values at these hyperparameters. As many draws as are asked
-        for, but at least 1000, are weighted. Each is then repeated or left out as its weight has it, in random
-        order. Draws have equal weights again, but repeats add nothing, and ArviZ does not know of them: they are
-        worth no more than `effective_size`. The result has a group `sample_stats`, with the `log_weight` that each
-        draw had, not to be used again, and `pareto_k`, `effective_size` and `log_evidence` as `attrs`.
+        Whether to resample draws by their Pareto-smoothed importance weights, see the method `importance`. They then
+        follow the exact posterior of the latent values at these hyperparameters. At least 1000 draws are weighted. The
+        result has repeated draws in random order, and the accuracy of `effective_size` independent draws, which ArviZ
+        does not compute. The group `sample_stats` has the `log_weight` of each draw, which must not be applied again,
+        and the `attrs` `pareto_k`, `effective_size` and `log_evidence`.
+    log_likelihood : bool
+        Whether to add the group `log_likelihood`, as `pm.compute_log_likelihood` does. Log densities of observed arrays
+        have the dims of the array, and log densities of correlated entries are those of whole vectors. `az.loo` of the
+        draws is then compared with `fit.loo()`, which needs no draws.
     random_seed : int, Generator or None
     return_inferencedata : bool
         Whether to return a DataTree like that of `pm.sample`, or a MultiTrace.
@@ -240,25 +251,27 @@ def sample(
     Returns
     -------
     DataTree or MultiTrace
-        Hyperparameters, latent values, and what the model makes of them. Responses that are missing are drawn from
-        the likelihood, given the latent values of each draw. A model may declare latent values by standard normals.
-        For leave-one-out, `fit.loo()` is more accurate than `az.loo` of such draws: it does not weight them.
-        Where the posterior is known by inducing inputs or active rows, these are left out of models of more than
-        1000 rows. Without them `pm.sample_posterior_predictive` draws latent values from their prior, unless the
-        model has `gp.prior(..., reparameterize=False)`. Where rows came from `data=...`, or with `Xnew`, latent
-        values have a dim `new_point`, and what depends on them is left out.
+        Hyperparameters, latent values, and the variables that depend on them. Missing responses are drawn from the
+        likelihood. For leave-one-out use `fit.loo()`, which is more accurate than `az.loo` of these draws. A fit with
+        inducing inputs or active rows omits the standard normals of latent values of more than 1000 rows.
+        `pm.sample_posterior_predictive` then draws latent values from their prior, unless the model has `gp.prior(...,
+        reparameterize=False)`. If rows came from `data=...`, or with `Xnew`, latent values have a dim `new_point`, and
+        dependent variables are omitted.
 
     Raises
     ------
     MemoryError
-        If the draws would not fit into memory; the message says how many rows would.
+        If the draws do not fit into memory.
     NotImplementedError
-        If there is `importance`, and the fit has no joint posterior of all latent values.
+        If `importance` is True, and the fit has no joint posterior of all latent values.
+    TypeError
+        If `log_likelihood` is True, and the draws do not include all variables of the model.
 
     Warns
     -----
     UserWarning
-        If the verdict on the weights is "do not use": the draws then follow neither posterior.
+        If the verdict on the weights is "do not use": the draws do not follow the exact posterior. If `az.loo` of the
+        draws differs from `fit.loo()` by more than 1.
     """
     if draws < 1 or chains < 1:
         raise ValueError(f"draws and chains must be at least 1, but are {draws} and {chains}.")
@@ -266,12 +279,17 @@ def sample(
     if importance:
         fit.log_posterior.check_joint("sample(importance=True)")
     _tell_of_points(fit)
-    if Xnew is not None and (fit.classifier.prior.implicit or fit.classifier.parts):
+    prior = fit.classifier.prior
+    if Xnew is not None and ((prior.implicit and prior.effects) or fit.classifier.parts):
         raise TypeError(
             "sample draws effects by name here, and no latent functions at other inputs: leave Xnew out, or "
             "average over them by fit.predict(Xnew, data={...})."
         )
-    if Xnew is not None or (fit.rows is not None and not fit.classifier.prior.implicit):
+    check_switches(log_likelihood=log_likelihood)
+    outside = Xnew is not None or (fit.rows is not None and not fit.classifier.prior.implicit)
+    if log_likelihood and (outside or not return_inferencedata):
+        raise TypeError("log_likelihood=True is for a DataTree of draws at the rows of the model. Leave it out.")
+    if outside:
         if not return_inferencedata:
             raise ValueError("A MultiTrace has no place for latent functions at other inputs than the model's.")
         inputs = None if Xnew is None else next(fit.functions(gp)).new_rows(Xnew, {})
@@ -285,18 +303,56 @@ def sample(
     ]
     if not return_inferencedata:
         return MultiTrace(traces)
-    return _noted(fit, _labelled(hyper, traces, weighted, kwargs))
+    data = _noted(fit, _labelled(hyper, traces, weighted, kwargs))
+    return _with_log_likelihood(fit, data) if log_likelihood else data
 
 
 def _noted(fit: Fitted, data: xr.DataTree) -> xr.DataTree:
-    """Note the log evidence on draws, but by batches, where it takes passes over all rows."""
+    """Store the log evidence with the draws, except for a fit by batches, where it takes passes over all rows."""
     if fit.trace.unit != "step":
         data["posterior"].attrs["log_evidence"] = fit.log_evidence
     return data
 
 
+def _with_log_likelihood(fit: Fitted, data: xr.DataTree) -> xr.DataTree:
+    """Add log densities of observations, and warn if leave-one-out by the draws is not that of the fit."""
+    import arviz as az
+
+    classifier, space = fit.classifier, fit.log_posterior.space
+    if absent := [str(rv.name) for rv in classifier.model.free_RVs if rv.name not in data["posterior"]]:
+        raise TypeError(f"log_likelihood=True needs draws of {absent[0]!r}, which this fit lacks. Leave it out.")
+    names = {part.response: str(part.observed[0].name) for part in classifier.each}
+    with as_it_was(classifier.model, space.data, classifier.coords):
+        found = pm.compute_log_likelihood(
+            data, var_names=[*names.values()], extend_inferencedata=False, model=classifier.model, progressbar=False
+        )
+    for part in classifier.each:
+        name = names[part.response]
+        if part.axes is not None and part.missing is None:
+            own = part.in_axes(found[name], str(found[name].dims[-1])).transpose("chain", "draw", ...)
+            found = found.drop_vars(name).assign({name: own.sum(own.dims[own.ndim - _vectors(part) :])})
+    data["log_likelihood"] = xr.DataTree(found)
+    for part in classifier.each if len(classifier.each) == 1 or not any(map(_vectors, classifier.each)) else ():
+        own = loo(fit, response=part.response if classifier.parts else None, progressbar=False).elpd
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            drawn = az.loo(data, var_name=names[part.response]).elpd
+        if not abs(drawn - own) < _MISLEADING:
+            warn(
+                f"az.loo of these draws has an elpd of {drawn:.1f} for {part.response!r}, and fit.loo() has {own:.1f}. "
+                "Few draws carry the weight of a row that is left out. Compare models by the fits, "
+                "az.compare({'a': fit_a.loo(), 'b': fit_b.loo()})."
+            )
+    return data
+
+
+def _vectors(part: GPClassifier) -> int:
+    """Return the number of axes along which entries of an observed array have correlated noise."""
+    return 0 if part.axes is None else part.axes.vectors
+
+
 def _weighted(fit: Fitted, shape: tuple[int, int], rng: np.random.Generator) -> ResampledDraws:
-    """Draws of the fit at its maximum, resampled by their importance weights."""
+    """Return draws of the fit at its maximum, resampled by their importance weights."""
     pool = draw_at_maximum(fit, max(shape[0] * shape[1], _ENOUGH), rng)
     check = checked(fit, pool)
     if not check.usable:
@@ -305,7 +361,7 @@ def _weighted(fit: Fitted, shape: tuple[int, int], rng: np.random.Generator) -> 
 
 
 def _tell_of_points(fit: Fitted) -> None:
-    """Say once of a fit whose hyperparameters are the same in every draw that trace plots of them will be flat."""
+    """Log once that the hyperparameters are equal in all draws, so their trace plots are flat."""
     names = ", ".join(rv.name for rv in fit.classifier.hyperparameters)
     if names and len(fit.hyper_posterior) == 1 and not fit._told:
         _log.info(
@@ -319,15 +375,15 @@ def _tell_of_points(fit: Fitted) -> None:
 def _draw_functions(
     hyper: HyperPosterior, draws: int, rng: np.random.Generator, inputs: Array | None, gps: Gps, normals: bool = False
 ) -> tuple[Array, Array, Array]:
-    """Draw hyperparameters (draws, d), and latent functions (draws, c, m) given these, at inputs or the fitted rows.
+    """Draw hyperparameters (draws, d), and latent functions (draws, c, m) at inputs or at the fitted rows.
 
-    The same generator gives the same functions at any inputs. With `normals` the third array is not empty. It has the
-    standard normals of latent values at the model's own points, in the shape of the second.
+    The same generator makes the same functions at any inputs. With `normals` the third array has the standard normals
+    of the latent values at the points of the model. Otherwise it is empty.
 
     Raises
     ------
     MemoryError
-        If they would not fit into memory.
+        If the draws do not fit into memory.
     """
     log_posterior = hyper.log_posterior
     thetas, found, z = np.empty((draws, log_posterior.space.size)), np.empty(0), np.empty(0)
@@ -339,7 +395,7 @@ def _draw_functions(
             found = np.empty((draws, functions.n_functions, m))
             z = np.empty_like(found) if normals else z
         thetas[rows] = at[:, : thetas.shape[1]]
-        (own,) = rng.spawn(1)  # the draws at one θ do not depend on how many rows were asked for
+        (own,) = rng.spawn(1)  # Draws at one θ do not depend on the number of rows.
         for some, drawn in functions.draw_at(own, rows.size, inputs):
             found[rows[:, None], :, np.arange(some.start, some.stop)] = drawn.transpose(0, 2, 1)
         if normals:
@@ -361,13 +417,19 @@ def _check_memory(draws: int, functions: int, rows: int) -> None:
 def _labelled(
     hyper: HyperPosterior, traces: list[Trace], weighted: ResampledDraws | None, kwargs: dict[str, Any]
 ) -> xr.DataTree:
-    """A DataTree of traces, with the weights by which draws were resampled, if they were."""
+    """Return a DataTree of traces, with the weights of resampled draws."""
     classifier = hyper.log_posterior.classifier
     model = classifier.model
     kwargs["log_likelihood"] = False
     kwargs["dims"] = plain_dims(model, traces[0].var_shapes, classifier.coords) | dict(kwargs.get("dims") or {})
     with as_it_was(model, hyper.log_posterior.space.data, classifier.coords):
         data = pm.to_inference_data(MultiTrace(traces), model=model, **kwargs)
+    for part in classifier.each:
+        if part.axes is not None and part.missing is None:
+            own = data["observed_data"].to_dataset()
+            rows, *classes = own[part.response].dims
+            own = own.rename({dim: f"{part.response}_dim_{len(part.axes.dims)}" for dim in classes})
+            data["observed_data"] = part.in_axes(own, str(rows))
     data["posterior"].attrs |= _attrs(hyper)
     if weighted:
         own = {dim: data["posterior"].coords[dim] for dim in ("chain", "draw")}
@@ -379,9 +441,9 @@ def _labelled(
 def _recording(
     fit: Fitted, gps: Gps, seed: int
 ) -> tuple[Recorder, Callable[[int, np.random.Generator], Mapping[str, Array]]]:
-    """A recorder of draws, and a function that draws what it is given.
+    """Return a recorder of draws, and a function that draws its input.
 
-    The recorder draws by the seed what the model draws anew.
+    The seed is for variables that the recorder draws anew.
     """
     hyper, free, deterministics = fit.hyper_posterior, fit._free, fit._deterministics
     log_posterior = hyper.log_posterior
@@ -407,7 +469,7 @@ def _recording(
 def _without_latents(
     classifier: GPClassifier, free: Sequence[TensorVariable], deterministics: Sequence[TensorVariable]
 ) -> tuple[list[TensorVariable], list[TensorVariable]]:
-    """Free variables without the standard normals of latent values, and deterministics that do not need these."""
+    """Return free variables without the standard normals of latent values, and deterministics that do not need them."""
     rotated = {latent.free: latent.f for latent in classifier.latents if latent.rotated}
     others = [rv for rv in free if rv not in rotated]
     known = [d for d in deterministics if not set(rotated) & set(ancestors([d], blockers=list(rotated.values())))]
@@ -417,7 +479,7 @@ def _without_latents(
 def _sampled_functions(
     hyper: HyperPosterior, draws: int, chains: int, rng: np.random.Generator, inputs: Array | None, gps: Gps
 ) -> xr.DataTree:
-    """A DataTree of hyperparameters, and of latent functions at inputs, or at the rows that were fitted."""
+    """Return a DataTree of hyperparameters, and of latent functions at inputs or at the fitted rows."""
     classifier, space = hyper.log_posterior.classifier, hyper.log_posterior.space
     parts = [_draw_functions(hyper, draws, own, inputs, gps) for own in rng.spawn(chains)]
     thetas = np.array([drawn for drawn, _, _ in parts])

@@ -1,13 +1,16 @@
 """A fit as a DataTree, which xarray and ArviZ write to netCDF and Zarr files.
 
-A covariance function cannot be stored, so that reading needs the model. All else that predictions need is stored. Where
-all rows are known together, these are hyperparameters and where solves start, from which a solve takes an iteration or
-two. Elsewhere it is the posterior itself, whose rows may be gone. Hyperparameters on their natural scale, and latent
-moments of dense fits, are there for users who read a file without the model.
+A covariance function cannot be stored, so reading needs the model. For fits of all rows together, hyperparameters and
+starts of solves are stored, from which a solve takes an iteration or two. For other fits the posterior itself is
+stored, since their rows may be absent later. Hyperparameters on their natural scale, and latent moments of dense fits,
+are for users who read a file without the model.
 """
 
 import json
+import os
+import shutil
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import xarray as xr
@@ -25,16 +28,15 @@ FORMAT = 2
 
 
 def to_datatree(fit: Fitted) -> xr.DataTree:
-    """Make a DataTree of the fit, which xarray writes to a file; `gpep.from_datatree` makes a fit of it again.
+    """Return the fit as a DataTree, which `gpep.from_datatree` reads, and xarray can write to a file.
 
     Returns
     -------
     DataTree
         The group `hyperparameters` has the nodes on their natural scale. Other groups are `history`, `best` and
-        `observed_data`, and for a dense fit `latent`. `nodes` and `posterior` have the values that are needed to
-        make the fit again. `state` is there where steps over batches can go on from it, and `chains` where the
-        nodes were drawn by NUTS. Draws are not in it: `sample` returns a DataTree itself. Rows that came from
-        `data=...` are not in it either: it says where they were, and what checksum a few of them have.
+        `observed_data`, and for a dense fit `latent`. `nodes` and `posterior` have the values from which the fit is
+        made again. `state` is for fits by batches, which continue from it, and `chains` for nodes drawn by NUTS. Draws
+        are not included. Rows of `data=...` are not included either, but their location, and a checksum of a few rows.
 
     Raises
     ------
@@ -43,14 +45,14 @@ def to_datatree(fit: Fitted) -> xr.DataTree:
 
     Examples
     --------
-    >>> fit.to_datatree().to_netcdf("fit.nc")  # or to_zarr
+    >>> tree = fit.to_datatree()
     >>> with model:  # declared as when it was fitted
-    ...     fit = gpep.from_datatree(arviz.from_netcdf("fit.nc"))
+    ...     fit = gpep.from_datatree(tree)
     """
     log_posterior, trace, hyper = fit.log_posterior, fit.trace, fit.hyper_posterior
     classifier, best = log_posterior.classifier, trace.best
     posterior = log_posterior.stored(best.theta, fit.solution)
-    # Starts are as long as the data: a posterior that is in the file need not be solved again.
+    # Starts have the length of the data. A stored posterior does not need them.
     kept = [np.empty(0) if posterior.data_vars else node.start for node in (best, *hyper.nodes)]
     nodes = evaluation_table(hyper.nodes, "node").assign(
         start=(("node", "site"), np.array(kept[1:]).reshape(len(hyper), -1)),
@@ -106,12 +108,12 @@ def to_datatree(fit: Fitted) -> xr.DataTree:
 
 
 def named_classes(classifier: GPClassifier) -> str:
-    """Names of the classes, in one string."""
+    """Return the names of the classes in one string."""
     return ", ".join(map(str, classifier.class_names))
 
 
 def _weighing(hyper: HyperPosterior) -> dict[str, float]:
-    """Reliability of the weights, empty where there is no weighing; the estimate itself is the log evidence."""
+    """Return the reliability of importance weights; empty without importance sampling."""
     if hyper.weighing is None:
         return {}
     columns = hyper.weighing._asdict()
@@ -119,17 +121,90 @@ def _weighing(hyper: HyperPosterior) -> dict[str, float]:
 
 
 def _observed(log_posterior: LogPosterior) -> xr.Dataset:
-    """Observations, by the model's names; the record of rows that took the place of the model's."""
+    """Return the observations by the names of the model, or the record of the rows of `data=...`."""
     classifier, rows = log_posterior.classifier, log_posterior.rows
     if rows is not None:
         return xr.Dataset(attrs=FormerRows.of(rows)._asdict())
     labels, found = log_posterior.observed(), {}
     for part in classifier.each:
         name = part.response
-        if classifier.parts:  # of which responses may be missing at different rows of the same dim
+        if classifier.parts:  # Responses may be missing at different rows of one dim.
             own = labels[part.rows].astype(part.likelihood_model.observed_dtype)
             found[name] = xr.DataArray(own, dims=[f"{name}_dim_0"])
             continue
         dims = [part.point_dim or f"{name}_dim_0", part.class_dim or f"{name}_dim_1"][: labels.ndim]
         found[name] = xr.DataArray(labels, dims=dims)
     return xr.Dataset(found)
+
+
+def save(fit: Fitted, path: str | os.PathLike[str]) -> None:
+    """Write the fit to a file, which `gpep.load` reads.
+
+    The file is written under another name, and then renamed, so a complete file always exists.
+
+    Parameters
+    ----------
+    path : path
+        A netCDF file (`"fit.nc"`) or a Zarr store (`"fit.zarr"`). Both need the extra `files`.
+
+    Raises
+    ------
+    ValueError
+        If the path has another ending, or if the approximation failed and has no posterior.
+
+    Examples
+    --------
+    >>> fit.save("fit.nc")
+    >>> fit = gpep.load("fit.nc", model)  # the model declared again
+    """
+    checked = checked_path(path)
+    write_tree(to_datatree(fit), checked)
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path, or raise a ValueError unless it ends in .nc or .zarr."""
+    checked = Path(path)
+    if checked.suffix not in {".zarr", ".nc"}:
+        raise ValueError(f"path must end in .zarr or .nc, but is {str(path)!r}.")
+    return checked
+
+
+def write_tree(tree: xr.DataTree, path: Path) -> None:
+    """Write a DataTree to a netCDF file or a Zarr store, and replace an older file."""
+    new, old = _finished(path)
+    for each in (new, old):
+        _remove(each)
+    if path.suffix == ".zarr":
+        tree.to_zarr(new, consolidated=False)
+    else:
+        tree.to_netcdf(new)
+    if path.is_dir():  # A folder cannot replace another folder.
+        path.rename(old)
+    new.rename(path)
+    _remove(old)
+
+
+def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
+    """Read a file of `write_tree` into memory."""
+    where = Path(path)
+    _finished(where)
+    if not where.exists():
+        raise FileNotFoundError(f"There is no file {str(path)!r}.")
+    zarr = where.suffix == ".zarr"
+    with xr.open_datatree(where, engine="zarr", consolidated=False) if zarr else xr.open_datatree(where) as opened:
+        return opened.load()
+
+
+def _finished(path: Path) -> tuple[Path, Path]:
+    """Finish an interrupted replacement. Return the temporary paths of a new file and of an old folder."""
+    new, old = (path.with_name(f".{path.name}.{which}") for which in ("new", "old"))
+    if old.exists() and new.exists() and not path.exists():
+        new.rename(path)
+    return new, old
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

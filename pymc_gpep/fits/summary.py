@@ -1,9 +1,9 @@
-"""Summaries of a fit in the form of `arviz.summary`, with marginals that may be skewed.
+"""Summaries of a fit in the form of `arviz.summary`, with skewed marginals.
 
-At each node a variable t that is affine in the latent values has mean and variance of the Gaussian posterior. Its third
-cumulant is Σ_i A_i(k_i, k_i, k_i) with k_i = Cov(f_i, t): regression carries the third cumulants of tilted
-distributions over to it (`pymc_gpep.approximations.cumulants`). With one function it is Σ_i (Cov(t, f_i) / Var f_i)³
-κ₃ᵢ. The marginal is the skew normal distribution with these three, averaged over the nodes.
+At each node a variable t that is affine in the latent values has the mean and variance of the Gaussian posterior. Its
+third cumulant follows from those of the tilted distributions by regression: Σ_i A_i(k_i, k_i, k_i) with k_i = Cov(f_i,
+t) (`pymc_gpep.approximations.cumulants`). With one function it is Σ_i (Cov(t, f_i) / Var f_i)³ κ₃ᵢ. The marginal is the
+skew normal distribution with these three cumulants, averaged over the nodes.
 
 Variances of EP lack the term of second order in the third cumulants (Opper, Paquet and Winther 2013). It is added; with
 one function it is
@@ -11,8 +11,9 @@ one function it is
     ½ Σ_{i≠j} A_i A_j Cov(t, f_i) Cov(f_i, f_j)² Cov(f_j, t),   A_i = κ₃ᵢ / (Var f_i)³.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,29 +21,35 @@ import pandas as pd
 import pymc as pm
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
+from scipy.sparse import csr_array
 from scipy.special import logsumexp, ndtr, owens_t, softmax
 
 from pymc_gpep.approximations.cumulants import third_cumulants
-from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import axes_that_fit
-from pymc_gpep.fits.effects import conditionals, names_of_effects
+from pymc_gpep.fits.effects import Conditional, conditionals, names_of_effects, without_moments
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.latent.latent_prior import Joint
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.user_warnings import warn
 
-_MOST_SKEWED = 0.99  # of the size of skewness; skew normal distributions have less than 0.9953
-_HALVINGS = 60  # of the range in which a quantile is
-_RANGE = 12.0  # standard deviations
-_MOST_VALUES = 3000  # latent values of which all pairs are looked at
+_MOST_SKEWED = 0.99  # Largest absolute skewness. That of skew normal distributions is below 0.9953.
+_HALVINGS = 60  # Number of bisections of the range of a quantile.
+_RANGE = 12.0  # Half width of the range of a quantile, in standard deviations.
+_MOST_VALUES = 3000  # Largest number of latent values for the second order term, which uses all pairs.
+_NO_MOMENTS = "no mean or variance: the data say nothing of it, and its prior has none"
 _AT_MAXIMUM, _OF_MAXIMUM = "at its maximum", "function of hyperparameters at their maximum"
-_COLUMNS = 64  # entries of variables whose covariances with all rows are held at a time
-_COVARIANCES = 30_000_000  # Number of covariances of entries with latent values that are computed, at all nodes.
-_MOST_COVARIANCES = 2_000_000_000  # Number of them at one node above which marginals are normal.
+_COLUMNS = 64  # Number of entries of variables whose covariances with all rows are in memory at a time.
+_COVARIANCES = 30_000_000  # Largest number of covariances of entries with latent values, over all nodes.
+_MOST_COVARIANCES = 2_000_000_000  # Marginals are normal if one node needs more covariances.
+
+
+_LEVELS = ndtr(np.linspace(-4.5, 4.5, 181))  # levels of quantiles for marginals other than skew normal distributions
+_MASSES = np.diff(np.r_[0.0, 0.5 * (_LEVELS[1:] + _LEVELS[:-1]), 1.0])
 
 
 class SkewNormals(NamedTuple):
@@ -56,11 +63,13 @@ class SkewNormals(NamedTuple):
     """(s, m)."""
     skewness: Array
     """(s, m)."""
+    tilted: Mapping[int, Array] = MappingProxyType({})
+    """Quantiles (s, k) of numbers with other distributions, at the levels `_LEVELS`, by place."""
 
     def quantiles(self, p: float) -> Array:
-        """Return the quantiles (m,) of a probability, by halving."""
+        """Return the quantiles (m,) of a probability by bisection."""
         size = np.cbrt(np.clip(self.skewness, -_MOST_SKEWED, _MOST_SKEWED) * 2.0 / (4.0 - np.pi))
-        delta = size / np.sqrt(1.0 + size**2) * np.sqrt(np.pi / 2.0)  # of the normal distribution that is cut
+        delta = size / np.sqrt(1.0 + size**2) * np.sqrt(np.pi / 2.0)  # δ of the skew normal distribution.
         alpha = delta / np.sqrt(1.0 - delta**2)
         scale = self.sd / np.sqrt(1.0 - 2.0 * delta**2 / np.pi)
         location = self.mean - scale * delta * np.sqrt(2.0 / np.pi)
@@ -71,7 +80,11 @@ class SkewNormals(NamedTuple):
                 z = (middle - location) / scale
                 below = self.weights @ np.where(scale > 0.0, ndtr(z) - 2.0 * owens_t(z, alpha), middle >= location) < p
                 low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return np.asarray(0.5 * (low + high))
+        found = np.asarray(0.5 * (low + high))
+        masses = np.outer(self.weights, _MASSES).ravel()
+        for place, own in self.tilted.items():
+            found[place] = _quantiles(own.reshape(-1, 1), masses, p)[0]
+        return found
 
     def moments(self) -> tuple[Array, Array]:
         """Return means and standard deviations (m,)."""
@@ -86,31 +99,32 @@ def summary(
     *,
     ci_prob: float | None = None,
 ) -> pd.DataFrame:
-    """Summarise effects and hyperparameters in a table of the form that `arviz.summary` has.
+    """Summarise effects and hyperparameters in a table with the form of `arviz.summary`.
 
-    Marginals of effects are skewed where the likelihood is. With up to 3000 latent values, standard deviations of
-    `"ep"`, `"nested_ep"` and `"qep"` have a correction of second order, which `std_data` has not. If there are many
-    entries and rows, skewness is computed at the nodes of most weight, and others have the average. Marginals of
-    hyperparameters are those of the draws that `sample` takes, of a density or of the nodes.
+    Marginals of effects may be skewed. With up to 3000 latent values, standard deviations of `"ep"`, `"nested_ep"` and
+    `"qep"` include a correction of second order, which `std_data` does not include. With many entries and rows,
+    skewness is computed at the nodes with the largest weights, and averaged for the other nodes. Marginals of
+    hyperparameters describe the draws of `sample`.
 
     Parameters
     ----------
     names : str or sequence of str, optional
-        Names of effects and hyperparameters. Without them, all effects, see `effects`, and all hyperparameters.
+        Names of effects and hyperparameters. The default is all effects (see `effects`) and all hyperparameters.
     ci_prob : float, optional
-        Probability of the interval between equal tails; ArviZ's `stats.ci_prob` if not given.
+        Probability of the equal-tailed interval; by default ArviZ's `stats.ci_prob`.
 
     Returns
     -------
     DataFrame
-        Columns `mean`, `sd`, and the ends of the interval, such as `eti95_lb` and `eti95_ub`. Rows are named as
-        ArviZ names them. `sd` and interval of a hyperparameter at its maximum are NaN, and those of a function of such
-        hyperparameters alone. A column `note` then says so; other tables have no such column.
+        Columns `mean`, `sd`, and the ends of the interval, such as `eti95_lb` and `eti95_ub`. Rows have the names of
+        ArviZ. `sd` and interval are NaN for a hyperparameter at its maximum, and for functions of such hyperparameters.
+        A column `note` then has the reason.
 
     Raises
     ------
     ValueError
-        If a variable is not affine in what was integrated, or not in the model; if `ci_prob` is no probability.
+        If a variable is not affine in the integrated variables, or not in the model. If `ci_prob` is not between 0 and
+        1.
 
     Examples
     --------
@@ -124,12 +138,12 @@ def summary(
 
 
 def summarised(classifier: GPClassifier, names: str | Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Return names of effects and of hyperparameters, all of them for None."""
+    """Return names of effects and of hyperparameters; all names for None."""
     known = [str(rv.name) for rv in classifier.hyperparameters]
     given = [*names_of_effects(classifier), *known] if names is None else names
     given = [given] if isinstance(given, str) else list(given)
     if not given:
-        raise ValueError("names has no name. Leave it out for all variables.")
+        raise ValueError("names is empty. Leave it out to summarise all variables.")
     return [name for name in given if name not in known], [name for name in given if name in known]
 
 
@@ -140,9 +154,9 @@ def summaries(
     hyperparameters: Sequence[str],
     ci_prob: float,
 ) -> list[pd.DataFrame]:
-    """Return a table of `Fit.summary` for each of several pairs of weights, which sum to 1.
+    """Return a table of `Fit.summary` for each pair of weights.
 
-    The first (s,) are weights of the nodes, the second (m,) those of the points of `HyperPosterior.continuous`.
+    A pair has weights (s,) of the nodes, and weights (m,) of the points of `HyperPosterior.continuous`. Each sums to 1.
     """
     tails = 0.5 * (1.0 - ci_prob), 0.5 * (1.0 + ci_prob)
     ends = [f"eti{round(100 * ci_prob)}_{end}" for end in ("lb", "ub")]
@@ -165,28 +179,30 @@ def summaries(
 
 
 def _noted(table: pd.DataFrame, notes: Sequence[str]) -> pd.DataFrame:
-    """Return a table with NaN in place of all but the means of rows that have a note."""
+    """Return a table in which numbers at a maximum have NaN for all columns but the mean."""
     if not any(notes):
         return table
-    has_note = np.array([bool(note) for note in notes])
+    has_note = np.array([note not in ("", _NO_MOMENTS) for note in notes])
     table.loc[has_note, table.columns[1:]] = np.nan
     return table.assign(note=notes)
 
 
 def _notes_of_hyperparameters(hyper: HyperPosterior, names: Sequence[str]) -> list[str]:
-    """Return a note for each entry of hyperparameters, empty if nodes differ in it."""
+    """Return a note for each entry of hyperparameters; empty if the nodes differ."""
     natural = hyper.log_posterior.space.natural(hyper.theta[:, : hyper.log_posterior.space.size]) if names else {}
     spreads = [np.ptp(natural[name].reshape(len(hyper), -1), axis=0) for name in names]
     return [_AT_MAXIMUM * bool(width == 0.0) for each in spreads for width in each]
 
 
 def _notes_of_effects(hyper: HyperPosterior, mixture: SkewNormals, labels: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a note for each entry of variables, empty unless it is a function of hyperparameters at their maximum."""
+    """Return a note for each entry of variables; empty unless it depends only on hyperparameters at their maximum."""
     classifier, held = hyper.log_posterior.classifier, set(hyper.at_maximum)
     behind = {name: ancestors([classifier.model[name]], blockers=classifier.prior.sources) for name in labels}
     known = {name: any(v.name in held for v in found) for name, found in behind.items()}
     fixed = ~mixture.sd.any(axis=0) & (np.ptp(mixture.mean, axis=0) == 0.0)
-    return [_OF_MAXIMUM * bool(own) for own in fixed & [known[name] for name, each in labels.items() for _ in each]]
+    fixed &= [known[name] for name, each in labels.items() for _ in each]
+    unknown = np.isnan(mixture.mean).any(axis=0)
+    return [_OF_MAXIMUM * bool(own) + _NO_MOMENTS * bool(no) for own, no in zip(fixed, unknown, strict=True)]
 
 
 def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormals, dict[str, list[str]]]:
@@ -206,9 +222,7 @@ def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormal
             corrections = np.full((len(hyper), 2, means[0].size), np.nan)
             looked_at = _looked_at(hyper, own, means[0].size, each.solution.mean.size if log_posterior.joint else 0)
         if s in looked_at:
-            image = each.functions.of_normals if log_posterior.classifier.prior.singular else lambda each: each
-            matched = log_posterior.approximator.matches_moments
-            added, third = _beyond_gaussian(own, names, each.solution, image, matched=matched)
+            added, third = _beyond_gaussian(own, names, each, log_posterior)
             with np.errstate(divide="ignore", invalid="ignore"):
                 share = np.nan_to_num(np.maximum(added / variances[-1], -0.5))
                 skewness = np.nan_to_num(third / (variances[-1] * (1.0 + share)) ** 1.5, posinf=0.0, neginf=0.0)
@@ -220,55 +234,86 @@ def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormal
     corrections[~known] = mean_correction
     sd = np.sqrt(np.array(variances) * (1.0 + corrections[:, 0]))
     labels = {name: _labels(hyper, name, shapes[name]) for name in names}
-    return SkewNormals(hyper.weights, np.array(means), sd, corrections[:, 1]), labels
+    mean, skewness = np.array(means), corrections[:, 1]
+    lacking = without_moments(hyper, names)
+    if lacking:
+        unknown = np.concatenate([lacking.get(name, np.zeros(len(labels[name]), bool)) for name in names])
+        mean[:, unknown] = sd[:, unknown] = np.nan
+    return SkewNormals(hyper.weights, mean, sd, skewness, _of_priors(hyper, labels)), labels
+
+
+def _of_priors(hyper: HyperPosterior, labels: Mapping[str, Sequence[str]]) -> dict[int, Array]:
+    """Return quantiles (s, k) of effects whose priors are not normal, by their places among all entries."""
+    if labels.keys().isdisjoint(hyper.log_posterior.classifier.effects_by_factors):
+        return {}
+    of_nodes = [each.quantiles_of_priors(_LEVELS) for each in conditionals(hyper)]
+    starts = dict(zip(labels, np.cumsum([0, *map(len, labels.values())]), strict=False))
+    return {
+        int(starts[name]) + i: np.array([own[name][:, i] for own in of_nodes])
+        for name in of_nodes[0]
+        if name in labels
+        for i in range(len(labels[name]))
+    }
 
 
 def _looked_at(hyper: HyperPosterior, own: Joint, entries: int, values: int) -> frozenset[int]:
-    """Return the nodes at which skewness and the term of second order are computed, those of most weight.
+    """Return the nodes with the largest weights, for skewness and the term of second order.
 
-    Other nodes have the averages over these.
+    Other nodes use the averages over these nodes.
     """
-    if not hyper.log_posterior.joint:  # skewness is that of latent values of all rows
+    if not hyper.log_posterior.joint:  # Skewness needs the latent values of all rows.
         return frozenset()
     cost = (entries + (own.size if values <= _MOST_VALUES else 0)) * values
     count = 0 if cost > _MOST_COVARIANCES else max(1, _COVARIANCES // max(cost, 1))
     return frozenset(np.argsort(-hyper.weights, kind="stable")[:count].tolist())
 
 
-def _beyond_gaussian(
-    own: Joint, names: Sequence[str], solution: Solution, image: Callable[[Array], Array], *, matched: bool
-) -> tuple[Array, Array]:
-    """Return what is added to the variances of all entries of variables, one after another, and third cumulants."""
+def _beyond_gaussian(own: Joint, names: Sequence[str], each: Conditional, log_posterior: LogPosterior) -> Array:
+    """Return corrections of the variances of all entries of variables, and third cumulants, (2, m).
+
+    For few entries the term of second order of one function is, with f = J z and a = A k,
+
+        ½ (tr(BVBV) − Σ_i a_i² (Var f_i)²),   B = Jᵀ diag(a) J,
+
+    with the covariance V of z in place of the larger covariance of f.
+    """
+    solution, functions = each.solution, each.functions
     weights = third_cumulants(solution)
     parts = [
         (name, slice(start, min(start + _COLUMNS, np.size(own.means[name]))))
         for name in names
         for start in range(0, np.size(own.means[name]), _COLUMNS)
     ]
+    entries = sum(some.stop - some.start for _, some in parts)
     if weights is None:
-        nothing = np.zeros(sum(some.stop - some.start for _, some in parts))
-        return nothing, nothing
+        return np.zeros((2, entries))
+    by_normals = not log_posterior.classifier.prior.samples_values
+    image = functions.of_normals if by_normals else lambda each: each
     c, n = solution.mean.shape
-    pairs = None
-    if matched and c * n <= _MOST_VALUES:
-        cov = np.zeros((c * n, c * n))
-        for start in range(0, own.size, _COLUMNS):
-            unit = np.eye(own.size, min(_COLUMNS, own.size - start), -start)
-            cov += image(own.moved(unit)) @ image(unit).T
-        pairs = second_order(weights, cov.reshape(c, n, c, n))
-    added, third = [], []
-    for name, some in parts:
-        along = image(own.moved(own.columns(name, some))).reshape(c, n, -1)
-        third.append(np.einsum("iabd,ait,bit,dit->t", weights, along, along, along, optimize=True))
-        flat = along.swapaxes(0, 1).reshape(c * n, -1)
-        added.append(np.zeros(flat.shape[1]) if pairs is None else np.einsum("it,it->t", flat, pairs @ flat))
-    return np.concatenate(added), np.concatenate(third)
+    covs = [image(own.moved(own.columns(name, some))).reshape(c, n, -1) for name, some in parts]
+    third = [np.einsum("iabd,ait,bit,dit->t", weights, along, along, along, optimize=True) for along in covs]
+    if not log_posterior.approximator.matches_moments or c * n > _MOST_VALUES:
+        return np.stack([np.zeros(entries), np.concatenate(third)])
+    blocks = [np.eye(own.size, min(_COLUMNS, own.size - start), -start) for start in range(0, own.size, _COLUMNS)]
+    if by_normals and c == 1 and entries * own.size**2 <= n**2:
+        cov = np.concatenate([own.moved(unit) for unit in blocks], axis=1)
+        a = weights.reshape(n, 1) * np.concatenate([along[0] for along in covs], axis=1)
+        moved = [csr_array(functions.gram(each)) @ cov for each in a.T]
+        added = 0.5 * (np.array([(m * m.T).sum() for m in moved]) - (a.T * solution.cov[:, 0, 0]) ** 2 @ np.ones(n))
+        return np.stack([added, np.concatenate(third)])
+    cov = np.zeros((c * n, c * n))
+    for unit in blocks:
+        cov += image(own.moved(unit)) @ image(unit).T
+    pairs = second_order(weights, cov.reshape(c, n, c, n))
+    flat = [along.swapaxes(0, 1).reshape(c * n, -1) for along in covs]
+    added = np.concatenate([np.einsum("it,it->t", each, pairs @ each) for each in flat])
+    return np.stack([added, np.concatenate(third)])
 
 
 def second_order(weights: Array, cov: Array) -> Array:
     """Return M (nc, nc) of the term of second order kᵀMk, without the pairs of a row with itself.
 
-    Its blocks are ½ A_i(·, b, e) C_ij(b, f) C_ij(e, g) A_j(·, f, g), summed over what is repeated.
+    Its blocks are ½ A_i(·, b, e) C_ij(b, f) C_ij(e, g) A_j(·, f, g), summed over repeated indices.
 
     Parameters
     ----------
@@ -278,6 +323,12 @@ def second_order(weights: Array, cov: Array) -> Array:
         Posterior covariance of latent values.
     """
     c, n = cov.shape[:2]
+    if c == 1:
+        own, pairs = weights.reshape(n), cov.reshape(n, n)
+        pairs = 0.5 * own * pairs * pairs
+        pairs *= own[:, None]
+        np.fill_diagonal(pairs, 0.0)
+        return pairs
     found = np.empty((n, c, n, c))
     for i, own in enumerate(weights):
         with_others = cov[:, i]
@@ -306,7 +357,7 @@ def _of_hyperparameters(
 
 
 def _quantiles(values: Array, weights: Array, p: float) -> Array:
-    """Return the quantiles (k,) of weighted values (m, k), each of which has half of its weight below it."""
+    """Return the quantiles (k,) of weighted values (m, k), counting half of the weight of each value as below it."""
     order = np.argsort(values, axis=0, kind="stable")
     below = np.cumsum(weights[order], axis=0) - 0.5 * weights[order]
     ordered = np.take_along_axis(values, order, axis=0)
@@ -314,7 +365,7 @@ def _quantiles(values: Array, weights: Array, p: float) -> Array:
 
 
 def _labels(hyper: HyperPosterior, name: str, shape: tuple[int, ...]) -> list[str]:
-    """Return a name for each entry of a variable, as ArviZ has them."""
+    """Return the names of the entries of a variable, as in ArviZ."""
     if not shape:
         return [name]
     classifier = hyper.log_posterior.classifier
@@ -323,7 +374,7 @@ def _labels(hyper: HyperPosterior, name: str, shape: tuple[int, ...]) -> list[st
 
 
 def checked_prob(ci_prob: float | None) -> float:
-    """Return the probability of an interval, ArviZ's for None.
+    """Return the checked probability of an interval; for None the default of ArviZ.
 
     Raises
     ------
@@ -341,7 +392,7 @@ def checked_prob(ci_prob: float | None) -> float:
 FITTED = "as fitted"
 """Name of the prior that the model has."""
 
-_FEW = 1.5  # nodes that count, of which one has most of the weight
+_FEW = 1.5  # With fewer effective nodes, one node has most of the weight.
 
 
 @one_blas_thread()
@@ -353,18 +404,17 @@ def sensitivity(
     names: str | Sequence[str] | None = None,
     ci_prob: float | None = None,
 ) -> pd.DataFrame:
-    """Say how far effects and hyperparameters move under other priors of a hyperparameter.
+    """Return the summary of the fit under other priors of a hyperparameter.
 
-    The nodes of the fit are given other weights, so that nothing is fitted again. Only priors whose mass is where
-    the nodes are can be judged. The penalised complexity prior of a standard deviation that is above u with
-    probability a is `pm.Exponential.dist(-log(a) / u)`.
+    The nodes of the fit get other weights, and nothing is fitted again. This works for priors with mass at the nodes.
+    The penalised complexity prior with P(σ > u) = a of a standard deviation σ is `pm.Exponential.dist(-log(a) / u)`.
 
     Parameters
     ----------
     name : str
-        A hyperparameter, such as the standard deviation of groups.
+        Name of a hyperparameter, such as the standard deviation of groups.
     priors : dict of str to distribution
-        Other priors of it by names of the caller's choice.
+        Other priors of the hyperparameter, by names of your choice.
     names : str or sequence of str, optional
         See `summary`.
     ci_prob : float, optional
@@ -374,20 +424,20 @@ def sensitivity(
     -------
     DataFrame
         The table of `summary` under each prior, "as fitted" first, by `prior` and `variable`. `shift` is the change
-        of a mean in standard deviations of the fit; `effective_nodes` is the number of nodes that count.
+        of a mean in standard deviations of the fit; `effective_nodes` is the effective number of nodes.
 
     Raises
     ------
     ValueError
-        If the fit has one node, if there is no such hyperparameter, or if a prior has no density at any node. The
-        same if a prior is discrete, has another shape than the hyperparameter, or is called "as fitted".
+        If the fit has one node, the hyperparameter does not exist, or a prior has zero density at all nodes. If a prior
+        is discrete, has another shape than the hyperparameter, or has the name "as fitted".
     TypeError
-        If priors are no dict of distributions.
+        If `priors` is not a dict of distributions.
 
     Warns
     -----
     UserWarning
-        If one node has nearly all of the weight under a prior.
+        If one node has nearly all the weight under a prior.
 
     Examples
     --------
@@ -432,12 +482,12 @@ def sensitivity(
 
 
 def _effective(weights: Array) -> float:
-    """Return the number of nodes that count."""
+    """Return the effective number of nodes."""
     return 1.0 / float((weights**2).sum())
 
 
 def _check_priors(priors: Mapping[str, Any], rv: TensorVariable) -> None:
-    """Raise an error unless priors are distributions of one value of a random variable, by names of their own."""
+    """Check that priors are a dict of distributions with the shape of a random variable."""
     such_as = 'such as {"wide": pm.HalfNormal.dist(5)}'
     if not isinstance(priors, Mapping):
         raise TypeError(f"priors is a {type(priors).__name__}. Give a dict of names to distributions, {such_as}.")
@@ -457,7 +507,7 @@ def _check_priors(priors: Mapping[str, Any], rv: TensorVariable) -> None:
 
 
 def _log_ratios(hyper: HyperPosterior, thetas: Array, rv: TensorVariable, priors: Sequence[TensorVariable]) -> Array:
-    """Return log densities (p, s) of priors at flat vectors (s, d), less those of the prior of a random variable."""
+    """Return log densities (p, s) of priors at flat vectors (s, d), less the log prior of a random variable."""
     space = hyper.log_posterior.space
     model = space.classifier.model
     (natural,) = model.replace_rvs_by_values([rv])

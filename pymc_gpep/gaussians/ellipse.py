@@ -6,7 +6,7 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 
-_NOTHING = 1e-10  # a bracket of this width, in radians, moves nothing: what is left of it is the current state
+_NOTHING = 1e-10  # a bracket below this width, in radians, contains only the current state
 
 
 def elliptical_slice(

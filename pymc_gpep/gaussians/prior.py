@@ -1,141 +1,67 @@
-"""The contract of a Gaussian prior of latent functions, and priors with a covariance matrix."""
+"""Gaussian priors of latent functions with a covariance matrix."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_solve, solve_triangular
+from scipy.linalg.blas import dtrmm
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.dense_form import DenseForm
-from pymc_gpep.solvers.prior_form import BoundForm, PriorForm
-
-
-class NotPositiveDefiniteError(np.linalg.LinAlgError):
-    """A matrix that should be a covariance has no Cholesky factor to working precision.
-
-    Attributes
-    ----------
-    least, jitter : float
-        Smallest eigenvalue, and a number on the diagonal that makes it positive; NaN if they were not computed.
-    """
-
-    least = jitter = float("nan")
-
-    @classmethod
-    def of(
-        cls, covariance: str, where: str = "", like: "NotPositiveDefiniteError | None" = None
-    ) -> "NotPositiveDefiniteError":
-        """Return the error for a prior covariance at a place, in words; `like` is an earlier error of the matrix."""
-        least, jitter = (np.nan, np.nan) if like is None else (like.least, like.jitter)
-        found = f" (smallest eigenvalue {least:.2g})" if np.isfinite(least) else ""
-        number = f"{jitter:g}" if np.isfinite(jitter) else "..."
-        error = cls(
-            f"{covariance} is not positive definite to working precision{found}{where}. Give the prior a larger "
-            f"jitter, gp.prior(..., jitter={number}), or the hyperparameters priors that hold them; a magnitude that "
-            "grows without limit is the usual cause."
-        )
-        error.least, error.jitter = least, jitter
-        return error
-
-    @classmethod
-    def of_matrices(cls, covariance: str, k: Array) -> "NotPositiveDefiniteError":
-        """Return the error for matrices (..., n, n), with their smallest eigenvalue if they are small enough."""
-        error = cls()
-        if k.shape[-1] <= _MOST_EIGENVALUES and np.isfinite(k).all():
-            values = np.linalg.eigvalsh(k)
-            error.least = float(values.min())
-            lost = max(-error.least, np.finfo(np.float64).eps * k.shape[-1] * float(np.abs(values).max()))
-            error.jitter = float(10.0 ** np.ceil(np.log10(10.0 * lost))) if lost > 0.0 else np.nan
-        return cls.of(covariance, like=error)
-
-
-# Largest matrix whose eigenvalues are computed for a message.
-_MOST_EIGENVALUES = 500
-
-
-class Prior(ABC):
-    """p(x) = N(m, K) of what is sampled: c latent functions at n points, or standard normals that these are made of.
-
-    Attributes
-    ----------
-    mean : array (c, n)
-        m.
-    """
-
-    mean: Array
-    of_values: ClassVar[bool] = True
-    """Whether what is sampled is latent values."""
-
-    def check(self) -> None:  # noqa: B027  there may be nothing to check
-        """Raise a NotPositiveDefiniteError where there is no such Gaussian."""
-
-    def functions(self, x: Array) -> Array:
-        """Latent values (..., c, n) of what is sampled, x itself where that is latent values."""
-        return x
-
-    def pulled(self, slope: Array) -> Array:
-        """The derivative with respect to x of what has the derivative `slope` (c, n) with respect to latent values."""
-        return slope
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of latent functions, and of points: (c, n)."""
-        c, n = self.mean.shape
-        return c, n
-
-    @abstractmethod
-    def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """Draws (count, c, n) of f."""
-
+from pymc_gpep.gaussians.dense_algebra import DenseBlocks, DenseCoupled, SignedBlocks, SignedDiagonal
+from pymc_gpep.gaussians.prior_form import PosteriorByAlgebra, PriorForm
+from pymc_gpep.kernels.gaussians.coupled import add_implicit_gradient
+from pymc_gpep.kernels.gaussians.independent import (
+    add_function_gradient,
+    decompose_function,
+    decomposed_product,
+    function_variance,
+    function_weights,
+    kept_variance,
+    root_product,
+    site_roots,
+)
+from pymc_gpep.kernels.linalg.lapack import (
+    invert_triangular,
+    is_covariance,
+    multiply_functions,
+    rounding,
+    square_triangular,
+)
+from pymc_gpep.kernels.schemes import newton_direction
+from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, SolverPrior, check_finite
+from pymc_gpep.solvers.site_algebra import Moved, NotPositiveDefiniteError, SiteAlgebra
+from pymc_gpep.solvers.team import Team
 
 _SYMMETRY = 1e-8  # relative: covariance functions are symmetric to rounding
 _HELD = 2  # matrices of each function, and of all together, at the least: a covariance, and a factor of it
 _LEARNED = 4  # the same where the evidence has derivatives in hyperparameters
 
 
-def check_finite(arrays: Mapping[str, Array]) -> None:
-    """Raise a ValueError that names an array which is not finite."""
-    for name, values in arrays.items():
-        if not np.isfinite(values).all():
-            raise ValueError(
-                f"{name} must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not."
-            )
-
-
-class DensePrior(Prior):
+class DensePrior(PriorForm):
     """f_k ~ N(m_k, K_k), independent for k = 1 … c, with f_k = m_k + L_k z_k for standard normals z.
 
-    Arrays are taken as they are; `checked` makes one of what a user gives.
-
-    Priors of all forms derive from this class, also without a covariance matrix. They override the members that read
-    `k`, and `matrices`, `entries` and `algebra`, by which the memory of a fit is estimated.
+    Arrays are used without checks; `checked` converts and checks a user's arrays.
 
     Parameters
     ----------
-    k : array (1 or c, n, n)
-        Covariance, shared by the functions or one for each.
+    array : array (1 or c, n, n)
+        Covariance K, shared by the functions or one for each.
     mean : array (c, n)
     """
 
-    form: ClassVar[type[PriorForm]] = DenseForm
-    """How solvers are given it."""
-    by_normals: ClassVar[bool] = False
-    """Whether its whitened values are the numbers that a model's latent functions are made of."""
-    takes_signs: ClassVar[bool] = False
-    """Whether its posteriors take sites with negative precisions."""
+    square = True
+    algebras = frozenset(Algebra)
 
-    def __init__(self, k: Array, mean: Array) -> None:
-        # Kernels are compiled for arrays that are contiguous and writeable.
-        self.k: Array = np.require(k, np.float64, ["C", "W"])
-        self.mean = np.require(mean, np.float64, ["C", "W"])
+    @property
+    def k(self) -> Array:
+        """Covariances, (1 or c, n, n)."""
+        return self.array
 
     @classmethod
-    def checked(cls, k: ArrayLike, mean: ArrayLike) -> "DensePrior":
+    def checked(cls, k: ArrayLike, mean: ArrayLike) -> Self:
         """Make a prior of arrays that may be anything.
 
         Raises
@@ -169,83 +95,73 @@ class DensePrior(Prior):
     def check(self) -> None:
         _ = self.roots
 
-    @property
-    def array(self) -> Array:
-        """The array that solvers are given, which is the covariance."""
-        return self.k
-
-    def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> "tuple[Array, type[DensePrior]]":
+    def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> tuple[Array, type[PriorForm]]:
         """The array that a solver takes, and the prior that is made of it; see `NormalsPrior`."""
         return self.array, type(self)
-
-    @property
-    def maker(self) -> Any:
-        """The maker of priors of the same form, from an array and a mean."""
-        return type(self)
-
-    @classmethod
-    def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
-        """How many matrices with n rows a fit holds at the least, and how many columns each has.
-
-        Parameters
-        ----------
-        c, n, q : int
-            Numbers of functions, of points, and of standard normals.
-        learned : bool
-            Whether derivatives in hyperparameters are wanted.
-        """
-        return (_LEARNED if learned else _HELD) * (1 + c), n
-
-    @classmethod
-    def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
-        """How many numbers the matrices of a solution hold; `known` is what data fix of the prior."""
-        return (c * n) ** 2
-
-    @classmethod
-    def algebra(cls, n: int, q: int, known: Any = None) -> str:
-        """A sentence that says what matrices are made of, empty where that is usual."""
-        return ""
 
     @property
     def function_mean(self) -> Array:
         """Mean of the latent functions, (c, n)."""
         return self.mean
 
-    @property
-    def variances(self) -> Array:
-        """Prior variances, (1 or c, n)."""
-        return self.k.diagonal(axis1=1, axis2=2)
+    @classmethod
+    def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
+        return (_LEARNED if learned else _HELD) * (1 + c), n
 
-    @property
-    def size(self) -> int:
-        """How many numbers each function is known by, which are its values here."""
-        return self.shape[1]
-
-    @property
-    def own(self) -> Array:
-        """Prior variances of what functions are known by, (1 or c, n)."""
-        return self.variances
-
-    def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Prior covariances (1 or c, n, s) of some points with what functions are known by, and variances.
-
-        Covariances of a point with itself are NaN.
-        """
-        cross = self.among(some, np.arange(self.shape[1]))
-        cross[:, np.arange(some.size), some] = np.nan
-        return cross, self.variances[:, some]
+    @classmethod
+    def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
+        return (c * n) ** 2
 
     def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
-        """Prior covariances (1 or c, s, t) of some points (s,) with others (t,)."""
         return self.k[:, points][..., others]
 
+    @property
+    def variances(self) -> Array:
+        return self.k.diagonal(axis1=1, axis2=2)
+
+    def is_covariance(self, team: Team) -> bool:
+        return all(team.each(lambda matrix: is_covariance(matrix, np.empty_like(matrix)), self.k))
+
     def some(self, points: NDArray[np.int64]) -> "DensePrior":
-        """Return the prior at some points (s,)."""
         return DensePrior(self.k[:, points][:, :, points], self.mean[:, points])
+
+    def multiply(self, x: Array, out: Array) -> None:
+        multiply_functions(self.k, x, out)
+
+    def images(self, b: Array) -> Array:
+        return np.asarray((self.k @ b.transpose(1, 2, 0)).transpose(2, 0, 1))
+
+    def variance_gradient(self, of_variance: Array) -> Array:
+        return np.diag(of_variance)[None]
+
+    def rounding(self, x: Array) -> float:
+        return float(rounding(self.k, x))
+
+    def newton_direction(
+        self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
+    ) -> None:
+        """See `PriorForm`; by conjugate gradients, O(n²) each."""
+        newton_direction(self.k, curvature[:, None, None], slope, reduction, limit, image, pull, np.empty_like(pull))
+
+    def posterior(self, prior_mean: Array, *, signed: bool = False) -> FunctionPosterior:
+        if signed:
+            return PosteriorByAlgebra(self, SignedDiagonal(self, 1), prior_mean, signed=True)
+        return DenseFunctionPosterior(self, prior_mean)
+
+    def coupled(self, n_functions: int, team: Team) -> DenseCoupled:
+        return DenseCoupled(self, n_functions, team)
+
+    def blocks(self, n_functions: int, *, signed: bool = False) -> SiteAlgebra:
+        return SignedBlocks(self, n_functions) if signed else DenseBlocks(self, n_functions)
 
     def combined(self, matrix: Array) -> Array:
         """J S (cn, p) of S (q, p), of functions one after another with factors J (c, n, q); L S (n, p) of one."""
         return np.concatenate([root @ matrix for root in self.roots])
+
+    def gram(self, weights: Array) -> Array:
+        """JᵀwJ (q, q), of w (n,), with one function."""
+        (root,) = self.roots
+        return np.asarray(root.T @ (weights[:, None] * root))
 
     @cached_property
     def roots(self) -> Array:
@@ -292,24 +208,19 @@ class DensePrior(Prior):
         )
 
     def whitened_slope(self, slope: Array) -> Array:
-        """The derivative Lᵀ s (c, q) with respect to z of what has the derivative s (c, n) with respect to f."""
-        return np.asarray(np.matmul(self.roots.swapaxes(1, 2), slope[..., None])[..., 0])
+        """Return the derivative Lᵀ s (..., c, q) in z of a function with derivative s (..., c, n) in f."""
+        columns = slope.reshape(-1, *slope.shape[-2:]).transpose(1, 2, 0)
+        found = np.matmul(self.roots.swapaxes(1, 2), columns).transpose(2, 0, 1)
+        return np.asarray(found.reshape(*slope.shape[:-1], found.shape[-1]))
+
+    def draw_normals(self, rng: np.random.Generator, count: int) -> Array:
+        return rng.standard_normal((len(self.mean), self.roots.shape[-1], count)).transpose(2, 0, 1)
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         return self.latent(rng.standard_normal((count, *self.shape)))
 
     def conditional(self, f: Array, k_cross: Array, k_new: Array, new_mean: Array) -> tuple[Array, Array]:
-        """Mean and variance (c, m) of the latent functions at m new points given their values at the old.
-
-        Parameters
-        ----------
-        f : array (c, n)
-        k_cross : array (1 or c, m, n)
-            Prior covariance between the new points and the old.
-        k_new : array (1 or c, m)
-            Prior variances at the new points.
-        new_mean : array (c, m)
-            Prior mean at the new points.
+        """See `PriorForm`.
 
         Raises
         ------
@@ -330,40 +241,88 @@ class DensePrior(Prior):
         return means, variances
 
 
-@dataclass(frozen=True, eq=False)
-class BoundPrior:
-    """Makes priors that have something in common, which data of a model fix, as a type of priors makes them.
+_FACTOR, _ROOT, _INVERSE = range(3)  # contents of a matrix
+_CERTAIN = 1e-3  # 1 − kept that has the digits of a variance left
+_FEW_ROWS = 4  # rows in which one may lack them, before all of A⁻¹ takes less time than their columns
 
-    Parameters
-    ----------
-    kind : type of DensePrior
-        Takes an array, a mean, and what is `known`.
-    known : object
+
+class DenseFunctionPosterior(FunctionPosterior):
+    """The posterior by A = I + π^½ K π^½.
+
+    One matrix holds the Cholesky factor of A in its lower triangle, then the inverse of that, and then A⁻¹. Each is
+    computed when it is asked for: a sweep of EP rarely needs A⁻¹.
     """
 
-    kind: Any
-    known: Any
+    def __init__(self, prior: SolverPrior, prior_mean: Array) -> None:
+        super().__init__(prior, prior_mean)
+        self._k = prior.array[0]
+        self._matrix = np.empty(self._k.shape)
+        self._kept = np.empty(len(self._k))
+        self._holds = _FACTOR
 
-    @cached_property
-    def form(self) -> BoundForm:
-        return BoundForm(self.kind.form, self.known)
+    def decompose(self, precision: Array) -> bool:
+        self.precision[:] = precision
+        ok, self.log_det = decompose_function(self._k, self.precision, self._matrix)
+        self._holds = _FACTOR
+        return bool(ok)
+
+    def invert(self) -> None:
+        invert_triangular(self._matrix)
+        kept_variance(self._matrix, self._kept)
+        self._holds = _ROOT
 
     @property
-    def by_normals(self) -> bool:
-        return bool(self.kind.by_normals)
+    def inverse(self) -> Array:
+        """A⁻¹ (n, n) in the lower triangle, once `invert` was called."""
+        if self._holds == _ROOT:
+            square_triangular(self._matrix)
+            self._holds = _INVERSE
+        return self._matrix
 
-    def __call__(self, array: Array, mean: Array) -> DensePrior:
-        """Return the prior of an array."""
-        made: DensePrior = self.kind(array, mean, self.known)
-        return made
+    def spread(self) -> None:
+        certain = 1.0 - self._kept
+        unsure = np.flatnonzero(certain <= _CERTAIN)
+        if unsure.size and (self._holds == _INVERSE or _FEW_ROWS * unsure.size > certain.size):
+            function_variance(self._k, self.precision, self.inverse, self.variance)
+            return
+        np.divide(certain, self.precision, out=self.variance, where=~(certain <= _CERTAIN))
+        if unsure.size:
+            self.variance[unsure] = self._variances_at(unsure)
 
-    def checked(self, array: ArrayLike, mean: ArrayLike) -> DensePrior:
-        """Return the prior of arrays that may be anything; see the type of priors."""
-        made: DensePrior = self.kind.checked(array, mean, self.known)
-        return made
+    def _variances_at(self, rows: NDArray[np.intp]) -> Array:
+        """Posterior variances of few rows (m,), by their columns of A⁻¹; see `function_variance`."""
+        columns = np.asfortranarray(self._matrix[:, rows])
+        columns[np.arange(len(columns))[:, None] < rows] = 0.0
+        of_inverse = dtrmm(1.0, self._matrix.T, columns)
+        root, own = site_roots(self.precision), self._k[rows, rows]
+        found = np.einsum("ji,j,ji->i", self._k[:, rows], root, of_inverse) / root[rows]
+        exact = (1.0 - self._kept[rows]) / root[rows] ** 2
+        return np.where(root[rows] ** 2 * own > 1.0, exact, found)
 
-    def entries(self, c: int, n: int, q: int) -> int:
-        return int(self.kind.entries(c, n, q, self.known))
+    @property
+    def kept(self) -> Array:
+        """See `FunctionPosterior`; it is the diagonal of A⁻¹, in which nothing cancels."""
+        return self._kept
 
-    def algebra(self, n: int, q: int) -> str:
-        return str(self.kind.algebra(n, q, self.known))
+    def solve(self, right: Array) -> Array:
+        return self.smooth(right[0])[None]
+
+    def smooth(self, force: Array) -> Array:
+        smoothed = np.empty_like(force)
+        if self._holds == _INVERSE:
+            function_weights(self._matrix, self.precision, force, np.zeros_like(force), smoothed)
+        else:
+            product = root_product if self._holds == _ROOT else decomposed_product
+            product(self._matrix, self.precision, force, smoothed)
+        return smoothed
+
+    def gradient(self, moved: Moved | None = None, of_variance: Array | None = None) -> Array:
+        """See `FunctionPosterior`; (1, n, n)."""
+        inverse = self.inverse
+        gradient = np.zeros((1, *inverse.shape))
+        add_function_gradient(self.precision, inverse, self.weights, gradient[0])
+        if moved is not None:
+            add_implicit_gradient(self.weights[None], moved.weights, gradient)
+        if of_variance is not None:
+            gradient += self._prior.variance_gradient(of_variance)
+        return gradient

@@ -1,31 +1,264 @@
-"""Gaussian priors by rows of coefficients of standard normals, or of numbers with a sparse precision."""
+"""Priors by rows J of coefficients of q independent standard normals z, and their algebra: K = J Jᵀ.
+
+Matrices have the size of z: with Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ
+
+    log|I + ΠK| = log|Λ|,   cov f_i = H_i H_iᵀ,
+
+    (I + ΠK)⁻¹ r = r − Π J Λ⁻¹ Jᵀ r,   M = Π − Π H Hᵀ Π.
+
+The posterior mean is m + J z̄ with z̄ = Λ⁻¹ Jᵀ(ν − Πm), and the quadratic form of the prior is |z̄|². Weights
+b = ν − Π(m + J z̄) are computed from these, since the sum J Jᵀ b cancels if the prior is wide.
+
+Some normals may have a flat prior in place of N(0, 1): the density 1. With E = I less the unit vectors of these, Λ is
+E + JᵀΠJ, and the quadratic form z̄ᵀE z̄. The integral over p flat numbers adds ½ p log 2π to log normalisers.
+
+With c functions J is (cn, q), all rows of a function after those of the one before. Π has a block for each point.
+Functions may have normals in common. Time for n rows is O(c² n q²), products of matrices, or O(c² n k²) if rows have k
+entries. The difference 1 − π var f of one function loses digits where a row all but decides on its latent value alone.
+"""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import LinAlgError, cho_solve, cholesky
+from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.prior import BoundPrior, DensePrior, NotPositiveDefiniteError, Prior, check_finite
-from pymc_gpep.gaussians.sites import SiteForm, Sites
-from pymc_gpep.solvers.coefficients import Coefficients, Entries, rows_of_functions
-from pymc_gpep.solvers.precision_form import PrecisionForm, PrecisionStructure
-from pymc_gpep.solvers.prior_form import BoundForm, PriorForm
-from pymc_gpep.solvers.row_form import RowForm, covariance_root
-from pymc_gpep.solvers.sparse_precision import SparsePrecision
+from pymc_gpep.gaussians.prior_form import BoundForm, PosteriorAlgebra, PosteriorByAlgebra, PriorForm
+from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SignedSites, Sites
+from pymc_gpep.kernels.special.normal import LOG_2PI
+from pymc_gpep.solvers.coefficients import (
+    Coefficients,
+    Composed,
+    SitePrecisions,
+    rows_of_functions,
+)
+from pymc_gpep.solvers.inducing import Block
+from pymc_gpep.solvers.prior_form import STEP_ROUNDING, Algebra, FunctionPosterior, check_finite
+from pymc_gpep.solvers.site_algebra import Moved
+from pymc_gpep.solvers.team import ALONE, Team
+
+type Indices = NDArray[np.int64]
+
+# Part of the variance of a cavity that its site leaves at the least under a flat prior. Averages of likelihoods have
+# their digits up to cavities this wide, and errors are as small.
+_WIDE_CAVITY = 1e-8
+# Least pivot of Λ that counts, relative to its diagonal: below it the data leave a flat direction open.
+OPEN = 1e-13
 
 
-class _PriorByRows(DensePrior):
-    """f = m + J z by rows of coefficients of numbers z, with far fewer of them than rows.
+def precision_factor(rows: Coefficients, precisions: SitePrecisions, flat: Indices | None = None) -> Array | None:
+    """Return the Cholesky factor L (q, q) of Λ = E + JᵀΠJ; None if Λ is not positive definite.
 
-    Numbers have one axis in front, (1, q), where others have one for each function.
+    E is the identity, with 0 for numbers that are `flat`.
+    """
+    return factor_beside_prior(rows.coupled_gram(precisions), flat)
+
+
+def factor_beside_prior(total: Array, flat: Indices | None = None) -> Array | None:
+    """Return the Cholesky factor L (q, q) of E + `total`, which is overwritten; None if it is not positive definite."""
+    own = np.ones(len(total))
+    if flat is not None:
+        own[flat] = 0.0
+    total[np.diag_indices(len(total))] += own
+    diagonal = total.diagonal().copy()
+    if not np.isfinite(total).all():
+        return None
+    try:
+        factor: Array = cholesky(total, lower=True, overwrite_a=True, check_finite=False)
+    except LinAlgError:
+        return None
+    if flat is not None and (factor.diagonal()[flat] ** 2 <= OPEN * diagonal[flat]).any():
+        return None
+    return factor
+
+
+class RowAlgebra(PosteriorAlgebra):
+    """The algebra by Λ = E + JᵀΠJ, see `pymc_gpep.gaussians.row_prior`.
+
+    The posterior of z is N(z̄, Λ⁻¹) for any Π.
+
+    Parameters
+    ----------
+    prior : PriorForm
+        A prior with `rows` J, (cn, q).
+    n_functions : int
+    team : Team
     """
 
+    kind: ClassVar[type[Sites]]
+    """Form of the sites."""
+    prior: Any
+    _factor: Array
+
+    def __init__(self, prior: Any, n_functions: int, team: Team = ALONE) -> None:
+        self.prior, self._rows = prior, prior.rows
+
+    def factorise(self, precision: Array) -> tuple[bool, float]:
+        self.sites = self.kind(precision.copy(), np.empty(0))
+        self._centre: Array | None = None
+        vars(self).pop("_root", None)
+        flat = self.prior.flat
+        factor = precision_factor(self._rows, self.sites, flat if flat.size else None)
+        if factor is None:
+            return False, np.nan
+        self._factor = factor
+        return True, 2.0 * float(np.log(factor.diagonal()).sum()) - flat.size * LOG_2PI
+
+    @cached_property
+    def _root(self) -> Array:
+        """L⁻¹, (q, q)."""
+        root: Array = dtrtri(self._factor, lower=1)[0]
+        return root
+
+    def _times(self, b: Array) -> Array:
+        """K b (c, n)."""
+        return self._rows.products(self._rows.sums(b.ravel())).reshape(b.shape)
+
+    def weights(self, force: Array, out: Array) -> None:
+        """See `SiteAlgebra`; z̄ is corrected once by the residual Jᵀ(r − Π J z̄) − z̄."""
+        self._centre, out[:] = self._located(force)
+
+    def located(self, force: Array) -> tuple[Array, Array]:
+        centre, weights = self._located(force)
+        return centre[None], weights
+
+    def moved(self, force: Array) -> Moved:
+        step, weights = self._located(force)
+        return Moved(weights, step[None])
+
+    def _located(self, force: Array) -> tuple[Array, Array]:
+        """z̄ (q,) and b (c, n)."""
+        centre = self._solved(self.prior.pull(force)[0])
+        centre += self._solved(self.prior.residual(self._left(force, centre), centre[None])[0])
+        return centre, self._left(force, centre)
+
+    def _left(self, force: Array, centre: Array) -> Array:
+        """r − Π J z (c, n), of r (c, n)."""
+        return force - self.sites.product(self._rows.products(centre).reshape(force.shape))
+
+    def _solved(self, right: Array) -> Array:
+        """Λ⁻¹ r (q,)."""
+        return np.asarray(cho_solve((self._factor, True), right, check_finite=False))
+
+    def solve(self, right: Array, step: Array) -> None:
+        step[0] = self._solved(right[0])
+
+    def moments(self, b: Array, mean: Array, cov: Array) -> None:
+        mean[:] = self._times(b) if self._centre is None else self._rows.products(self._centre).reshape(b.shape)
+        cov[:] = self.marginal_covariances()
+
+    def marginal_covariances(self) -> Array:
+        return self._rows.covariances(self._root)
+
+    def gradient(self, b: Array, moved: Moved | None = None, x: Array | None = None) -> Array:
+        """See `SiteAlgebra`; twice the derivative in K times J, or the same in B of J = A B."""
+        rows, pulled = self._rows, self.prior.coordinates(b)[0] if x is None else x[0]
+        inverse = cho_solve((self._factor, True), np.eye(len(self._factor)), check_finite=False)
+        gradient = rows.outer((b if moved is None else b + moved.weights).ravel(), pulled)
+        gradient -= rows.coupled_weighted(self.sites, inverse)  # M J = Π J Λ⁻¹
+        if moved is not None:
+            gradient += rows.outer(b.ravel(), moved.coordinates[0])
+        return gradient.reshape(self.prior.array.shape)
+
+    def pulled(self, f: Array) -> Array:
+        """See `PosteriorAlgebra`; Π f − Π J Λ⁻¹ JᵀΠ f."""
+        force = self.sites.product(f)
+        return np.stack([self._left(own, self._solved(self._rows.sums(own.ravel()))) for own in force])
+
+    def covariance_at(self, left: Coefficients, variance: Array) -> Array:  # type: ignore[override]  # rows T
+        """See `PosteriorAlgebra`; of T z + e with a variance (c, m) of e, so that nothing is subtracted."""
+        cov = left.covariances(self._root)
+        every = np.arange(len(variance))
+        cov[:, every, every] += variance.T
+        return cov
+
+    def covariance_among(self, points: NDArray[np.intp]) -> Array:
+        half = self.root_among(points)
+        c, s, q = half.shape
+        flat = half.reshape(c * s, q)
+        return np.asarray((flat @ flat.T).reshape(c, s, c, s))  # BLAS computes one triangle.
+
+    def root_among(self, points: NDArray[np.intp]) -> Array:
+        return np.asarray(self.prior.at(points) @ self._root.T)
+
+    def whitened_variance(self, prior: PriorForm) -> Array:
+        return np.einsum("ij,ij->j", self._root, self._root)[None]
+
+    def whitened_covariance(self, prior: PriorForm) -> Array:
+        return np.asarray(self._root.T @ self._root)[None, :, None]
+
+    def deviations(self, rng: np.random.Generator, draws: int, prior: PriorForm) -> Array:
+        """See `PosteriorAlgebra`; L⁻ᵀ times noise."""
+        return np.asarray(rng.standard_normal((draws, len(self._factor))) @ self._root)[:, None]
+
+    def cavities(self, mean: Array, cov: Array, weights: Array) -> tuple[Array, Array]:
+        if len(mean) > 1:
+            return super().cavities(mean, cov, weights)
+        wide = cov / np.maximum(1.0 - self.sites.blocks * cov, self.prior.least_kept)
+        return mean.T - wide[:, 0] * weights.T, wide
+
+    def taken(self) -> float:
+        if len(self.prior.mean) > 1 and not self.sites.signed:
+            return super().taken()
+        return float((self.sites.blocks * self.marginal_covariances()).sum())
+
+
+class CoupledRows(RowAlgebra):
+    """That with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i; log determinants have Σ_i log 1ᵀπ_i with them."""
+
+    kind = CoupledSites
+
+    def factorise(self, precision: Array) -> tuple[bool, float]:
+        if not ((precision >= 0.0).all() and (precision.sum(axis=0) > 0.0).all()):
+            return False, np.nan
+        ok, log_det = super().factorise(precision)
+        return ok, log_det + self.sites.log_total
+
+
+class BlockRows(RowAlgebra):
+    """That with any symmetric Π_i (n, c, c) for which there is a posterior."""
+
+    kind = SignedSites
+
+
+class IndependentRows(RowAlgebra):
+    """That with Π_i = diag(π_i), of precisions π (c, n) of any sign for which there is a posterior."""
+
+    kind = IndependentSites
+
+
+class PriorByRows(PriorForm):
+    """f = m + J z by rows of coefficients of numbers z, with far fewer numbers than rows.
+
+    Numbers have one leading axis, (1, q), in place of an axis for each function.
+    """
+
+    square = False
+    by_weights = False
     by_normals = True
-    takes_signs = True
+
+    @property
+    def flat_columns(self) -> Array:
+        units = np.zeros((self.n_normals, self.flat.size))
+        units[self.flat, np.arange(self.flat.size)] = 1.0
+        return self.combined(units).reshape(*self.shape, -1)
+
+    @property
+    def least_kept(self) -> float:
+        """See `PriorForm`; the cavity of a row that alone informs on a flat number is wide in place of improper."""
+        return _WIDE_CAVITY if self.flat.size else super().least_kept
+
+    def check_proper(self) -> None:
+        """Raise a ValueError if numbers have a flat prior."""
+        if self.flat.size:
+            raise ValueError(
+                f"{self.flat.size} coefficients have a flat prior, of which there are no draws and no prior moments."
+            )
 
     @property
     @abstractmethod
@@ -37,10 +270,17 @@ class _PriorByRows(DensePrior):
     def n_normals(self) -> int:
         """Number of numbers, q."""
 
-    @property
     @abstractmethod
-    def roots(self) -> Array:
-        """A root of the covariances, (c, n, q), for those few that want all of it."""
+    def at(self, points: NDArray[np.int64]) -> Array:
+        """Return J (c, s, q) at some points (s,)."""
+
+    @abstractmethod
+    def rows_at(self, points: NDArray[np.int64]) -> Coefficients:
+        """Return J (cs, q) at some points (s,), as `rows`."""
+
+    @abstractmethod
+    def known_variances(self, rows: Coefficients) -> Array:
+        """Return the prior variances (m,) of T z, of rows T (m, q)."""
 
     @property
     def size(self) -> int:
@@ -48,19 +288,61 @@ class _PriorByRows(DensePrior):
 
     @property
     def own(self) -> Array:
-        """Ones (c, 1): what is known of a row is one number, of variance 1."""
+        """Ones (c, 1): a single number of variance 1 stands for a row."""
         return np.ones((len(self.mean), 1))
 
     def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
         return np.sqrt(self.variances[:, some, None]), self.variances[:, some]
 
     def combined(self, matrix: Array) -> Array:
+        """J S (cn, p), of S (q, p)."""
         return self.rows.combined(matrix)
 
+    def gram(self, weights: Array) -> Array:
+        """JᵀwJ (q, q), of w (n,), with one function."""
+        lower = np.tril(self.rows.gram(weights))
+        return np.asarray(lower + np.tril(lower, -1).T)
+
     @cached_property
-    def k(self) -> Array:  # type: ignore[override]
-        """The covariances (c, n, n), for those few that want all of them."""
+    def k(self) -> Array:
+        """The covariances (c, n, n), for the few callers that need all of them."""
         return self.roots @ self.roots.swapaxes(1, 2)
+
+    def weights(self, x: Array, gradient: Array) -> Array:
+        return gradient
+
+    def pull(self, force: Array) -> Array:
+        """See `PriorForm`; Jᵀ r (1, q)."""
+        return self.rows.sums(force.ravel())[None]
+
+    def coordinates(self, b: Array) -> Array:
+        """See `PriorForm`; z (1, q), with 0 for flat numbers, which weights do not fix."""
+        return self._informed(self.pull(b))
+
+    def _informed(self, x: Array) -> Array:
+        """E x."""
+        found = x.copy()
+        found[:, self.flat] = 0.0
+        return found
+
+    def residual(self, gradient: Array, x: Array) -> Array:
+        """See `PriorForm`; Jᵀ∇ − E z."""
+        return self.pull(gradient) - self._informed(x)
+
+    def inner(self, x: Array, step: Array, image: Array) -> float:
+        return float(np.vdot(self._informed(x), step))
+
+    def rounding(self, x: Array) -> float:
+        """See `PriorForm`; |J_i z| is at most |J_i| |z|."""
+        return STEP_ROUNDING * float(np.sqrt(self.variances.max() * np.vdot(x, x)))
+
+    def whitened_slope(self, slope: Array) -> Array:
+        """Return the derivative Jᵀ s (1, q) in z of a function with derivative s (c, n) in f."""
+        return self.pull(slope)
+
+    def multiply(self, x: Array, out: Array) -> None:
+        """See `PriorForm`; J z of z (1, q)."""
+        out[:] = self.rows.products(x[0]).reshape(out.shape)
 
     def latent(self, z: Array) -> Array:
         """Latent values f = m + J z (..., c, n), of z (..., 1, q)."""
@@ -68,31 +350,71 @@ class _PriorByRows(DensePrior):
         found = np.stack([self.rows.products(each) for each in flat])
         return np.asarray(self.mean + found.reshape(*z.shape[:-2], *self.shape))
 
+    def draw_normals(self, rng: np.random.Generator, count: int) -> Array:
+        self.check_proper()
+        return rng.standard_normal((count, 1, self.n_normals))
 
-class RowPrior(_PriorByRows):
-    """f = m + J z for standard normals z, with far fewer of them than rows.
+    def point_of(self, i: int) -> tuple[Coefficients, Array, Array]:
+        return self.rows_at(np.array([i])), np.zeros((len(self.mean), 1)), self.mean[:, [i]]
 
-    Functions may have normals in common, so that z has one axis: (1, q) where others have one for each function.
+    def image(self, left: Coefficients, x: Array) -> Array:
+        return left.products(x[0]).reshape(len(self.mean), -1)
+
+    def block(self, left: Coefficients, variance: Array, mean: Array) -> Block:
+        known = self.known_variances(left).reshape(variance.shape)
+        return Block(np.sqrt(known)[:, None], variance + known, mean)
+
+    def draw_at(self, rng: np.random.Generator, f: Array, z: Array, left: Any, variance: Array, mean: Array) -> Array:
+        values = mean + np.stack([self.image(left, each) for each in z])
+        return np.asarray(values + np.sqrt(variance) * rng.standard_normal(values.shape))
+
+
+@dataclass(frozen=True, repr=False)
+class RowStructure:
+    """The parts of a prior by rows that data fix.
+
+    Attributes
+    ----------
+    rows : Coefficients, optional
+        A of J = A B; the identity if not given.
+    flat : tuple of int
+        Places of the numbers that have a flat prior.
+    """
+
+    rows: Coefficients | None = None
+    flat: tuple[int, ...] = ()
+
+    @property
+    def lacks(self) -> frozenset[Algebra]:
+        """Abilities of rows that rows with flat numbers do not have."""
+        return frozenset({Algebra.VARIANCES} if self.flat else ())
+
+    def __repr__(self) -> str:
+        return f"with flat numbers {self.flat}"
+
+
+class RowPrior(PriorByRows):
+    """f = m + J z for standard normals z, with far fewer normals than rows.
+
+    Functions may share normals, so that z has one leading axis, (1, q), in place of an axis for each function.
 
     Parameters
     ----------
     array : array (c, n, q) or (1, r, q)
         J, or B of J = A B.
     mean : array (c, n)
-    base : Coefficients, optional
-        A; the identity if not given.
+    structure : RowStructure, optional
     """
 
-    form: ClassVar[Any] = RowForm
+    algebras = frozenset({Algebra.FUNCTION, Algebra.VARIANCES, Algebra.FUNCTIONS})
 
-    def __init__(self, array: Array, mean: Array, base: Coefficients | None = None) -> None:
-        self.mean = np.require(mean, np.float64, ["C", "W"])
-        self._form, self._base = RowForm(array, base), base
-        if base is not None:
-            self.form = BoundForm(RowForm, base)  # type: ignore[misc]  # solvers are given it with these rows
+    def __init__(self, array: Array, mean: Array, structure: RowStructure | None = None) -> None:
+        super().__init__(array, mean)
+        self._structure = structure
+        self._base = None if structure is None else structure.rows
 
     @classmethod
-    def checked(cls, array: ArrayLike, mean: ArrayLike, base: Coefficients | None = None) -> "RowPrior":
+    def checked(cls, array: ArrayLike, mean: ArrayLike, structure: RowStructure | None = None) -> Self:
         """Make a prior of arrays that may be anything.
 
         Raises
@@ -103,41 +425,42 @@ class RowPrior(_PriorByRows):
         means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
         coefficients = np.asarray(array, dtype=np.float64)
         coefficients = coefficients[None] if coefficients.ndim == 2 else coefficients
-        fits = coefficients.ndim == 3 and (base is not None or coefficients.shape[:2] == means.shape)
+        based = structure is not None and structure.rows is not None
+        fits = coefficients.ndim == 3 and (based or coefficients.shape[:2] == means.shape)
         if means.ndim != 2 or not fits:
             raise ValueError(
                 "mean must be (c, n) and coefficients (c, n, q), but they have the shapes "
                 f"{means.shape} and {coefficients.shape}."
             )
         check_finite({"mean": means, "coefficients": coefficients})
-        return cls(coefficients, means, base)
+        return cls(coefficients, means, structure)
 
-    @property
-    def array(self) -> Array:
-        """J, (c, n, q), or B, (1, r, q)."""
-        return self._form.array
-
-    @property
+    @cached_property
     def rows(self) -> Coefficients:
         """J, (cn, q), by entries where that is cheaper."""
-        return self._form.rows
+        return rows_of_functions(self.array) if self._base is None else Composed(self._base, self.array[0])
 
     @property
     def n_normals(self) -> int:
         """Number of standard normals, q."""
         return self.array.shape[2]
 
-    @property
+    @cached_property
     def variances(self) -> Array:
         """Prior variances, (c, n)."""
-        return self._form.variances
+        return self.rows.variances(np.eye(self.n_normals)).reshape(self.rows.functions, -1)
 
-    def check(self) -> None:
-        """J Jᵀ always is a covariance."""
+    def is_covariance(self, team: Team) -> bool:
+        """See `PriorForm`; J Jᵀ always is one."""
+        return True
+
+    @cached_property
+    def flat(self) -> Indices:
+        return np.array(() if self._structure is None else self._structure.flat, np.int64)
 
     @property
     def maker(self) -> Any:
-        return RowPrior if self._base is None else BoundPrior(RowPrior, self._base)
+        return RowPrior if self._structure is None else BoundForm(RowPrior, self._structure)
 
     @classmethod
     def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
@@ -148,6 +471,11 @@ class RowPrior(_PriorByRows):
         return n * q
 
     @classmethod
+    def kept(cls, c: int, n: int, q: int, known: Any = None) -> int:
+        based = known is not None and known.rows is not None
+        return super().kept(c, n, q, known) + q * (2 * q - n if based else q)  # data fix A of J = A B
+
+    @classmethod
     def algebra(cls, n: int, q: int, known: Any = None) -> str:
         return f"By rows: {n} rows of {q} standard normals."
 
@@ -155,19 +483,35 @@ class RowPrior(_PriorByRows):
         return self.at(points) @ self.at(others).swapaxes(1, 2)
 
     def some(self, points: NDArray[np.int64]) -> "RowPrior":
-        return RowPrior(self.at(points), self.mean[:, points])
+        return RowPrior(self.at(points), self.mean[:, points], self._apart)
 
     def at(self, points: NDArray[np.int64]) -> Array:
-        """Return J (c, s, q) at some points (s,)."""
-        return self._form.coefficients_at(points)
+        c, n = self.rows.functions, self.mean.shape[1]
+        places = n * np.arange(c)[:, None] + points
+        return self.rows.some(places.ravel()).reshape(c, len(points), -1)
 
     def rows_at(self, points: NDArray[np.int64]) -> Coefficients:
-        """Return J (cs, q) at some points (s,), as `rows`."""
         return rows_of_functions(self.at(points))
 
     def known_variances(self, rows: Coefficients) -> Array:
-        """Return the prior variances (m,) of T z, of rows T (m, q)."""
         return rows.variances(np.eye(self.n_normals))
+
+    @property
+    def _apart(self) -> RowStructure | None:
+        """The structure of rows in full."""
+        return RowStructure(flat=tuple(self.flat.tolist())) if self.flat.size else None
+
+    def variance_gradient(self, of_variance: Array) -> Array:
+        return self.rows.weighted(2.0 * of_variance, np.eye(self.n_normals))[None]
+
+    def posterior(self, prior_mean: Array, *, signed: bool = False) -> FunctionPosterior:
+        return PosteriorByAlgebra(self, IndependentRows(self, 1), prior_mean, signed=signed)
+
+    def coupled(self, n_functions: int, team: Team) -> CoupledRows:
+        return CoupledRows(self, n_functions, team)
+
+    def blocks(self, n_functions: int, *, signed: bool = False) -> BlockRows:
+        return BlockRows(self, n_functions)
 
     @cached_property
     def roots(self) -> Array:
@@ -176,280 +520,4 @@ class RowPrior(_PriorByRows):
 
     def rooted(self, roots: Array) -> "RowPrior":
         """Return the same prior by other coefficients (c, n, q)."""
-        return RowPrior(roots, self.mean)
-
-    def whitened_slope(self, slope: Array) -> Array:
-        """The derivative Jᵀ s (1, q) with respect to z of what has the derivative s (c, n) with respect to f."""
-        return self.rows.sums(slope.ravel())[None]
-
-
-class RootedPrior(RowPrior):
-    """A prior that is given by its covariance, with a root of it for rows, which may be singular."""
-
-    def __init__(self, prior: DensePrior) -> None:
-        try:
-            roots = prior.roots
-        except NotPositiveDefiniteError:
-            roots = np.stack([covariance_root(own) for own in prior.k])
-        super().__init__(roots, prior.mean)
-        self._given = prior
-
-    def check(self) -> None:
-        self._given.check()
-
-    @property
-    def size(self) -> int:
-        return self._given.size
-
-    @property
-    def own(self) -> Array:
-        return self._given.own
-
-    def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
-        return self._given.reach(some)
-
-    def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
-        return self._given.among(points, others)
-
-    def some(self, points: NDArray[np.int64]) -> DensePrior:  # type: ignore[override]  # again by a covariance
-        return self._given.some(points)
-
-    @cached_property
-    def roots(self) -> Array:
-        """Factors of the covariance, those of the prior that was given."""
-        return self._given.roots
-
-    @cached_property
-    def k(self) -> Array:  # type: ignore[override]
-        """The covariances (1 or c, n, n)."""
-        return self._given.k
-
-
-class PrecisionPrior(_PriorByRows):
-    """f = m + A x for numbers x ~ N(0, Q⁻¹), with a sparse precision Q.
-
-    Numbers have one axis in front, (1, q), as functions have.
-
-    Parameters
-    ----------
-    array : array (1, 1, nk + m)
-        Coefficients and entries of Q, see `PrecisionForm`.
-    mean : array (1, n)
-    structure : PrecisionStructure
-    """
-
-    form: ClassVar[Any] = PrecisionForm
-
-    def __init__(self, array: Array, mean: Array, structure: PrecisionStructure) -> None:
-        self.mean = np.require(mean, np.float64, ["C", "W"])
-        self.as_form = PrecisionForm(array, structure)
-        self.form = BoundForm(PrecisionForm, structure)  # type: ignore[misc]  # solvers are given it with this structure
-
-    @classmethod
-    def checked(  # type: ignore[override]  # entries are nowhere without a structure
-        cls, array: ArrayLike, mean: ArrayLike, structure: PrecisionStructure
-    ) -> "PrecisionPrior":
-        """Make a prior of arrays that may be anything.
-
-        Raises
-        ------
-        ValueError
-            Naming the argument, if a shape does not fit or a value is not finite.
-        """
-        means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
-        numbers = np.asarray(array, dtype=np.float64)
-        n, size = len(structure.cells), structure.cells.size + len(structure.first)
-        if means.shape != (1, n) or numbers.shape != (1, 1, size):
-            raise ValueError(
-                f"mean must be (1, {n}) and coefficients with a precision (1, 1, {size}), but they have the shapes "
-                f"{means.shape} and {numbers.shape}."
-            )
-        check_finite({"mean": means, "coefficients": numbers})
-        return cls(numbers, means, structure)
-
-    @property
-    def maker(self) -> BoundPrior:
-        return BoundPrior(PrecisionPrior, self.structure)
-
-    @classmethod
-    def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
-        return 0, q
-
-    @classmethod
-    def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
-        return int(known.posterior.entries)
-
-    @classmethod
-    def algebra(cls, n: int, q: int, known: Any = None) -> str:
-        entries = known.posterior.entries
-        return f"By a sparse precision: {n} rows of {q} numbers, with {entries} entries in its factor."
-
-    @property
-    def array(self) -> Array:
-        """Coefficients and entries of Q."""
-        return self.as_form.array
-
-    @property
-    def structure(self) -> PrecisionStructure:
-        """Where these are."""
-        return self.as_form.structure
-
-    @property
-    def rows(self) -> Coefficients:
-        """A, (n, q)."""
-        return self.as_form.rows
-
-    @property
-    def n_normals(self) -> int:
-        """Length of x, q."""
-        return self.structure.q
-
-    @property
-    def precision(self) -> SparsePrecision:
-        """Q, factorised.
-
-        Raises
-        ------
-        NotPositiveDefiniteError
-            If it is not positive definite.
-        """
-        if self.as_form.prior is None:
-            raise NotPositiveDefiniteError(
-                "The prior precision of the integrated variables is not positive definite to working precision. Add to "
-                "the diagonal of a precision, tau + 1e-6 * scipy.sparse.eye_array(n), or give hyperparameters priors "
-                "that hold them."
-            )
-        return self.as_form.prior
-
-    @property
-    def variances(self) -> Array:
-        """Prior variances, (1, n)."""
-        return self.as_form.variances
-
-    def check(self) -> None:
-        _ = self.precision
-
-    def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
-        return self.at(points) @ self.as_form.covariances_of_rows(self.at(others)[0]).T
-
-    def at(self, points: NDArray[np.int64]) -> Array:
-        """Return A (1, s, q) at some points (s,)."""
-        return self.rows.some(points)[None]
-
-    def rows_at(self, points: NDArray[np.int64]) -> Coefficients:
-        """Return A (s, q) at some points (s,), as `rows`."""
-        return Entries(self.structure.cells[points], self.as_form.values[points], self.n_normals)
-
-    def known_variances(self, rows: Coefficients) -> Array:
-        """Return the prior variances (m,) of T x, of rows T (m, q)."""
-        return self.precision.variances(rows)
-
-    def some(self, points: NDArray[np.int64]) -> "PrecisionPrior":
-        """Return the prior at some points (s,)."""
-        own = self.structure
-        structure = PrecisionStructure(own.cells[points], own.first, own.second, own.columns, own.widths)
-        array = np.concatenate([self.as_form.values[points].ravel(), self.as_form.entries])
-        return PrecisionPrior(array[None, None], self.mean[:, points], structure)
-
-    @cached_property
-    def roots(self) -> Array:
-        """A root of the covariance (1, n, q), for those few that want one."""
-        every = self.at(np.arange(self.shape[1]))[0]
-        return self.precision.halved(every)[None]
-
-    def whitened_slope(self, slope: Array) -> Array:
-        """Q⁻¹ Aᵀ s (1, q) of s (1, n): the posterior mean of x, where s are its weights b."""
-        return self.precision.solve(self.rows.sums(slope[0]))[None]
-
-
-class NormalsPrior(Prior):
-    """z ~ N(0, I), of which c latent functions f_k = m_k + J_k z are made.
-
-    Samplers move z, (1, q), so that covariances of latent values may be singular.
-
-    Parameters
-    ----------
-    function_mean : array (c, n)
-        m.
-    rows : Coefficients
-        J, (cn, q).
-    roots : sequence of array, optional
-        Cholesky factors of Gaussian processes among what is made of z, for those that compute their values.
-    supported : bool
-        Whether hyperparameters are where the model has a density.
-    """
-
-    of_values = False
-
-    def __init__(
-        self, function_mean: Array, rows: Coefficients, roots: Sequence[Array] = (), supported: bool = True
-    ) -> None:
-        self.function_mean = np.require(function_mean, np.float64, ["C", "W"])
-        self.rows = rows
-        self.process_roots = tuple(roots)
-        self._supported = supported
-        self.mean = np.zeros((1, rows.sums(np.zeros(self.function_mean.size)).size))
-
-    def check(self) -> None:
-        known = [self.function_mean, *self.process_roots, self.functions(np.ones_like(self.mean))]
-        if not self._supported or not all(np.isfinite(each).all() for each in known):
-            raise NotPositiveDefiniteError.of("The prior covariance of the latent values")
-
-    @cached_property
-    def full(self) -> Array:
-        """J, (c, n, q)."""
-        return self.rows.some(np.arange(self.function_mean.size)).reshape(*self.function_mean.shape, -1)
-
-    def functions(self, x: Array) -> Array:
-        return self.function_mean + self.moved(x)
-
-    def moved(self, x: Array) -> Array:
-        """J x (..., c, n), of x (..., 1, q)."""
-        flat = x.reshape(-1, self.mean.size)
-        found = np.empty((len(flat), self.function_mean.size))
-        for row, each in zip(found, flat, strict=True):
-            row[:] = self.rows.products(each)
-        return found.reshape(*x.shape[:-2], *self.function_mean.shape)
-
-    def pulled(self, slope: Array) -> Array:
-        return self.rows.sums(np.ravel(slope))[None]
-
-    def precision(self, sites: Sites) -> Array:
-        """I + JᵀΠJ (q, q), whose lower triangle counts."""
-        if sites.form is SiteForm.INDEPENDENT:
-            total = self.rows.gram(sites.precision.ravel())
-        else:
-            pulls = sites.product(self.full.transpose(2, 0, 1))
-            total = np.tensordot(pulls, self.full, axes=((1, 2), (0, 1)))
-        total[np.diag_indices(len(total))] += 1.0
-        return total
-
-    def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> tuple[Array, type[DensePrior]]:
-        """The array that a solver takes, and the prior that is made of it: by rows if that can be had and is smaller.
-
-        Parameters
-        ----------
-        takes : callable
-            Whether the solver takes a form.
-        """
-        _, n, q = self.full.shape
-        if takes(RowPrior.form) and q < n:
-            return self.full, RowPrior
-        return np.matmul(self.full, self.full.swapaxes(1, 2)), DensePrior
-
-    # Whitened values are what is sampled.
-
-    def latent(self, z: Array) -> Array:
-        """Standard normals z as samplers move them, themselves."""
-        return z
-
-    def whitened(self, x: Array) -> Array:
-        """The inverse of `latent`."""
-        return x
-
-    def whitened_slope(self, slope: Array) -> Array:
-        """The derivative with respect to z, which is that with respect to x."""
-        return slope
-
-    def draw(self, rng: np.random.Generator, count: int) -> Array:
-        return rng.standard_normal((count, *self.shape))
+        return RowPrior(roots, self.mean, self._apart)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,12 @@ class Sites(ABC):
     """Whether Π_i of each point stands alone, so that the sites of some points can be replaced."""
 
     @classmethod
-    def through(cls, precision: Array, mean: Array, weights: Array) -> Self:
+    def of(cls, precision: Array, location: Array, prior: Any) -> Self:
+        """The sites of these arrays; `prior` is for sites that depend on it."""
+        return cls(precision, location)
+
+    @classmethod
+    def through(cls, precision: Array, mean: Array, weights: Array, prior: Any) -> Self:
         """The sites that pull with the force b = ν − Πμ at a posterior mean μ.
 
         Parameters
@@ -63,8 +68,44 @@ class Sites(ABC):
         precision : array
         mean, weights : array (c, n)
             μ and b.
+        prior : PriorForm
         """
-        return cls(precision, weights + cls(precision, weights).product(mean))
+        return cls.of(precision, weights + cls.of(precision, weights, prior).product(mean), prior)
+
+    @property
+    def signed(self) -> bool:
+        """Whether Π has no roots, since a precision may be negative."""
+        return False
+
+    @property
+    def log_total(self) -> float:
+        """Σ_i log 1ᵀπ_i, where algebras of these sites add it to log|I + KΠ|, else 0."""
+        return 0.0
+
+    @cached_property
+    def roots(self) -> Array:
+        """R_i (n, c, r) with Π_i = R_i R_iᵀ.
+
+        Raises
+        ------
+        TypeError
+            If precisions may have negative eigenvalues, or are not of points.
+        """
+        raise TypeError(f"Precisions of {self.form} sites have no roots; ask `cavities`.")
+
+    @property
+    def blocks(self) -> Array:
+        """Π_i, (n, c, c)."""
+        raise TypeError(f"Sites of the form {self.form} are not of points.")
+
+    def block(self, k: int, other: int) -> Array | None:
+        """Entries (n,) of Π_i for two functions, None where they are 0."""
+        return np.ascontiguousarray(self.blocks[:, k, other])
+
+    def noise(self, rng: np.random.Generator, draws: int) -> Array:
+        """Draws (draws, c, n) from a normal distribution with the covariance Π."""
+        n, _, r = self.roots.shape
+        return np.asarray(np.einsum("iap,ipd->dai", self.roots, rng.standard_normal((n, r, draws))))
 
     def at(self, points: NDArray[np.intp]) -> Self:
         """The sites of some of the points.
@@ -118,20 +159,64 @@ class CoupledSites(Sites):
         unit = root / np.linalg.norm(root, axis=1, keepdims=True)
         return np.asarray(root[:, :, None] * (np.eye(len(self.precision)) - unit[:, :, None] * unit[:, None, :]))
 
+    @property
+    def log_total(self) -> float:
+        return float(np.log(self._total).sum())
+
+    @property
+    def blocks(self) -> Array:
+        return np.asarray(self.roots @ self.roots.swapaxes(1, 2))
+
+    def noise(self, rng: np.random.Generator, draws: int) -> Array:
+        noise = rng.standard_normal((*self.precision.shape, draws)) * np.sqrt(self.precision)[..., None]
+        noise -= (self.precision / self._total)[..., None] * noise.sum(0)
+        return np.asarray(noise.transpose(2, 0, 1))
+
     def product(self, f: Array) -> Array:
-        pull = self.precision * f
-        pull -= self.precision * (pull.sum(-2, keepdims=True) / self._total)
-        return pull
+        level = (self.precision * f).sum(-2, keepdims=True) / self._total
+        return np.asarray(self.precision * (f - level))
+
+    def block(self, k: int, other: int) -> Array:
+        """See `Sites`; nothing is subtracted."""
+        pi = self.precision
+        if k == other:
+            others = np.add(pi[:k].sum(axis=0), pi[k + 1 :].sum(axis=0))
+            return np.asarray(pi[k] * (others / self._total))
+        return np.asarray(-pi[k] * (pi[other] / self._total))
 
     def quadratic(self, x: Array) -> Array:
         level = (self.precision * x).sum(-2, keepdims=True) / self._total
         return np.asarray((self.precision * (x - level) ** 2).sum((-2, -1)))
 
 
-class BlockSites(Sites):
-    """Sites with the Π_i themselves in `precision` (n, c, c)."""
+class SignedSites(Sites):
+    """Sites with the Π_i themselves in `precision` (n, c, c), of eigenvalues of any sign."""
+
+    form = SiteForm.SIGNED
+
+    @property
+    def signed(self) -> bool:
+        return True
+
+    @property
+    def blocks(self) -> Array:
+        return self.precision
+
+    def product(self, f: Array) -> Array:
+        return np.asarray(np.einsum("iab,...bi->...ai", self.precision, f))
+
+    def quadratic(self, x: Array) -> Array:
+        return np.asarray((self.product(x) * x).sum((-2, -1)))
+
+
+class BlockSites(SignedSites):
+    """Sites with semi-definite Π_i, whose rows sum to zero, in `precision` (n, c, c)."""
 
     form = SiteForm.BLOCK
+
+    @property
+    def signed(self) -> bool:
+        return False
 
     @cached_property
     def roots(self) -> Array:
@@ -141,23 +226,8 @@ class BlockSites(Sites):
         block_roots(self.precision, roots)
         return roots
 
-    def product(self, f: Array) -> Array:
-        return np.asarray(np.einsum("iab,...bi->...ai", self.precision, f))
-
     def quadratic(self, x: Array) -> Array:
         return np.asarray((np.einsum("iap,...ai->...ip", self.roots, x) ** 2).sum((-2, -1)))
-
-
-class SignedSites(Sites):
-    """Sites with the Π_i themselves in `precision` (n, c, c), of eigenvalues of any sign."""
-
-    form = SiteForm.SIGNED
-
-    def product(self, f: Array) -> Array:
-        return np.asarray(np.einsum("iab,...bi->...ai", self.precision, f))
-
-    def quadratic(self, x: Array) -> Array:
-        return np.asarray((self.product(x) * x).sum((-2, -1)))
 
 
 class IndependentSites(Sites):
@@ -165,10 +235,25 @@ class IndependentSites(Sites):
 
     form = SiteForm.INDEPENDENT
 
+    @property
+    def signed(self) -> bool:
+        return bool((self.precision < 0.0).any())
+
+    @property
+    def blocks(self) -> Array:
+        return np.asarray(self.precision.T[:, :, None] * np.eye(len(self.precision)))
+
+    def noise(self, rng: np.random.Generator, draws: int) -> Array:
+        noise = rng.standard_normal((*self.precision.shape, draws)) * np.sqrt(self.precision)[..., None]
+        return np.asarray(noise.transpose(2, 0, 1))
+
     @cached_property
     def roots(self) -> Array:
         """R_i (n, c, c) with Π_i = R_i R_iᵀ, diagonal."""
         return np.asarray(np.sqrt(self.precision).T[:, :, None] * np.eye(len(self.precision)))
+
+    def block(self, k: int, other: int) -> Array | None:
+        return np.asarray(self.precision[k]) if k == other else None
 
     def product(self, f: Array) -> Array:
         return np.asarray(self.precision * f)

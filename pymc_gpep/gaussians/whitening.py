@@ -4,21 +4,129 @@ The joint density of hyperparameters and latent values becomes, with f = f(z; θ
 
     p(θ) Z̃(θ) N(z; 0, I) p(y | f, θ) / sites(f),
 
-where Z̃ normalises prior times sites. The better the sites stand in for the likelihood, the closer z is to standard
-normal whatever θ is. Without sites this is the usual whitening by the prior. Densities are exact either way.
+where Z̃ normalises prior times sites. The better the sites approximate the likelihood, the closer z is to standard
+normal for any θ. Without sites this is the usual whitening by the prior. Densities are exact either way.
+
+`posterior_of_normals` subtracts nothing. So variances far below prior variances keep their digits, which would be lost
+in I − JᵀMJ. `GivenUtilities` draws latent values given utilities v = f + noise of variance 1, for Gibbs sampling of a
+probit.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import LinAlgError, cholesky
+from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 from scipy.linalg.lapack import dtrtrs
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
-from pymc_gpep.gaussians.row_prior import NormalsPrior
-from pymc_gpep.gaussians.sites import Sites
+from pymc_gpep.gaussians.dense_algebra import DenseCoupled, DenseIndependent
+from pymc_gpep.gaussians.posterior import Posterior, posterior_of
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.prior_form import PriorForm
+from pymc_gpep.gaussians.row_prior import RowPrior
+from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.kernels.gaussians.whitening import colour, colour_transposed, whiten
+from pymc_gpep.kernels.sampling import draw_latent_values, utility_precisions
+from pymc_gpep.solvers.coefficients import Coefficients
+from pymc_gpep.solvers.prior_form import Prior
+from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
+from pymc_gpep.solvers.whitened_posterior import CoupledWhitened, coupled_whitened
+
+
+class NormalsPrior(Prior):
+    """z ~ N(0, I), of which c latent functions f_k = m_k + J_k z are made.
+
+    Samplers move z, (1, q), so that covariances of latent values may be singular.
+
+    Parameters
+    ----------
+    function_mean : array (c, n)
+        m.
+    rows : Coefficients
+        J, (cn, q).
+    roots : sequence of array, optional
+        Cholesky factors of Gaussian processes among functions of z, for callers that compute their values.
+    supported : bool
+        Whether hyperparameters are where the model has a density.
+    """
+
+    def __init__(
+        self, function_mean: Array, rows: Coefficients, roots: Sequence[Array] = (), supported: bool = True
+    ) -> None:
+        self.function_mean = np.require(function_mean, np.float64, ["C", "W"])
+        self.rows = rows
+        self.process_roots = tuple(roots)
+        self._supported = supported
+        self.mean = np.zeros((1, rows.sums(np.zeros(self.function_mean.size)).size))
+
+    def check(self) -> None:
+        known = [self.function_mean, *self.process_roots, self.functions(np.ones_like(self.mean))]
+        if not self._supported or not all(np.isfinite(each).all() for each in known):
+            raise NotPositiveDefiniteError.of("The prior covariance of the latent values")
+
+    @cached_property
+    def full(self) -> Array:
+        """J, (c, n, q)."""
+        return self.rows.some(np.arange(self.function_mean.size)).reshape(*self.function_mean.shape, -1)
+
+    def functions(self, x: Array) -> Array:
+        return self.function_mean + self.moved(x)
+
+    def moved(self, x: Array) -> Array:
+        """J x (..., c, n), of x (..., 1, q)."""
+        flat = x.reshape(-1, self.mean.size)
+        found = np.empty((len(flat), self.function_mean.size))
+        for row, each in zip(found, flat, strict=True):
+            row[:] = self.rows.products(each)
+        return found.reshape(*x.shape[:-2], *self.function_mean.shape)
+
+    def pulled(self, slope: Array) -> Array:
+        return self.rows.sums(np.ravel(slope))[None]
+
+    def precision(self, sites: Sites) -> Array:
+        """I + JᵀΠJ (q, q), whose lower triangle counts."""
+        if sites.form is SiteForm.INDEPENDENT:
+            total = self.rows.gram(sites.precision.ravel())
+        else:
+            pulls = sites.product(self.full.transpose(2, 0, 1))
+            total = np.tensordot(pulls, self.full, axes=((1, 2), (0, 1)))
+        total[np.diag_indices(len(total))] += 1.0
+        return total
+
+    def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> tuple[Array, type[PriorForm]]:
+        """The array that a solver takes, and the prior that is made of it: by rows if that can be had and is smaller.
+
+        Parameters
+        ----------
+        takes : callable
+            Whether the solver takes a form.
+        """
+        _, n, q = self.full.shape
+        if takes(RowPrior) and q < n:
+            return self.full, RowPrior
+        return np.matmul(self.full, self.full.swapaxes(1, 2)), DensePrior
+
+    # Samplers move whitened values.
+
+    def latent(self, z: Array) -> Array:
+        """Standard normals z as samplers move them, themselves."""
+        return z
+
+    def whitened(self, x: Array) -> Array:
+        """The inverse of `latent`."""
+        return x
+
+    def whitened_slope(self, slope: Array) -> Array:
+        """The derivative with respect to z, which is that with respect to x."""
+        return slope
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        return rng.standard_normal((count, *self.shape))
+
 
 Sampled = DensePrior | NormalsPrior
 """Priors of what samplers move: latent values, or the standard normals that they are made of."""
@@ -55,11 +163,11 @@ class Whitening(ABC):
 
     @abstractmethod
     def slope(self, slope: Array) -> Array:
-        """Derivative with respect to z of what has the derivative `slope` (c, n) with respect to f."""
+        """Return the derivative in z of a function with derivative `slope` (c, n) in f."""
 
     @abstractmethod
     def whitened(self, f: Array, rng: np.random.Generator) -> Array:
-        """z for a given f: what is needed besides f to determine it is drawn given f."""
+        """Return z for a given f; values that f does not determine are drawn given f."""
 
     @abstractmethod
     def log_sites(self, f: Array) -> tuple[float, Array]:
@@ -106,7 +214,7 @@ class SiteWhitening(Whitening):
     Raises
     ------
     NotPositiveDefiniteError
-        If there is no normaliser.
+        If the normaliser does not exist.
     """
 
     def __init__(self, prior: Sampled, sites: Sites, mean: Array, log_normaliser: float) -> None:
@@ -168,7 +276,8 @@ class IndependentWhitening(SiteWhitening):
 
         f_k = f̂_k + L_k w_k − K_k D_k^½ A_k⁻¹ (D_k^½ L_k w_k + e_k),   A_k = I + D_k^½ K_k D_k^½.
 
-    In the other direction what f leaves open is drawn. If w, e give f − δ, then w + L⁻¹δ, e − D^½δ give f.
+    In the other direction, values that f does not determine are drawn. If w, e give f − δ, then w + L⁻¹δ, e − D^½δ give
+    f.
 
     Parameters
     ----------
@@ -214,7 +323,7 @@ class NormalsWhitening(SiteWhitening):
     def __init__(self, prior: NormalsPrior, sites: Sites) -> None:
         try:
             self._factor = cholesky(prior.precision(sites), lower=True, overwrite_a=True)
-        except (LinAlgError, ValueError):  # as of what is not finite
+        except (LinAlgError, ValueError):  # for example, values that are not finite
             raise NotPositiveDefiniteError(_NO_POSTERIOR) from None
         half = self._halved(prior.pulled(sites.slope(prior.function_mean))[0])
         mean = self._coloured(half)[None]
@@ -251,3 +360,156 @@ class NormalsWhitening(SiteWhitening):
 def _products(matrices: Array, x: Array) -> Array:
     """S_k x_k (c, n) of each function, from matrices (1 or c, n, n)."""
     return np.asarray(np.matmul(matrices, x[..., None])[..., 0])
+
+
+_SCALAR = (SiteForm.COUPLED, SiteForm.INDEPENDENT)
+"""Forms of sites that have a number π for each function of a point."""
+
+
+def whitens(form: SiteForm) -> bool:
+    """Whether sites of some form have a map from standard normals to sampled values."""
+    return form in _SCALAR
+
+
+def whitening_of(prior: Sampled, sites: Sites) -> Whitening:
+    """The map from standard normals under which prior times sites are standard normal.
+
+    Negative precisions are taken for 0.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If a matrix has no Cholesky factor to working precision.
+    """
+    if sites.form in _SCALAR:
+        sites = type(sites)(np.maximum(sites.precision, 0.0), sites.location)
+    if isinstance(prior, NormalsPrior):
+        return NormalsWhitening(prior, sites)
+    posterior = posterior_of(prior, sites)
+    given = prior, sites, posterior.mean, posterior.log_normaliser
+    algebra = posterior.algebra
+    if isinstance(algebra, DenseCoupled):
+        return CoupledWhitening(*given, *(np.asarray(each, np.float64) for each in (algebra.inverses, algebra.p)))
+    if isinstance(algebra, DenseIndependent):
+        return IndependentWhitening(*given, algebra.full_inverses)
+    raise TypeError(f"No map from standard normals is known for {sites.form} sites; ask `whitens`.")
+
+
+class SampledPosterior(NamedTuple):
+    """The posterior of sampled values: latent values, or the standard normals behind them."""
+
+    mean: Array
+    """Its mean, (c, n) or (1, q)."""
+    draw: Callable[[np.random.Generator, int], Array]
+    """Draws (count, c, n) or (count, 1, q), less the mean."""
+    values: Callable[[Array], Array]
+    """Latent values less their prior mean (c, n), of what is sampled less its prior mean."""
+
+
+def sampled_posterior(posterior: Posterior, prior: Sampled | None = None) -> SampledPosterior:
+    """Return the posterior of the prior's variables, or of latent values without a prior."""
+    if isinstance(prior, NormalsPrior):
+        normals, whitening = prior, NormalsWhitening(prior, posterior.sites)
+
+        def draw(rng: np.random.Generator, count: int) -> Array:
+            return np.stack([whitening.latent(z) for z in normals.draw(rng, count)]) - whitening.centre
+
+        return SampledPosterior(whitening.centre, draw, normals.moved)
+    return SampledPosterior(posterior.mean, lambda rng, count: posterior.draw(rng, count) - posterior.mean, lambda x: x)
+
+
+class GivenUtilities(ABC):
+    """Draws given utilities, from one prior, with all factorised that does not depend on utilities.
+
+    Attributes
+    ----------
+    prior : DensePrior or NormalsPrior
+    """
+
+    prior: Sampled
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, v: Array) -> Array:
+        """Return a draw of sampled values, given utilities (c, n), which may contain a common shift of each point."""
+
+
+def given_utilities(prior: Sampled, shifted: bool) -> GivenUtilities:
+    """Draws given utilities from a prior.
+
+    Parameters
+    ----------
+    prior : DensePrior or NormalsPrior
+    shifted : bool
+        Whether observations do not depend on the common part of a point's utilities, which is then integrated out.
+    """
+    return _GivenByNormals(prior, shifted) if isinstance(prior, NormalsPrior) else _GivenByCovariance(prior, shifted)
+
+
+class _GivenByCovariance(GivenUtilities):
+    """Latent values given utilities, see `pymc_gpep.kernels.sampling`."""
+
+    prior: DensePrior
+
+    def __init__(self, prior: DensePrior, shifted: bool) -> None:
+        self.prior, self._shifted = prior, shifted
+        self._precisions, self._total = np.empty_like(prior.k), np.empty(prior.k.shape[1:])
+        utility_precisions(prior.k, self._precisions, self._total)
+
+    def draw(self, rng: np.random.Generator, v: Array) -> Array:
+        f, prior = np.empty_like(v), self.prior
+        draw_latent_values(rng, prior.mean, prior.roots, self._precisions, self._total, self._shifted, f, v)
+        return f
+
+
+class _GivenByNormals(GivenUtilities):
+    """Standard normals z given v = m + J z + noise: N(Λ⁻¹JᵀP(v − m), Λ⁻¹) with Λ = I + JᵀPJ.
+
+    P is the identity, or takes from the utilities of a point their mean where that is integrated out.
+    """
+
+    prior: NormalsPrior
+
+    def __init__(self, prior: NormalsPrior, shifted: bool) -> None:
+        self.prior, self._shifted = prior, shifted
+        total = prior.rows.gram(np.ones(prior.function_mean.size)) + np.eye(prior.mean.size)
+        if shifted:
+            common = prior.full.sum(axis=0)
+            total -= common.T @ common / len(prior.function_mean)
+        self._factor = cholesky(total, lower=True)
+
+    def draw(self, rng: np.random.Generator, v: Array) -> Array:
+        pull = v - self.prior.function_mean
+        if self._shifted:
+            pull = pull - pull.mean(axis=0)
+        centre = cho_solve((self._factor, True), self.prior.pulled(pull)[0], check_finite=False)
+        noise = rng.standard_normal(centre.size)
+        return np.asarray(centre + solve_triangular(self._factor, noise, lower=True, trans=1, check_finite=False))[None]
+
+
+def posterior_of_normals(posterior: Posterior) -> CoupledWhitened | None:
+    """Return q(z) = N(μ, Σ) of z (c, q), with J (1 or c, n, q) the factors that the posterior's prior has.
+
+    None where sites are not of single points, or the precision has no Cholesky factor.
+    """
+    sites, prior = posterior.sites, posterior.prior
+    if not sites.pointwise:
+        return None
+    c, n = prior.shape
+    roots = np.broadcast_to(prior.roots, (c, *prior.roots.shape[1:]))
+    q = roots.shape[-1]
+    precision = np.zeros((c, q, c, q))
+    for k, own in enumerate(roots):
+        columns = np.zeros((q, c, n))
+        columns[:, k] = own.T
+        precision[k] = np.einsum("jbi,bil->jbl", sites.product(columns), roots, optimize=True)
+    try:
+        found = coupled_whitened(precision.reshape(c * q, c * q), np.zeros((c, q)))
+    except LinAlgError:
+        return None
+    return replace(found, mean=prior.whitened_slope(posterior.weights))
+
+
+def draw_normals(posterior: Posterior, rng: np.random.Generator, count: int) -> Array:
+    """Draw z (count, c, q); by perturbation where `posterior_of_normals` has no answer."""
+    normals = posterior_of_normals(posterior)
+    return posterior.draw_whitened(rng, count) if normals is None else normals.draw(rng, count)

@@ -1,16 +1,23 @@
 """The proof that a variable of a graph is affine in other variables, operation by operation.
 
 A derivative that looks constant proves nothing: `abs`, `switch` and saturated links have one almost everywhere.
+
+`Lifted` moves elementwise operations behind selections and changes of shape: `exp(a)[index]` becomes `exp(a[index])`.
+So the argument of a link is found at the rows of the data. It also merges axes of rows into one.
 """
 
-from collections.abc import Iterable, Mapping
-from functools import singledispatch
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, singledispatch
+from typing import Any, cast
 
+import numpy as np
+import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.ops import ViewOp
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
 from pytensor.graph.op import Op
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar.basic import Add, Cast, Identity, Mul, Neg, Second, Sub, Switch, TrueDiv
 from pytensor.sparse.basic import SparseFromDense
 from pytensor.sparse.math import Dot as SparseDot
@@ -24,11 +31,19 @@ from pytensor.tensor.linalg.solvers.core import SolveBase
 from pytensor.tensor.math import Dot
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
-from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor, Subtensor
+from pytensor.tensor.special import Softmax
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+    indices_from_subtensor,
+)
+from pytensor.tensor.variable import TensorVariable
 
 
 def is_elementwise(variable: Variable, scalar_op: type) -> bool:
-    """Whether a variable is what an elementwise operation made, such as `pytensor.scalar.basic.Add`."""
+    """Whether a variable is the result of an elementwise operation, such as `pytensor.scalar.basic.Add`."""
     node = variable.owner
     return node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, scalar_op)
 
@@ -46,7 +61,8 @@ class NotAffineError(Exception):
     node : Apply
         The operation.
     sides : list of frozenset of Variable
-        It is affine once all sources but those of one of these are held fixed; with one side, once these are.
+        The operation is affine in the sources of one side if all other sources are fixed; with one side, if its sources
+        are fixed.
     """
 
     def __init__(self, node: Apply, sides: Iterable[Sources]) -> None:
@@ -56,14 +72,14 @@ class NotAffineError(Exception):
 
 
 class Affinity:
-    """The variables behind others, and the proof that these are affine in them.
+    """The sources behind variables, and the proof that variables are affine in them.
 
     Parameters
     ----------
     sources : frozenset of Variable
-        The variables in which others are to be affine. A graph is not followed beyond one.
+        The variables of the affine functions. Graphs are not followed beyond them.
     known : mapping, optional
-        Variables → the sources that they are known to depend on.
+        Variables → the sources that they depend on, if computed before.
     """
 
     def __init__(self, sources: frozenset[Variable], known: Mapping[Variable, Sources] | None = None) -> None:
@@ -85,8 +101,8 @@ class Affinity:
                 pending.pop()
             elif last in self.sources:
                 self._known[last] = frozenset([last])
-            elif last.owner is None:
-                self._known[last] = _NOTHING
+            elif last.owner is None or isinstance(last.owner.op, Shape | Shape_i):
+                self._known[last] = _NOTHING  # a shape depends on no value, affine or not
             elif missing := [v for v in last.owner.inputs if v not in self._known]:
                 pending.extend(missing)
             else:
@@ -104,7 +120,7 @@ def _union(given: Iterable[Sources]) -> Sources:
 
 
 def _linear_in(node: Apply, given: list[Sources], *places: int) -> Sources:
-    """Return the sources of operations that are linear in some inputs together, with all others free of sources."""
+    """Return the sources of operations jointly linear in some inputs, if all other inputs are free of sources."""
     others = _union(each for i, each in enumerate(given) if i not in places)
     here = _union(given[i] for i in places)
     if others:
@@ -124,14 +140,8 @@ def _one_factor(node: Apply, given: list[Sources]) -> Sources:
 
 @singledispatch
 def _through(op: Op, node: Apply, given: list[Sources]) -> Sources:
-    """Return what an output depends on, from what each input does, some input of it on sources."""
+    """Return the sources of an output, from the sources of each input."""
     raise NotAffineError(node, [_union(given)])
-
-
-@_through.register(Shape)
-@_through.register(Shape_i)
-def _(op: Op, node: Apply, given: list[Sources]) -> Sources:
-    return _NOTHING
 
 
 @_through.register(DimShuffle)
@@ -218,3 +228,231 @@ def _(op: Elemwise, node: Apply, given: list[Sources]) -> Sources:
         case Switch():
             return _linear_in(node, given, 1, 2)
     raise NotAffineError(node, [_union(given)])
+
+
+_MOVES = (DimShuffle, Reshape, JoinDims, SplitDims, SpecifyShape, Subtensor, AdvancedSubtensor, Alloc, Repeat)
+"""Operations whose result has entries of their first input in other places."""
+
+
+class Lifted:
+    """Graphs whose functions that are not affine in some variables stand behind selections and changes of shape.
+
+    Parameters
+    ----------
+    sources : frozenset of Variable
+        The variables. Graphs are not followed beyond them, and affine functions of them are left as they are.
+    shape_of : callable
+        Returns the lengths of the axes of a variable, None for unknown lengths.
+    """
+
+    def __init__(
+        self, sources: frozenset[Variable], shape_of: Callable[[TensorVariable], Sequence[int | None]]
+    ) -> None:
+        self._shape_of = shape_of
+        self._sources, self._affinity = sources, Affinity(sources)
+        self._made: dict[Variable, Variable] = {}
+        self._rows: dict[tuple[Variable, int, int], TensorVariable] = {}
+        self._moved: dict[tuple[Op, Variable], list[tuple[list[Variable], TensorVariable]]] = {}
+
+    def __call__(self, variable: TensorVariable) -> TensorVariable:
+        """Return a graph of the same values; the variable itself if there is nothing to move."""
+        if variable not in self._made:
+            self._made[variable] = self._lift(variable)
+        return cast(TensorVariable, self._made[variable])
+
+    def affine(self, variable: Variable) -> bool:
+        """Return whether a variable is affine in the sources, or does not depend on them."""
+        try:
+            self._affinity.behind(variable)
+        except NotAffineError:
+            return False
+        return True
+
+    def _lift(self, variable: TensorVariable) -> TensorVariable:
+        node = variable.owner
+        if node is None or self.affine(variable):
+            return variable
+        if isinstance(node.op, _MOVES):
+            first = self(node.inputs[0])
+            source = _bare(first)
+            one = all(source.type.broadcastable)  # all readers accept a number with further axes
+            if not one and isinstance(source.owner and source.owner.op, Elemwise) and len(source.owner.outputs) == 1:
+                return self._behind(source, node, variable.ndim)
+            return variable if first is node.inputs[0] else self._move(node, first)
+        if isinstance(node.op, Dot) and node.inputs[0].type.shape[-1] == 1 and variable.ndim == 2:
+            return self(cast(TensorVariable, pt.mul(*node.inputs)))  # an outer product
+        if (
+            not isinstance(node.op, Elemwise | ViewOp | CheckAndRaise | Join | MakeVector | Softmax)
+            or len(node.outputs) > 1
+        ):
+            return variable
+        made = [self(cast(TensorVariable, each)) for each in node.inputs]
+        if isinstance(node.op, Join | MakeVector) and (joined := self._joined(node, made)) is not None:
+            return joined
+        if all(new is old for new, old in zip(made, node.inputs, strict=True)):
+            return variable
+        return made[0] if isinstance(node.op, ViewOp) else cast(TensorVariable, node.op(*made))
+
+    def softmax(self, variable: TensorVariable) -> TensorVariable:
+        """Return the softmax of selected rows in place of rows that are selected of a softmax; else the variable."""
+        node = variable.owner
+        if node is None or not isinstance(node.op, Subtensor | AdvancedSubtensor):
+            return variable
+        source = _bare(cast(TensorVariable, node.inputs[0]))
+        op, last = source.owner and source.owner.op, source.ndim - 1
+        whole = isinstance(op, Softmax) and op.axis in {(last,), (-1,)} and len(node.op.idx_list) <= last
+        if not whole or variable.ndim != source.ndim:
+            return variable
+        return cast(TensorVariable, op(self._move(node, cast(TensorVariable, source.owner.inputs[0]))))
+
+    def _inside(self, variable: TensorVariable) -> TensorVariable:
+        """Return an operand of a function that was moved, with −x or 2 x moved as well: readers look for x."""
+        node = variable.owner
+        if node is None or not isinstance(node.op, _MOVES) or not self.affine(variable):
+            return self(variable)
+        if not self._of_one(node.inputs[0]):
+            return variable
+        source = _bare(cast(TensorVariable, node.inputs[0]))
+        return self._behind(source, node, variable.ndim)
+
+    def _of_one(self, variable: Variable) -> bool:
+        """Return whether a variable is an elementwise function of one variable and of numbers, such as −x or 2 x."""
+        node = variable.owner
+        if node is None or variable in self._sources:
+            return False
+        if isinstance(node.op, ViewOp | CheckAndRaise):
+            return self._of_one(node.inputs[0])
+        if not isinstance(node.op, Elemwise):
+            return False
+        return sum(any(not isinstance(leaf, Constant) for leaf in graph_inputs([each])) for each in node.inputs) == 1
+
+    def _behind(self, source: TensorVariable, node: Apply, ndim: int) -> TensorVariable:
+        """Return an elementwise operation of its operands, moved as `node` moves its result."""
+        shape = self._shape_of(source)
+        lengths = [source.shape[i] if length is None else length for i, length in enumerate(shape)]
+        spread = [_moved(each, source, lengths, partial(self._move, node), ndim) for each in source.owner.inputs]
+        return cast(TensorVariable, source.owner.op(*map(self._inside, spread)))
+
+    def _move(self, node: Apply, source: TensorVariable) -> TensorVariable:
+        """Return a variable moved as `node` moves its input: the same one for equal moves, which readers compare."""
+        how, known = node.inputs[1:], self._moved.setdefault((node.op, source), [])
+        for other, made in known:
+            if equal_computations(how, other):
+                return made
+        own = cast(TensorVariable, node.op(source, *how))
+        known.append((how, own))
+        return own
+
+    def _joined(self, node: Apply, parts: Sequence[TensorVariable]) -> TensorVariable | None:
+        """Return a function of joined arguments in place of joined values of one function; None for other parts."""
+        bare = [_bare(each) for each in parts]
+        nodes = [each.owner for each in bare]
+        first, *others = nodes
+        if first is None or not isinstance(first.op, Elemwise) or len(first.inputs) > 1 or not others:
+            return None
+        if any(each is None or each.op != first.op for each in others):
+            return None
+        inner = cast(TensorVariable, node.op(*(each.inputs[0] for each in nodes)))
+        return cast(TensorVariable, first.op(self(inner)))
+
+    def rows(self, variable: TensorVariable, shape: Sequence[Any], core: int = 0) -> TensorVariable:
+        """Return a lifted graph with its axes of rows merged into one.
+
+        Parameters
+        ----------
+        variable : TensorVariable
+        shape : sequence
+            Lengths of the axes of rows, to which the variable broadcasts.
+        core : int
+            Number of the variable's last axes that are not of rows.
+
+        Returns
+        -------
+        TensorVariable
+            Rows in the first axis, which has length 1 if all rows have the same value.
+        """
+        key = variable, core, len(shape)  # a variable keeps one result, which readers compare by identity
+        if key not in self._rows:
+            self._rows[key] = self._merged(variable, shape, core)
+        return self._rows[key]
+
+    def _merged(self, variable: TensorVariable, shape: Sequence[Any], core: int) -> TensorVariable:
+        batch = variable.ndim - core
+        if batch < len(shape):
+            variable = variable.dimshuffle(*["x"] * (len(shape) - batch), *range(variable.ndim))
+        batch = len(shape)
+        if all(variable.type.broadcastable[:batch]):
+            return cast(TensorVariable, variable.dimshuffle("x", *range(batch, variable.ndim)))
+        found = self._through(variable, shape, core)
+        if found is not None:
+            return found
+        variable = _full(variable, [*shape, *(variable.shape[i] for i in range(batch, variable.ndim))], batch)
+        static = variable.type.shape[:batch]
+        length = -1 if None in static else int(np.prod([int(each or 0) for each in static]))
+        return cast(TensorVariable, variable.reshape((length, *_lengths(variable, range(batch, variable.ndim)))))
+
+    def _through(self, variable: TensorVariable, shape: Sequence[Any], core: int) -> TensorVariable | None:
+        """Return an operation of the rows of its inputs; None if the operation stays unchanged."""
+        node, batch = variable.owner, len(shape)
+        if node is None or (core == 0 and self.affine(variable) and not self._of_one(variable)):
+            return None
+        inputs = cast(list[TensorVariable], node.inputs)
+        match node.op:
+            case ViewOp() | CheckAndRaise():
+                return self.rows(inputs[0], shape, core)
+            case Elemwise() if len(node.outputs) == 1:
+                return cast(TensorVariable, node.op(*(self.rows(each, shape, core) for each in inputs)))
+            case Softmax(axis=axis) if axis is not None and min(axis) >= batch:
+                inner = self.rows(inputs[0], shape, core)
+                return cast(TensorVariable, pt.special.softmax(inner, axis=tuple(i - batch + 1 for i in axis)))
+            case Join(axis=axis) if axis >= batch:
+                parts = [self.rows(each, shape, core) for each in inputs]
+                long = next(each for each in parts if not each.type.broadcastable[0])
+                whole = [_full(each, [long.shape[0], *_lengths(each, range(1, each.ndim))], 1) for each in parts]
+                return cast(TensorVariable, pt.concatenate(whole, axis=axis - batch + 1))
+            case DimShuffle(new_order=order) if order[:batch] == tuple(range(batch)):
+                rest = order[batch:]
+                if len([i for i in rest if i != "x"]) != inputs[0].ndim - batch:
+                    return None
+                inner = self.rows(inputs[0], shape, inputs[0].ndim - batch)
+                return cast(TensorVariable, inner.dimshuffle(0, *(i if i == "x" else i - batch + 1 for i in rest)))
+            case Subtensor(idx_list=listed):
+                index = list(indices_from_subtensor(inputs[1:], listed))
+                index += [slice(None)] * (inputs[0].ndim - len(index))
+                if index[:batch] == [slice(None)] * batch:
+                    inner = self.rows(inputs[0], shape, inputs[0].ndim - batch)
+                    return cast(TensorVariable, inner[(slice(None), *index[batch:])])
+        return None
+
+
+def _bare(variable: TensorVariable) -> TensorVariable:
+    """Return a variable without names of the model that were given to it, and without checks of parameters."""
+    while variable.owner is not None and isinstance(variable.owner.op, ViewOp | CheckAndRaise):
+        variable = cast(TensorVariable, variable.owner.inputs[0])
+    return variable
+
+
+def _moved(
+    operand: TensorVariable,
+    like: TensorVariable,
+    lengths: Sequence[Any],
+    move: Callable[[TensorVariable], TensorVariable],
+    ndim: int,
+) -> TensorVariable:
+    """Return an operand of an elementwise operation `like`, moved as the result of the operation is."""
+    if all(operand.type.broadcastable):
+        return cast(TensorVariable, operand.dimshuffle().dimshuffle(*["x"] * ndim))
+    if operand.type.broadcastable == like.type.broadcastable:
+        return move(operand)
+    return move(_full(operand, lengths, like.ndim))
+
+
+def _lengths(variable: TensorVariable, axes: Sequence[int]) -> list[Any]:
+    return [variable.shape[i] if variable.type.shape[i] is None else variable.type.shape[i] for i in axes]
+
+
+def _full(variable: TensorVariable, lengths: Sequence[Any], axes: int) -> TensorVariable:
+    """Return a variable with its first axes as long as they are to be."""
+    if not any(variable.type.broadcastable[:axes]):
+        return variable
+    return cast(TensorVariable, pt.alloc(variable, *lengths))

@@ -2,36 +2,50 @@
 
 Rewriting takes nine tenths of the time in which a function is made. Models of one kind have graphs of one structure,
 for any data. Examples are folds of a cross-validation, and fits of one model by several methods.
+
+Constants are in double precision, and copied from the user's arrays. PyMC takes arrays as they come, and PyTensor
+computes with them in the least precision that holds them. A covariance of single-precision inputs with a length scale
+of 1 has single precision. Sums of small integers overflow, and a product of booleans is a boolean. PyTensor does not
+copy the array of a constant, so that later changes of the array would change the model.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
+from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
 from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.rewriting.basic import SequentialGraphRewriter
-from pytensor.graph.traversal import ancestors, io_toposort
-from pytensor.scalar.basic import ScalarConstant
+from pytensor.graph.traversal import ancestors, io_toposort, toposort
+from pytensor.raise_op import CheckAndRaise
+from pytensor.scalar.basic import BinaryBitOp, ScalarConstant, UnaryBitOp
 from pytensor.sparse.variable import SparseVariable
-from pytensor.tensor.basic import Alloc, Eye, MakeVector, TensorFromScalar
+from pytensor.tensor.basic import Alloc, AllocDiag, Eye, Join, MakeVector, TensorFromScalar, alloc_diag
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.math import Dot
 from pytensor.tensor.random.type import RandomType
-from pytensor.tensor.shape import SpecifyShape
-from pytensor.tensor.subtensor import Subtensor
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 from scipy.sparse import issparse
 
+from pymc_gpep.noted_inputs import renew_note
+
 _MOST_GRAPHS, _MOST_BYTES = 128, 200_000  # that are kept, and of the constants of each
-_NO_REWRITES = SequentialGraphRewriter()  # a mode of PyTensor's that names none has those that its linker needs
+_NO_REWRITES = SequentialGraphRewriter()  # a mode without rewrites has only rewrites for its linker
 
 
 class _Structure(NamedTuple):
@@ -58,7 +72,7 @@ _one_at_a_time = Lock()
 
 
 def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs: Any, mode: Mode, *how: Any) -> Any:
-    """Return a function of a graph, by the rewritten graph of one that is alike where there is one.
+    """Return a function of a graph, from the rewritten graph of a graph with the same structure, if there is one.
 
     An operation may have an attribute `stands_for`, with all that rewriting depends on besides types. Operations with
     the same one take each other's place.
@@ -106,7 +120,7 @@ def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs:
 
 
 def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tuple[Any, ...]) -> _Structure | None:
-    """Structure of a graph; None where it draws random numbers, is large, or has what cannot be compared.
+    """Return the structure of a graph; None if it draws random numbers, is large, or has parts without comparison.
 
     Graphs within it that hold arrays are not compared either.
     """
@@ -166,10 +180,10 @@ def _arrays(data: Any) -> list[Any]:
 
 
 def _value(constant: Constant, arrays: Sequence[Any]) -> Any:
-    """Part of a key that tells constants apart.
+    """Return the part of a key that distinguishes constants.
 
-    Arrays are copied: the caller may change them in place. PyTensor's signatures hold them as they are, and take sparse
-    matrices for equal that differ by a millionth.
+    Arrays are copied: the caller may change them in place. PyTensor's signatures do not copy them, and treat sparse
+    matrices as equal that differ by a millionth.
     """
     if not arrays:
         return constant.signature()
@@ -179,7 +193,7 @@ def _value(constant: Constant, arrays: Sequence[Any]) -> Any:
 def _without_values(made: Any, structure: _Structure) -> _Rewritten | None:
     """Return the rewritten graph of a function, with leaves of its own.
 
-    None where the function has updates, or where rewriting computed what another operation would compute otherwise.
+    None if the function has updates, or if rewriting folded an operation that other constants would change.
     """
     maker = made.maker
     still = [node for node in maker.fgraph.apply_nodes if hasattr(node.op, "stands_for")]
@@ -199,7 +213,7 @@ def _without_values(made: Any, structure: _Structure) -> _Rewritten | None:
 def _moved(
     graph: _Rewritten, leaves: Sequence[Variable], ops: Sequence[Op], constants: Mapping[Any, Variable] | None = None
 ) -> list[Variable]:
-    """Outputs of the same graph of other leaves, with other operations and constants in the place of those given."""
+    """Return outputs of the same graph with other leaves, operations and constants."""
     now: dict[Variable, Variable] = {**(constants or {}), **dict(zip(graph.leaves, leaves, strict=True))}
     op_now = dict(zip(graph.ops, ops, strict=True))
     for node in io_toposort(graph.leaves, graph.outputs):
@@ -253,7 +267,7 @@ def _lengths(node: Apply) -> slice:
     """Return the inputs of an operation that are lengths of axes, or whole numbers which serve as well as shared."""
     op = node.op
     if isinstance(op, Alloc | SpecifyShape):
-        return slice(1, None)  # the first is what is repeated, or has the shape
+        return slice(1, None)  # the first input is repeated, or has the shape
     if isinstance(op, Eye):
         return slice(2)  # the third is a diagonal
     if isinstance(op, MakeVector) and op.dtype == "int64":
@@ -272,17 +286,17 @@ def _without_lengths(kind: Any) -> Any:
 def stacked(
     graphs: Sequence[Sequence[TensorVariable]], along: Mapping[Variable, TensorVariable]
 ) -> list[TensorVariable]:
-    """Each of the outputs of c graphs as one variable with a leading axis (c, ...).
+    """Return each output of c graphs as one variable with a leading axis (c, ...).
 
-    Where the graphs are the same expressions of other variables or constants, an expression is made once, of these
-    stacked; else there are c expressions.
+    If the graphs are the same expressions of other variables or constants, an expression is built once, from stacked
+    leaves. Otherwise there are c expressions.
 
     Parameters
     ----------
     graphs : sequence of sequence of TensorVariable
         The same outputs of each graph.
     along : dict
-        Variables of all graphs → what takes their place in each, (c, ...).
+        Variables of all graphs → their replacements in each graph, (c, ...).
     """
     count = len(graphs)
     leaves = differences(graphs, set(along))
@@ -303,9 +317,9 @@ def stacked(
 def differences(
     graphs: Sequence[Sequence[TensorVariable]], along: set[Variable]
 ) -> dict[Variable, tuple[Variable, ...]] | None:
-    """Variables of the first graph → what is in their place in the others; None where the graphs are not alike.
+    """Return variables of the first graph → their counterparts in the other graphs; None if structures differ.
 
-    What is replaced in all of them is `along`.
+    `along` has variables that are replaced in all graphs.
     """
     found: dict[Variable, tuple[Variable, ...]] = {}
     same: set[Variable] = set()
@@ -335,7 +349,7 @@ def differences(
 
     if not all(alike(outputs) for outputs in zip(*graphs, strict=True)):
         return None
-    # What is replaced must not be part of what all have in common, nor depend on what is replaced as well.
+    # A replaced variable must not be shared by all graphs, nor depend on another replaced variable.
     for first in found:
         below = set(ancestors([first]))
         if along & below or any(first in ancestors([each]) for each in same):
@@ -376,3 +390,128 @@ def _equal_constants(variables: tuple[Variable, ...]) -> bool:
             for each in variables
         )
     return all(np.array_equal(np.asarray(each.data), np.asarray(variables[0].data)) for each in variables)
+
+
+_ALL_NUMBERS = (Elemwise, CAReduce, Dot, Blockwise, DimShuffle, ViewOp, OpFromGraph)
+_FIRST_NUMBERS = (Alloc, Reshape, SpecifyShape, Subtensor, AdvancedSubtensor)
+"""Operations whose inputs after the first are shapes or indices."""
+
+
+# Largest distance of an input from an integer that it is rounded to.
+_DISTANCE_TO_INTEGER = 1e-6
+_ONLY_WHOLE = CheckAndRaise(
+    ValueError,
+    "Inputs must be whole numbers where the covariance looks something up by them: give Xnew, or inducing inputs, as "
+    "those of the model are.",
+)
+
+
+def in_double_precision(outputs: Sequence[TensorVariable], stop: Collection[Variable]) -> list[TensorVariable]:
+    """Return the same expressions with numeric data and constants in double precision.
+
+    Indices, shapes and operations on bits do not change.
+
+    Parameters
+    ----------
+    outputs : sequence of TensorVariable
+    stop : collection of Variable
+        Random variables of the model, behind which nothing changes.
+    """
+    return [cast(TensorVariable, each) for each in _promoted_graph(outputs, stop, {})]
+
+
+def _promoted_graph(
+    outputs: Sequence[Variable], stop: Collection[Variable], made: dict[Variable, Variable]
+) -> list[Variable]:
+    """Return the same expressions with variables replaced by `made` ones."""
+
+    def new(variable: Variable) -> Variable:
+        if variable not in made:
+            leaf = variable.owner is None and variable not in stop
+            made[variable] = _promoted(variable) if leaf else variable
+        return made[variable]
+
+    for node in toposort(outputs, blockers=stop):
+        inputs = [new(each) if number else each for each, number in zip(node.inputs, _numbers(node), strict=True)]
+        if any(each is not old for each, old in zip(inputs, node.inputs, strict=True)):
+            made |= dict(zip(node.outputs, _remade(node.op, inputs), strict=True))
+    return [new(each) for each in outputs]
+
+
+def _remade(op: Op, inputs: Sequence[Variable]) -> list[Variable]:
+    """Return the outputs of an operation on inputs of other types."""
+    if isinstance(op, CAReduce):
+        return [reduced(op, inputs[0])]
+    if isinstance(op, AllocDiag):
+        return [alloc_diag(inputs[0], op.offset, op.axis1, op.axis2)]
+    if isinstance(op, OpFromGraph):  # made for the types of its first inputs
+        return _promoted_graph(op.inner_outputs, (), dict(zip(op.inner_inputs, inputs, strict=True)))
+    return op.make_node(*inputs).outputs
+
+
+def reduced(op: CAReduce, values: Variable) -> TensorVariable:
+    """A sum or the like, which PyTensor has given the type of its first values, of values of another type."""
+    free = op.clone()
+    free.dtype = free.acc_dtype = None
+    return cast(TensorVariable, free(values))
+
+
+def is_bitwise(node: Apply) -> bool:
+    """Whether a node computes with integers and booleans alone."""
+    return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, BinaryBitOp | UnaryBitOp)
+
+
+def whole(made: TensorVariable, dtype: str) -> TensorVariable:
+    """Return numbers as integers or booleans of a type; numbers that are not whole raise an error."""
+    if made.dtype == dtype:
+        return made
+    rounded = pt.round(made)
+    close = pt.all(pt.abs(rounded - made) < _DISTANCE_TO_INTEGER)
+    return cast(TensorVariable, _ONLY_WHOLE(rounded, close).astype(dtype))
+
+
+def _numbers(node: Apply) -> list[bool]:
+    """Which inputs of a node are numbers to compute with."""
+    count = len(node.inputs)
+    if isinstance(node.op, Join) or (isinstance(node.op, _ALL_NUMBERS) and not is_bitwise(node)):
+        return [True] * count
+    return [isinstance(node.op, _FIRST_NUMBERS) and place == 0 for place in range(count)]
+
+
+def _promoted(variable: Variable) -> Variable:
+    """Data or a constant in double precision; lone integers stay, since they are counts and exponents."""
+    if not isinstance(variable, TensorVariable | SharedVariable | Constant) or not hasattr(variable.type, "dtype"):
+        return variable
+    low = variable.type.dtype in ("float16", "float32")
+    if not low and not (variable.type.ndim and variable.type.dtype.startswith(("int", "uint", "bool"))):
+        return variable
+    if isinstance(variable, Constant) and low and not variable.type.ndim:
+        return pt.constant(variable.data.astype("float64"))
+    return pt.cast(variable, "float64")
+
+
+_OWN = "pymc_gpep_own"
+
+
+def own_constants_of_model(model: pm.Model) -> None:
+    """Give the constants of a model copies of their arrays, once."""
+    own_constants([*model.basic_RVs, *model.potentials, *model.deterministics, *model.rvs_to_values.values()])
+
+
+def own_constants(variables: Iterable[Variable]) -> None:
+    """Give the constants behind variables copies of their arrays, once."""
+    for each in _constants(list(variables), set()):
+        if (isinstance(each.data, np.ndarray) or issparse(each.data)) and not getattr(each.tag, _OWN, False):
+            former, each.data = each.data, each.data.copy()
+            renew_note(each, former)
+            setattr(each.tag, _OWN, True)
+
+
+def _constants(variables: list[Variable], seen: set[int]) -> Iterator[Constant]:
+    """Yield constants, including constants within operations that contain graphs."""
+    for each in ancestors(variables):
+        if isinstance(each, Constant):
+            yield each
+        elif each.owner is not None and isinstance(each.owner.op, OpFromGraph) and id(each.owner.op) not in seen:
+            seen.add(id(each.owner.op))
+            yield from _constants(each.owner.op.inner_outputs, seen)

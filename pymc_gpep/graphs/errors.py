@@ -7,7 +7,7 @@ from pytensor.tensor.random.op import RNGConsumerOp
 
 
 class StructureError(ValueError):
-    """The model is not one that can be read.
+    """The model cannot be read.
 
     Examples
     --------
@@ -40,8 +40,3 @@ def distribution(variable: Variable) -> str:
 def listing(variables: Iterable[Variable]) -> str:
     """Return the descriptions of variables, separated by commas, or "none"."""
     return ", ".join(describe(variable) for variable in variables) or "none"
-
-
-def quoted(variables: Iterable[Variable]) -> str:
-    """Return the quoted names of variables: `'a'`, or `'a' and 'b'`."""
-    return " and ".join(repr(variable.name) for variable in variables)

@@ -2,7 +2,7 @@
 
 A graph of a model has hundreds of operations on a few numbers. PyTensor's checks make each of them ten times as slow as
 NumPy. Here known shapes are not compared again, and no operation writes into an existing array. Each operation is a
-pass over an array, so that rewrites join operations, and matrix products are not passed over twice for one sum.
+pass over an array. So rewrites join operations, and a sum of matrix products takes one pass.
 
 Machine code for a graph takes ten seconds or more to compile, once for each model and shape. For a step of a fit batch
 by batch it takes minutes. A fit evaluates a few arrays of n × n numbers some dozens of times, or products of large
@@ -34,7 +34,7 @@ from pytensor.graph.rewriting.basic import GraphRewriter, dfs_rewriter, node_rew
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.traversal import ancestors
 from pytensor.link.jax import JAXLinker
-from pytensor.link.vm import VMLinker
+from pytensor.link.vm import Loop, VMLinker
 from pytensor.scalar.basic import AND, GE, LE, Add, Cast, Clip, Mul, Sub
 from pytensor.scalar.math import Log1mexp, PolyGamma, Softplus, TriGamma
 from pytensor.tensor.blas import BatchedDot
@@ -75,7 +75,7 @@ class Ufunc(Op):
         return Apply(self, made.inputs, [made.outputs[0].type()])
 
     def function(self, operands: int, dtype: str) -> Callable[..., Any]:
-        """Functions that compute arrays of a type from so many others."""
+        """Return functions that compute arrays of a type from a number of operands."""
         called = _called(self.elemwise, operands)
         if isinstance(called, np.ufunc) and dtype in ("float64", "bool"):
             return called
@@ -114,7 +114,7 @@ class Ufunc(Op):
 
 @node_rewriter([Elemwise])
 def by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """An elementwise operation as a function of NumPy, where it is one and the types of numbers are those of NumPy."""
+    """Return an elementwise operation as a function of NumPy, if NumPy has the operation with the same types."""
     op = node.op
     if op.inplace_pattern or len(node.outputs) != 1 or not _has_function(op, len(node.inputs)):
         return None
@@ -246,9 +246,9 @@ def _rows_in_one(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Elemwise])
 def _small_operands_first(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Sums and products of several arrays: first of those that are alike in shape, and smaller than the result.
+    """Compute sums and products of several arrays, beginning with arrays smaller than the result.
 
-    Never of more than NumPy's functions take.
+    The number of arrays is at most the number that NumPy's functions take.
     """
     if not isinstance(node.op.scalar_op, Add | Mul) or len(node.inputs) < 3:
         return None
@@ -345,15 +345,24 @@ def without_traces() -> Any:
 class GraphFunction:
     """A function of a model's graph; a class, so that it can be pickled.
 
-    NumPy would warn of what overflows at hyperparameters far out; compiled code says nothing, and neither does this.
+    NumPy would warn of overflow at hyperparameters far out; compiled code and this function do not warn.
     """
 
-    def __init__(self, function: Any) -> None:
-        self._function = function
+    def __init__(self, function: Any, *, settled: bool = False) -> None:
+        self._function, self._settled = function, settled
+        if settled:
+            _settle(function)
 
     def copy(self) -> "GraphFunction":
         """The same function for another thread: one keeps the values of an evaluation."""
-        return GraphFunction(self._function.copy())
+        return GraphFunction(self._function.copy(), settled=self._settled)
+
+    def settled(self) -> "GraphFunction":
+        """The same function, whose operations on data alone are computed once.
+
+        Shared variables of the graph must keep their values.
+        """
+        return GraphFunction(self._function, settled=True)
 
     def seed(self, seed: int) -> None:
         """Seed the random variables that are drawn."""
@@ -362,6 +371,32 @@ class GraphFunction:
     def __call__(self, *values: Any) -> Any:
         with np.errstate(all="ignore"):
             return self._function(*values)
+
+
+def _settle(function: Any) -> None:
+    """Run the operations of an interpreted function that depend on none of its arguments, and leave them out of calls.
+
+    Operations whose results the function returns stay, since a caller may change the returned array.
+    """
+    vm, maker = function.vm, function.maker
+    if not isinstance(vm, Loop):
+        return
+    moving = {v for v, each in zip(vm.fgraph.inputs, maker.inputs, strict=True) if not each.implicit}
+    returned = set(vm.fgraph.outputs)
+    settled: set[int] = set()
+    calls: list[tuple[Any, Any, Any]] = []
+    cleared = vm.post_thunk_clear or [()] * len(vm.nodes)
+    for node, thunk, cells in zip(vm.nodes, vm.thunks, cleared, strict=True):
+        if moving.isdisjoint(node.inputs) and returned.isdisjoint(node.outputs):
+            thunk()
+            settled.update(id(vm.storage_map[each]) for each in node.outputs)
+        else:
+            moving.update(node.outputs)
+            calls.append((node, thunk, cells))
+    vm.nodes, vm.thunks = [node for node, _, _ in calls], [thunk for _, thunk, _ in calls]
+    if vm.post_thunk_clear:
+        vm.post_thunk_clear = [[cell for cell in cells if id(cell) not in settled] for _, _, cells in calls]
+    vm.pre_call_clear = [cell for cell in vm.pre_call_clear if id(cell) not in settled]
 
 
 def graph_function(
@@ -424,7 +459,7 @@ def interpreted(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
 
 
 def evaluate(outputs: Sequence[Variable], given: Mapping[Any, NDArray[Any]] | None = None) -> list[NDArray[Any]]:
-    """Compute variables from the values of others, which may stand anywhere in the graph.
+    """Compute variables from the values of other variables anywhere in the graph.
 
     A StructureError is raised if they depend on random variables that are not given.
     """
@@ -523,7 +558,7 @@ class ModelFunctions:
     hyperparameters : sequence of TensorVariable
         Free variables of the model. Functions read the values of their value variables from a point.
     data : mapping, optional
-        Data of the model → what takes their place.
+        Data of the model → their replacements.
 
     Attributes
     ----------
@@ -536,7 +571,7 @@ class ModelFunctions:
     def __init__(
         self, model: pm.Model, hyperparameters: Sequence[Variable], data: Mapping[Variable, Variable] | None = None
     ) -> None:
-        self.model, self._data = model, dict(data or {})
+        self.model, self._data, self._rvs = model, dict(data or {}), list(hyperparameters)
         self.values = [model.rvs_to_values[rv] for rv in hyperparameters]
         self.names = [str(v.name) for v in self.values]
 
@@ -561,17 +596,17 @@ class ModelFunctions:
 
     def nearby(self, rng: np.random.Generator, distance: float = _NEARBY) -> PointType:
         """Return a random point near the initial point, at which no coefficient is 0 that is not 0 elsewhere."""
-        start = initial_point(self.model)
+        start = initial_point(self.model, rvs=self._rvs)
         return {name: start[name] + distance * rng.standard_normal(np.shape(start[name])) for name in self.names}
 
 
 def compile_options(backend: str | None, compile_kwargs: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the keyword arguments of `pytensor.function` for a backend, those of `compile_kwargs` among them.
+    """Return the keyword arguments of `pytensor.function` for a backend, including `compile_kwargs`.
 
     Raises
     ------
     ValueError
-        If there is no such backend, or if `compile_kwargs` have a `mode` besides.
+        If the backend does not exist, or if `compile_kwargs` also have a `mode`.
     ModuleNotFoundError
         If the backend is JAX, and JAX is not installed.
     """
@@ -587,7 +622,7 @@ def compile_options(backend: str | None, compile_kwargs: dict[str, Any] | None) 
 
 
 def check_installed(compile_kwargs: dict[str, Any]) -> None:
-    """Check that what a mode compiles with is there.
+    """Check that the compiler of a mode is installed.
 
     Parameters
     ----------
@@ -597,7 +632,7 @@ def check_installed(compile_kwargs: dict[str, Any]) -> None:
     Raises
     ------
     ModuleNotFoundError
-        If the mode is one of JAX, and JAX is not installed.
+        If the mode needs JAX, and JAX is not installed.
     """
     if runs_in_jax(compile_kwargs) and find_spec("jax") is None:
         raise ModuleNotFoundError(
@@ -607,5 +642,5 @@ def check_installed(compile_kwargs: dict[str, Any]) -> None:
 
 
 def runs_in_jax(compile_kwargs: Mapping[str, Any]) -> bool:
-    """Whether JAX runs what is compiled with these arguments of `pytensor.function`."""
+    """Whether functions compiled with these arguments of `pytensor.function` run in JAX."""
     return isinstance(get_mode(compile_kwargs.get("mode")).linker, JAXLinker)

@@ -1,6 +1,6 @@
-"""Private names of PyMC and PyTensor for which there are no public ones, under names of this package.
+"""Private names of PyMC and PyTensor without public counterparts, under names of this package.
 
-Private names of numba are in `pymc_gpep.kernels.compile`, and those of PyMC's groups in `pymc_gpep.fits.fit`.
+Private names of numba are in `pymc_gpep.kernels.compile`, and names of PyMC's groups in `pymc_gpep.fits.fit`.
 """
 
 import pymc as pm

@@ -19,9 +19,9 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import is_elementwise
 from pymc_gpep.graphs.errors import listing
 from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, ModelFunctions, graph_function
-from pymc_gpep.graphs.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, MixedRowsError, Role, Walk, named
+from pymc_gpep.graphs.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Leaves, MixedRowsError, Role, Walk, named
 
-# Number of rows that are compared alone and among others.
+# Number of rows that are compared alone and among other rows.
 _COMPARED = 6
 # Number of copies of a row, if the row alone cannot be computed.
 _COPIES = 5
@@ -107,6 +107,103 @@ def check_rows_apart(
     raise dependent_rows(what, why, of, processes)
 
 
+def check_entries_apart(
+    what: str,
+    output: TensorVariable,
+    axis: int,
+    new: Mapping[TensorVariable, NDArray[Any]],
+    function: Callable[[Mapping[TensorVariable, NDArray[Any]]], Array],
+    stop: Sequence[Variable] = (),
+) -> None:
+    """Refuse entries of an array that depend on data of entries at other positions along an axis.
+
+    Parameters
+    ----------
+    what : str
+        Name of the entries in messages, in the plural.
+    output : TensorVariable
+        A parameter of the distribution of the entries.
+    axis : int
+        An axis of the parameter.
+    new : mapping
+        Data of the model → new values.
+    function : callable
+        Function that returns the parameter at other values.
+    stop : sequence of Variable
+        Random variables of the model.
+
+    Raises
+    ------
+    ValueError
+        If the graph computes a number of all entries together, or if values at one position change entries at others.
+    """
+    if output.type.broadcastable[axis] or not (behind := set(new).intersection(ancestors([output]))):
+        return
+    leaves = Leaves()
+    count = pt.lscalar()
+    try:
+        roles = [ROWS if place == axis else None for place in range(output.type.ndim)]
+        Walk(leaves, {ROWS: count, COLUMNS: count}, pt.zeros((1, 1)), stop)(output, roles)
+    except (CannotSplitError, TypeError, ValueError, IndexError, NotImplementedError):
+        pass
+    found = [variable for variable in behind if variable in leaves.found]
+    why = _unproven(output, axis, found, stop) if found else None
+    if found and why is None:
+        return
+    if not _may_be_shorter(new, axis, function):
+        return  # Effects have a value at each position, so that new data have all of them.
+    if isinstance(why, MixedRowsError):
+        raise dependent_rows(what, why, [why.source])
+    for variable in behind:
+        if not _confined(new, variable, axis, function):
+            raise dependent_rows(what, why or CannotSplitError("is not read"), [variable])
+
+
+def _may_be_shorter(
+    new: Mapping[TensorVariable, NDArray[Any]],
+    axis: int,
+    function: Callable[[Mapping[TensorVariable, NDArray[Any]]], Array],
+) -> bool:
+    """Return whether an output has fewer positions along an axis if data have fewer."""
+    length = function(new).shape[axis]
+    which = [(variable, own) for variable, each in new.items() for own, size in enumerate(each.shape) if size == length]
+    for some in (which, *([each] for each in which)):
+        shorter = dict(new)
+        for variable, own in some:
+            shorter[variable] = np.delete(shorter[variable], -1, own)
+        try:
+            if function(shorter).shape[axis] < length:
+                return True
+        except (ValueError, IndexError, AssertionError):
+            continue
+    return False
+
+
+def _confined(
+    new: Mapping[TensorVariable, NDArray[Any]],
+    variable: TensorVariable,
+    axis: int,
+    function: Callable[[Mapping[TensorVariable, NDArray[Any]]], Array],
+) -> bool:
+    """Return whether values at a position of an array change entries of the output at this position alone.
+
+    Arrays whose lengths are not that of the output along the axis may change all entries.
+    """
+    values, before = new[variable], function(new)
+    length = before.shape[axis]
+    for own in (i for i, size in enumerate(values.shape) if size == length and length > 1):
+        for place in {0, length - 1, length // 2}:
+            moved = np.moveaxis(values.copy(), own, 0)
+            far = moved[[i for i in range(length) if i != place]]
+            moved[place] = far[-1] if values.dtype.kind != "f" else 1.5 * np.abs(far).max(axis=0) + 1.0
+            after = function({**new, variable: np.moveaxis(moved, 0, own)})
+            changed = ~np.isclose(after, before, rtol=EVALUATION_TOLERANCE, atol=_NEAR_ZERO, equal_nan=True)
+            positions = [set(np.nonzero(changed)[i].tolist()) for i in range(changed.ndim)]
+            if not any(each <= {place} for each in positions):
+                return False
+    return True
+
+
 def dependent_rows(
     what: str, why: CannotSplitError, of: Sequence[Variable], processes: Collection[str] = ()
 ) -> ValueError:
@@ -117,11 +214,11 @@ def dependent_rows(
     what : str
         Name of the values, in the plural.
     why : CannotSplitError
-        What is in the way of a proof.
+        The obstacle to a proof.
     of : sequence of Variable
         The variables.
     processes : collection of str
-        Names of those that are values of Gaussian processes.
+        Names of variables that are values of Gaussian processes.
     """
     name = next((str(v.name) for v in of if v.name in processes), str(of[0].name))
     advice = _OF_PROCESSES if name in processes else _OF_DATA
@@ -137,7 +234,7 @@ def at_point(
     output: TensorVariable,
     others: Mapping[TensorVariable, Any] | None = None,
 ) -> Callable[[Sequence[TensorVariable]], Callable[..., Any]]:
-    """Return what makes a function of data over rows, given values of the value variables and of other data."""
+    """Return a factory of functions of data over rows, given values of the value variables and of other data."""
     given = [*functions.values, *(others or {})]
     values = [*(point[name] for name in functions.names), *(others or {}).values()]
     return lambda rows: partial(graph_function(functions.model, [*given, *rows], output), *values)
@@ -162,7 +259,7 @@ class _RowData:
 
 
 class _Proof(Walk):
-    """A walk that leaves open what is computed from the number of rows."""
+    """A walk that accepts numbers computed from the number of rows."""
 
     def _unchanged(self, variable: TensorVariable) -> TensorVariable:
         super()._unchanged(variable)
@@ -202,7 +299,7 @@ def _by_values(output: TensorVariable, rows: Collection[TensorVariable]) -> list
 
 
 def _operation(why: CannotSplitError) -> str:
-    """Return the operation that mixes rows, for a message; empty where it is not known."""
+    """Return the operation that mixes rows, for a message; empty if it is unknown."""
     if not isinstance(why, MixedRowsError):
         name = str(why).rpartition(" ")[2]
         return f" ({_OPERATIONS[name]})" if name in _OPERATIONS else ""
@@ -254,7 +351,7 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
     size = np.abs(np.where(np.isfinite(expected), expected, 0.0)).max(axis=0)  # of each entry of a row
 
     def changed(places: NDArray[np.int64], extremes: Sequence[Sequence[Any]] = ()) -> bool:
-        """Whether values at positions among the compared rows and other ones are not the expected."""
+        """Whether values at the compared rows differ from expected values when extreme rows are added."""
         try:
             found = at(places, extremes)
         except IndexError:  # an extreme value is an index
@@ -279,7 +376,7 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
 
 
 def _extreme(values: NDArray[Any], factor: float) -> NDArray[Any]:
-    """Return a row beyond all others; of integers, which may be an index, their largest or smallest values."""
+    """Return a row beyond all other rows; for integers, which may be an index, their largest or smallest values."""
     highest, lowest = values.max(axis=0), values.min(axis=0)
     if values.dtype.kind != "f":
         return np.asarray(highest if factor > 0.0 else lowest)

@@ -1,9 +1,9 @@
 """A graph with axes over the points of the data, as the same graph over other points.
 
-The prior covariance of a model is a graph of the inputs X whose two axes both run over the points. Asked for a block of
-it, each operation says which axes of its inputs it needs over rows and which over columns. At the end of this walk
-stands X, and the inputs of the rows or those of the columns take its place. No array on the way has more points than
-the block. Demand goes from the result to the data: a part that no operation needs over points is unchanged.
+The prior covariance of a model is a graph of the inputs X whose two axes both run over the points. For a block of it,
+each operation determines the axes of its inputs over rows and over columns. The walk ends at X, which is replaced by
+the inputs of the rows or of the columns. No array on the way has more points than the block. Demand goes from the
+result to the data: a part that no operation needs over points is unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor, indices_from_subtensor
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.graphs.double_precision import is_bitwise, reduced, whole
+from pymc_gpep.graphs.alike_graphs import is_bitwise, reduced, whole
 
 
 class Role(Enum):
@@ -49,22 +49,22 @@ class RowPoints(Protocol):
         """Return the data at these points."""
 
     def holds(self, variable: Variable) -> bool:
-        """Return whether a variable is known to be such data."""
+        """Return whether a variable is data over points."""
 
 
 class CannotSplitError(Exception):
-    """The graph cannot be had over other points. It says what is in the way: "goes through Cholesky"."""
+    """The graph cannot be built over other points. The text names the obstacle: "goes through Cholesky"."""
 
 
 class MixedRowsError(CannotSplitError):
-    """The graph takes a number of all points together.
+    """The graph contains a number that depends on all points together.
 
     Parameters
     ----------
     source : Variable
         Data over points.
     number : Variable
-        The number, or what is made of it.
+        The number, or a function of it.
     """
 
     def __init__(self, source: Variable, number: Variable) -> None:
@@ -152,7 +152,7 @@ class Leaves:
         return cast(TensorVariable, data)
 
     def holds(self, variable: Variable) -> bool:
-        """Nothing is known yet."""
+        """Return False, since no variable is registered."""
         return False
 
 
@@ -262,7 +262,7 @@ def _(op: Join, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | None:
 @through.register(Subtensor)
 @through.register(AdvancedSubtensor)
 def _(op: Subtensor | AdvancedSubtensor, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | None:
-    """Take all of axes over points and some of others; or take entries of a table without such an axis, by points."""
+    """Select along axes other than points, or select entries of a table without such an axis by points."""
     source, *tensors = node.inputs
     indices = list(indices_from_subtensor(tensors, op.idx_list))
     arrays = [index for index in indices if isinstance(index, Variable) and index.type.ndim]

@@ -7,12 +7,11 @@ inducing_inputs: initial inducing inputs, and a search that moves them while EP 
 weights: importance weights, and the Pareto tail of these
 hyper_posterior: weighted nodes of the hyperparameters, with latent functions at each
 surrogate: interpolation of a log density from values and gradients
-cells: interpolation of a log density of few hyperparameters in cells
+cells: coordinates in which a density is nearer to normal, and its interpolation in cells
 curvature: Gaussian at the maximum of the log posterior
 hyper_method: the contract of an integral over the hyperparameters
 nodes: integrals by nodes: Gaussian, central composite, grid
 draws: integrals by draws: importance sampling, Markov chain
-coordinates: coordinates in which a density is nearer to normal; correction of EP's evidence
 adaptive: integral by an interpolated density, evaluated again where its mass is
 hyper_methods: table of integrals by name, with the maximum as the default
 """

@@ -10,13 +10,22 @@ from scipy.special import logsumexp
 
 from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.cells import Cells, extent, stretched, unstretched
-from pymc_gpep.hyper.coordinates import Coordinates, MovedLogPosterior, correction_at, has_correction
+from pymc_gpep.hyper.cells import (
+    Cells,
+    Coordinates,
+    MovedLogPosterior,
+    correction_at,
+    extent,
+    has_correction,
+    stretched,
+    unstretched,
+)
 from pymc_gpep.hyper.curvature import Scales, scales_at
-from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_nodes, failures
+from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_nodes, evaluated, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.hyper.surrogate import DRAWS, Points, Surrogate, along_curve, resampled
+from pymc_gpep.hyper.surrogate import DRAWS, Points, Surrogate
+from pymc_gpep.hyper.weights import along_curve, weighted_draws
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
@@ -38,11 +47,12 @@ _COARSE = 0.06  # Error of the masses of cells that a fit reports.
 _BORDER = 0.01  # Share of draws close to the border of the box, above which a fit reports it.
 _BESIDE = 0.5  # Distance of the border of the box from points of rays (standard deviations).
 _LOST = 0.02  # Share of mass at points where the approximation fails, above which a fit reports them.
+_FAR = 8.0  # Fall of the log density beyond which a cell of the first cut has next to no mass.
 _NODES = 80  # Largest number of nodes among centres of cells.
 _CHECKS, _ALONG, _LINE = 64, 6, 60  # Points of a check, at least along each axis; points of the surrogate on a line.
 _CLEAR = 1.0  # Excess of a log density over its prediction that counts as missed mass.
 _MISSED = 0.045  # Share of mass that a surrogate may miss.
-_WORSE = 5.0  # Tolerance of the least known points of a round, in units of the tolerance of its random draws.
+_WORSE = 5.0  # Tolerance of the most uncertain points of a round, in units of the tolerance of its random draws.
 _DEEP = 10.0  # A point whose log density has fallen by this, and one more for each axis, is not a node.
 _LENGTH = 1.5  # Length scale of the kernel of weights (√d standard deviations).
 _JITTER, _WEIGHT_OF_SUM = 1e-9, 100.0
@@ -79,15 +89,15 @@ class Adaptive(HyperMethod):
     the surrogate predicts the values at the random draws.
 
     Marginals of hyperparameters are draws from the interpolated density. Other averages are sums over nodes: evaluated
-    points with weights that are not negative, for which averages of smooth functions equal those of the draws.
+    points with nonnegative weights, for which averages of smooth functions equal averages over the draws.
 
     Parameters
     ----------
     tolerance : float
         Root mean square error of the log density at random draws.
     evaluations : int, optional
-        Limit on evaluations after those for the second derivatives. If not given, it is 40 and 12 more for each
-        hyperparameter. With cells it is 100, 400 and 2500 for one, two and three hyperparameters.
+        Limit on evaluations after those for the second derivatives. The default is 40 plus 12 for each hyperparameter.
+        With cells it is 100, 400 and 2500 for one, two and three hyperparameters.
     corrected : bool
         Whether EP's evidence of a sum of effects gets its correction of second order, up to 5000 rows. With few binary
         rows in a group EP's evidence makes scales too small.
@@ -116,7 +126,7 @@ class Adaptive(HyperMethod):
         draws, total = density.draws, density.total
         if self.corrected and has_correction(log_posterior):
             logs = correction_at(log_posterior, places, [moved.original(node) for node in nodes], draws)
-            draws = draws[resampled(logs, draws, random_seed, len(draws))]
+            draws = weighted_draws(logs, draws, random_seed, len(draws))
             total += float(np.log(np.exp(logs).mean()))
         evidence = best.log_posterior + total + float(np.log(scales.scale).sum())
         weights = quadrature_weights(density.places, draws)
@@ -291,9 +301,7 @@ class _Known:
         x = low[axis] + share * width
         z[np.arange(len(z)), axis] = unstretched(x)
         expected = surrogate(z)
-        moved: Any = self.log_posterior
-        nodes = evaluate_nodes(moved, self.scales.at(z), self._near, self._progressbar)
-        true = np.array([-np.inf if n is None else n.log_posterior - self.best.log_posterior for n in nodes])
+        true = np.array([n.log_posterior - self.best.log_posterior if n.usable else -np.inf for n in self._far(z)])
         excess = np.where(true - expected > _CLEAR, np.exp(true) - np.exp(expected), 0.0)
         return float((width * excess * np.cosh(0.5 * x) * np.exp(-integral)).mean())
 
@@ -304,17 +312,32 @@ class _Known:
         ----------
         z : array (m, d)
         near : array (m,)
-            Number of an earlier centre from whose solution a solve starts; negative without one.
+            Number of an earlier centre from whose solution a solve starts; negative for the centres of the first cut.
+            The posterior of a log-concave likelihood has one mode. Its solves then start from predictions.
         """
         loose = self.log_posterior.weighing()
         before = [self.centres[s] if s >= 0 else None for s in near]
         starts = [None if node is None else node.start for node in before]
         pairs = list(zip(self.scales.at(z), starts, strict=True))
         with np.errstate(all="ignore"):
-            nodes = loose.each(lambda pair: loose(*pair), pairs)
+            if near[0] < 0 and self.log_posterior.log_concave:
+                nodes = self._far(z)
+                high = [i for i, node in enumerate(nodes) if node.log_posterior > self.best.log_posterior - _FAR]
+                again = loose.each(lambda i: loose(pairs[i][0], nodes[i].start), high)
+                for i, node in zip(high, again, strict=True):
+                    nodes[i] = node
+            else:
+                nodes = loose.each(lambda pair: loose(*pair), pairs)
         self.centres += [node if node.usable else None for node in nodes]
         values = [node.log_posterior - self.best.log_posterior if node.usable else -np.inf for node in nodes]
         return np.array(values), np.array([self._slope(node) for node in nodes])
+
+    def _far(self, z: Array) -> list[Evaluation]:
+        """Evaluate at points (m, d) as accurately as a log density needs that is far below the maximum."""
+        order = np.argsort((stretched(z) ** 2).sum(axis=1), kind="stable")
+        rough: Any = self.log_posterior.loosely().roughly()
+        found = evaluated(rough, self.scales.at(z[order]), self._near)
+        return [found[place] for place in np.argsort(order)]
 
     def atcentres(self, chosen: NDArray[np.int64]) -> list[Evaluation]:
         """Return evaluations at centres by their numbers."""
@@ -355,7 +378,7 @@ def _root_mean_square(wrong: Array) -> float:
 
 
 def quadrature_weights(places: Array, draws: Array) -> Array:
-    """Weights (n,) of places (n, d), none negative, for which averages of smooth functions are those of draws (m, d).
+    """Return nonnegative weights (n,) of points (n, d) that match averages of smooth functions over draws (m, d).
 
     They have the smallest squared maximum mean discrepancy from the draws, for a squared exponential kernel. The kernel
     is wide in units of the draws' standard deviations, so that means and covariances come first.

@@ -2,7 +2,7 @@
 
 A density without a bound concentrates. The mass above any height is at most the whole, so the volume above a height
 shrinks as the height grows. The log posterior then becomes sharper in some direction for as long as the search rises.
-About a maximum its curvature is that of the maximum.
+Near a maximum its curvature is the curvature at the maximum.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,12 +29,12 @@ type Evaluate = Callable[..., Evaluation]
 
 
 def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) -> Evaluation | None:
-    """The highest of some points beside the best one of a search; None if none of them is higher.
+    """Return the highest of some points beside the best point of a search; None if the best point is higher.
 
-    Looked at are directions in which no point of the search had a slope. What is symmetric about its start has none
-    there, be it a maximum or not, and two hyperparameters that can be exchanged stay the same. Among these directions
-    that in which the log posterior is curved upwards most is one, and so is each hyperparameter that never moved. All
-    of these together are one more: a product of two that are 0 stays 0 where one of them is moved.
+    The points lie in directions without a slope at any point of the search. A log posterior that is symmetric about its
+    start has no slope there, also without a maximum, and two exchangeable hyperparameters stay equal. The directions
+    are the direction of largest upward curvature, each hyperparameter that never moved, and their sum. The sum is
+    needed for products: a product of two zeros stays 0 if a single factor moves.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) 
     history : sequence of Evaluation
         The points of the search.
     size : int
-        How many elements of a vector, from the first, are hyperparameters. The others stay.
+        Number of first elements of a vector that are hyperparameters. The remaining elements stay fixed.
     """
     best = here = max(history, key=lambda evaluation: evaluation.log_posterior)
     if not size:  # inducing inputs alone were moved
         return None
     slopes = np.array([evaluation.gradient[:size] for evaluation in history])
     largest = np.abs(slopes).max(axis=0)
-    scale = np.where(largest > 0.0, largest, 1.0)  # slopes in raw covariates are far larger than others
+    scale = np.where(largest > 0.0, largest, 1.0)  # slopes in raw covariates are far larger than other slopes
     _, seen, directions = np.linalg.svd(slopes / scale)
     unseen = directions[np.count_nonzero(seen > _NO_SLOPE * seen[0]) :] / scale
     if not len(unseen):
@@ -70,7 +70,7 @@ def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) 
 
 
 def defined_beside(evaluate: Evaluate, theta: Array, size: int) -> Evaluation | None:
-    """A point beside one at which nothing can be computed, by a move of what is 0 there; None if no move finds one.
+    """Return a point with an evaluation beside a failed point, by moving zeros; None if no move succeeds.
 
     A magnitude that begins at 0 makes a prior covariance of zeros, which has no Cholesky factor.
     """
@@ -84,10 +84,10 @@ def defined_beside(evaluate: Evaluate, theta: Array, size: int) -> Evaluation | 
 
 
 def _upwards(evaluate: Evaluate, here: Evaluation, near: Neighbours, among: Array) -> Iterator[Array]:
-    """The direction of the largest second derivative, if that is positive, among combinations of some directions.
+    """Return the direction of the largest second derivative, if positive, among combinations of some directions.
 
     It is found by Lanczos' method from a fixed vector. With as many products as directions it is exact, up to
-    differences of gradients; with fewer it finds extreme ones first.
+    differences of gradients; with fewer products it finds extreme directions first.
     """
     size = among.shape[1]
     basis: list[Array] = []
@@ -167,7 +167,7 @@ _POINT = 1e-8  # standard deviation, in units of the way from the start, that co
 
 
 FLAT = 1e-8
-"""Relative change of the log posterior that counts as none."""
+"""Relative change of the log posterior that counts as zero."""
 
 STUCK = "no step along the slope leads higher"
 """Message of a search that cannot go on."""
@@ -180,7 +180,7 @@ type Curve = Callable[[Evaluation], Curvature | None]
 
 
 def no_curvature(here: Evaluation) -> None:
-    """Return None: no curvature is known."""
+    """Return None, since no curvature is computed."""
 
 
 class HyperAscent:
@@ -189,13 +189,13 @@ class HyperAscent:
     Parameters
     ----------
     evaluate, rough : LogPosterior
-        Log posterior of the search, and the one that takes its place while the search rises.
+        Log posterior of the search, and its cheaper form while the search rises.
     here : Evaluation
         First point, by `rough`.
     max_iterations : int
     callback : callable
     flat : float
-        Relative change of the log posterior that counts as none.
+        Relative change of the log posterior that counts as zero.
     """
 
     def __init__(
@@ -302,26 +302,26 @@ class HyperAscent:
 
     @property
     def _large(self) -> bool:
-        """Whether there are too many parameters to know all curvatures."""
+        """Whether there are too many parameters to compute all curvatures."""
         return self._here.theta.size > _FEW
 
     @property
     def _trusted(self) -> bool:
-        """Whether curvatures are known, or slopes are small where steps alone have shown some of them."""
+        """Whether curvatures are computed, or slopes are small if only steps estimate curvatures."""
         metric = self._metric
         slope = np.abs(self._here.gradient[~metric.known]).max(initial=0.0)
         several = _STEEP if metric.pairs >= int((~metric.known).sum()) else _SMALL
         return bool(slope < (several if metric.pairs else _SLOPE))
 
     def judgement(self) -> dict[str, Any]:
-        """Return what is known of the end, as `Optimum` has it."""
+        """Return the records of the end, in the form of `Optimum`."""
         if self._large or not self._trusted or not np.isfinite(self._here.gradient).all():
             return {}
         deviations = np.sqrt(np.maximum(self._metric.matrix().diagonal(), 0.0))
         return {"decrement": self.decrement, "deviations": deviations}
 
     def polished(self, exact: Evaluation, log_posterior: LogPosterior) -> Evaluation:
-        """Return an end after last steps by an accurate log posterior, for coefficients that are known to many digits.
+        """Return an end after last steps by an accurate log posterior, for coefficients with many digits.
 
         Parameters
         ----------
@@ -354,7 +354,7 @@ class HyperAscent:
         rises = self._rough is not self._evaluate and self._gain > _GAIN
 
         def look(part: float) -> tuple[float, float]:
-            # Two points of one line search that differ by little are told apart by what is accurate alone.
+            # Only accurate evaluations distinguish two points of a line search with a small difference.
             rough = rises and len(found) < _TRIALS
             there = (self._rough if rough else self._evaluate)(here.theta + part * step, self._near)
             found[part] = there, rough
@@ -385,7 +385,7 @@ class HyperAscent:
     def _refined(self) -> bool:
         """Go to the highest point, evaluated accurately; returns whether that is news."""
         news = False
-        # One that was evaluated roughly may be higher than what is near it.
+        # A rough evaluation may be higher than its neighbours.
         while (top := self.highest()).theta.tobytes() in self._roughly:
             at = next(i for i, each in enumerate(self.history) if each is top)
             self.history[at] = self._evaluate(top.theta, self._near)
@@ -422,9 +422,9 @@ def is_close(decrement: float, size: int) -> bool:
 
 _GAIN = 0.1  # log posterior that an iteration gains, above which the next one is evaluated roughly
 _TRIALS = 2  # points of a line search that are evaluated roughly at most
-_NEWTON, _AS_PROMISED = 6, 0.3  # first steps by known curvatures; relative error of what a step gains that is none
+_NEWTON, _AS_PROMISED = 6, 0.3  # first steps by given curvatures; relative error of a step's gain that is acceptable
 _ENOUGH = 1e-7  # log posterior that is still to be gained where a search ends
-_LAST, _DIGITS = 2, 1e-13  # last steps by accurate evaluations, and what is left to gain where there are none
+_LAST, _DIGITS = 2, 1e-13  # last steps by accurate evaluations, and the remaining gain without them
 _CLOSE = 1e-3  # the same, for each parameter, where a search that cannot go on has converged
 _ROUNDING = 1e-10  # relative change of the log posterior that rounding makes
 _FEW = 30  # parameters whose second derivatives are taken by differences where a search is stuck

@@ -5,21 +5,74 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pymc.distributions.continuous import HalfFlatRV
 
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.hyper.surrogate import DRAWS, Points, Surrogate
+from pymc_gpep.hyper.surrogate import Points, Surrogate
 from pymc_gpep.log_posteriors.evaluation import Evaluation
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
-_FIRST_STEP = 0.03  # in units of the unconstrained space, before its scale is known
+_FIRST_STEP = 0.03  # first step in units of the unconstrained space, before its scale is estimated
 _STEP = 0.1  # in conditional standard deviations; the error of a central difference is of the order of its square
 _RANGE = 2.5  # factor by which a step may be off
 _CURVED = 1e-4  # smallest eigenvalue, relative to the diagonal, that counts as curvature
 _FLAT = 0.02  # smallest eigenvalue of a scaled precision that is taken for one
 _SLOPES = 1000  # numbers beyond which slopes at nodes are left out of an interpolation
 _DOUBLINGS = 9  # of the first step along an axis without curvature
+# Distances from the maximum at which the end of a density is looked at, in standard deviations and in unconstrained
+# units. The first at which the log posterior is finite counts.
+_END, _ENDS = 100.0, (60.0, 20.0, 10.0, 5.0, 3.0)
+# Such a distance in standard deviations at the least, unless these show no maximum.
+_LEAST, _NO_MAXIMUM = 5.0, 20.0
+# Fall of a log posterior from half of the distance, below which its integral is infinite.
+_FALL = 0.1
+# Depth of an end below the maximum from which on it plays no part.
+_DEEP = 12.0
+
+
+def check_ends(log_posterior: LogPosterior, optimum: Optimum) -> None:
+    """Raise a ValueError if the posterior of a hyperparameter is improper, whose prior has no density.
+
+    The scale of two groups is an example, with a flat level and a `pm.HalfFlat` prior.
+    """
+    space = log_posterior.space
+    deviations = np.full(len(space.owners), np.nan) if optimum.deviations is None else optimum.deviations
+    for i in np.flatnonzero(space.without_density):
+        known = float(deviations[i]) if 0.0 < deviations[i] < _NO_MAXIMUM or not space.transformed[i] else np.nan
+        reaches = [*([_END * known] if np.isfinite(known) else []), *_ENDS]
+        reaches = [reach for reach in reaches if not reach < _LEAST * known]
+        for sign in (-1.0, 1.0):
+            depth = _depth_of_end(log_posterior, optimum.best, sign * np.eye(optimum.best.theta.size)[i], reaches)
+            if depth is not None and depth < _DEEP:
+                name = space.owners[i]
+                raise ValueError(
+                    f"The posterior of {name!r} is improper: its log posterior stays {max(depth, 0.0):.2g} below the "
+                    f"maximum towards {'larger' if sign > 0.0 else 'smaller'} values. Give {name!r} a prior density "
+                    f"in place of a flat one, such as {_density(space, name)}, or keep it at its maximum: hyper='map'."
+                )
+
+
+def _depth_of_end(
+    log_posterior: LogPosterior, best: Evaluation, direction: Array, reaches: Sequence[float]
+) -> float | None:
+    """Return how far below its maximum a log posterior stays far away; None if it falls, or is not finite there."""
+    for reach in reaches:
+        with np.errstate(all="ignore"):
+            near, far = (
+                log_posterior(best.theta + part * reach * direction, best.start).log_posterior for part in (0.5, 1.0)
+            )
+        if np.isfinite(near) and np.isfinite(far):
+            return float(best.log_posterior - far) if far > near - _FALL else None
+    return None
+
+
+def _density(space: Hyperparameters, name: str) -> str:
+    """Return a prior with a density, as code."""
+    (rv,) = (rv for rv in space.classifier.hyperparameters if rv.name == name)
+    return f"pm.HalfNormal({name!r}, s)" if isinstance(rv.owner.op, HalfFlatRV) else f"pm.Normal({name!r}, 0, s)"
 
 
 class GaussianAtMaximum(NamedTuple):
@@ -32,7 +85,7 @@ class GaussianAtMaximum(NamedTuple):
 
     @property
     def neighbours(self) -> Neighbours:
-        """Known ends that starts are predicted from, in units of standard deviations."""
+        """Stored solutions for predictions of starts, in units of standard deviations."""
         return Neighbours(tuple(e.theta for e in self.near), tuple(e.start for e in self.near), self.root)
 
     @property
@@ -41,18 +94,18 @@ class GaussianAtMaximum(NamedTuple):
         return 0.5 * self.mean.size * np.log(2 * np.pi) + float(np.linalg.slogdet(self.root)[1])
 
     def at(self, z: Array) -> Array:
-        """Hyperparameters (s, d) for standardised ones."""
+        """Return hyperparameters (s, d) for standardised hyperparameters."""
         return self.mean + z @ self.root.T
 
 
-def drawn_between(z: Array, nodes: Sequence[Evaluation], gaussian: GaussianAtMaximum, random_seed: int) -> Array:
-    """Draws (m, d) from the density that is interpolated between nodes, at standardised places z (s, d)."""
+def interpolated(z: Array, nodes: Sequence[Evaluation], gaussian: GaussianAtMaximum) -> Surrogate:
+    """Return the log density that is interpolated between nodes at standardised places z (s, d)."""
     places, first = np.unique(z.round(9), axis=0, return_index=True)
     values = np.array([nodes[s].log_posterior for s in first]) - gaussian.near[0].log_posterior
     slopes = np.array([nodes[s].gradient for s in first]) @ gaussian.root
     if slopes.size > _SLOPES:
         slopes = np.full_like(slopes, np.nan)
-    return Surrogate(Points(places, values, slopes), -np.eye(places.shape[1])).draws(DRAWS, random_seed)[0]
+    return Surrogate(Points(places, values, slopes), -np.eye(places.shape[1]))
 
 
 class Scales(NamedTuple):
@@ -76,19 +129,19 @@ class Scales(NamedTuple):
 
     @property
     def neighbours(self) -> Neighbours:
-        """Known ends that starts are predicted from, in units of standard deviations."""
+        """Stored solutions for predictions of starts, in units of standard deviations."""
         units = np.ones(self.mean.size)
         units[self.axes] = self.scale
         return Neighbours(tuple(e.theta for e in self.near), tuple(e.start for e in self.near), np.diag(units))
 
     def at(self, z: Array) -> Array:
-        """Hyperparameters (s, d) for standardised ones (s, k)."""
+        """Return hyperparameters (s, d) for standardised hyperparameters (s, k)."""
         theta = np.tile(self.mean, (len(z), 1))
         theta[:, self.axes] += self.scale * z
         return theta
 
     def slope(self, gradient: Array) -> Array:
-        """Derivatives in z (k,) from those in θ (d,)."""
+        """Return derivatives in z (k,) from derivatives in θ (d,)."""
         return np.asarray(gradient[self.axes] * self.scale)
 
 
@@ -105,8 +158,8 @@ def second_derivatives(log_posterior: LogPosterior, centre: Evaluation, steps: A
 def hessian(log_posterior: LogPosterior, centre: Evaluation) -> tuple[Array, tuple[Evaluation, ...]]:
     """Second derivatives (d, d) of the log posterior, by central differences of its exact gradient.
 
-    Each step is about a tenth of the standard deviation of one hyperparameter given the others. The first step tells
-    whether it was: 2 d evaluations in all, and one more for each that was not. NaN where the approximation fails.
+    Each step is about a tenth of the standard deviation of a hyperparameter given the other hyperparameters. The first
+    step checks this: 2 d evaluations in all, and one more for each wrong step. NaN where the approximation fails.
     Returns these evaluations as well.
     """
     d = centre.theta.size

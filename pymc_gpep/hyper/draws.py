@@ -48,7 +48,7 @@ class ImportanceSampling(HyperMethod):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """The draws that weigh anything, with log p(y), its standard error and what the weights say of themselves."""
+        """Return draws with weights above 0, with log p(y), its standard error and the reliability of the weights."""
         gaussian = gaussian_at(log_posterior, optimum)
         z = self._standard_draws(optimum.best.theta.size, random_seed)
         nodes = evaluate_nodes(log_posterior, gaussian.at(z), gaussian.neighbours, progressbar)
@@ -82,7 +82,7 @@ class ImportanceSampling(HyperMethod):
     def _standard_draws(self, d: int, random_seed: int) -> Array:
         """Quasi-random draws (draws, d) of the standard t distribution, from the centre outwards.
 
-        In this order each has those before it for neighbours, which its solve starts from.
+        In this order the solve of each draw starts from earlier neighbours.
         """
         u = qmc.Halton(d + 1, scramble=True, rng=np.random.default_rng(random_seed)).random(self.draws)
         z = ndtri(u[:, :d]) * np.sqrt(self.dof / chi2.ppf(u[:, d:], self.dof))
@@ -164,7 +164,7 @@ class MarkovChain(HyperMethod):
 
 
 def _complaints(data: xr.DataTree, names: list[str]) -> list[str]:
-    """What is wrong with the chains, in words."""
+    """Return faults of the chains, in words."""
     import arviz as az  # it is slow to import
 
     found = []

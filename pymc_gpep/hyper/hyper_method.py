@@ -1,7 +1,7 @@
 """The contract of an integral over the hyperparameters: options, and `integrate`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -68,7 +68,7 @@ class HyperMethod(ABC):
         about: str = "",
         **known: Any,
     ) -> HyperPosterior:
-        """Return nodes with their weights; they have converged where there is nothing to complain of.
+        """Return nodes with their weights; they have converged without complaints.
 
         Parameters
         ----------
@@ -76,7 +76,7 @@ class HyperMethod(ABC):
         nodes : sequence of Evaluation
         weights : array (s,)
         complaints : sequence of str
-            Words for what went wrong; empty for what did not.
+            Words for each fault; empty words for absent faults.
         about : str
             Words that come before them.
         **known
@@ -90,36 +90,46 @@ class HyperMethod(ABC):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """Nodes and weights, from a log posterior with at least one hyperparameter and where its maximum was found.
+        """Return nodes and weights, from a log posterior with at least one hyperparameter and from its maximum.
 
         Raises
         ------
         ValueError
-            If the point is no maximum, and the method needs one.
+            If the point is not a maximum, and the method needs a maximum.
         """
 
 
 def evaluate_nodes(
     log_posterior: LogPosterior, thetas: Sequence[Array] | Array, near: Neighbours, progressbar: bool
 ) -> list[Evaluation | None]:
-    """Evaluate at every point (d,), from those in `near` and many before it; None where the approximation fails."""
-    log_posterior = log_posterior.weighing()
-    nodes: list[Evaluation] = []
+    """Evaluate at every point (d,), from solutions in `near` and earlier points; None if the approximation fails."""
     with progress_bar(progressbar) as progress:
         task = progress.add_task("Integrating over hyperparameters", total=len(thetas))
-
-        def evaluate(theta: Array) -> Evaluation:
-            evaluation = log_posterior(theta, near)
-            progress.advance(task)
-            return evaluation
-
-        for first in range(0, len(thetas), _TOGETHER):
-            found = log_posterior.each(evaluate, thetas[first : first + _TOGETHER])
-            for evaluation in found:
-                if evaluation.status == CONVERGED:
-                    near = near.joined(evaluation.theta, evaluation.start, _NEIGHBOURS)
-            nodes += found
+        nodes = evaluated(log_posterior.weighing(), thetas, near, lambda: progress.advance(task))
     return [node if node.usable else None for node in nodes]
+
+
+def evaluated(
+    log_posterior: LogPosterior,
+    thetas: Sequence[Array] | Array,
+    near: Neighbours,
+    advance: Callable[[], object] = lambda: None,
+) -> list[Evaluation]:
+    """Evaluate at every point (d,), from solutions in `near` and earlier points; call `advance` after each."""
+    nodes: list[Evaluation] = []
+
+    def evaluate(theta: Array) -> Evaluation:
+        evaluation = log_posterior(theta, near)
+        advance()
+        return evaluation
+
+    for first in range(0, len(thetas), _TOGETHER):
+        found = log_posterior.each(evaluate, thetas[first : first + _TOGETHER])
+        for evaluation in found:
+            if evaluation.status == CONVERGED:
+                near = near.joined(evaluation.theta, evaluation.start, _NEIGHBOURS)
+        nodes += found
+    return nodes
 
 
 def failures(nodes: Iterable[Evaluation | None]) -> str:

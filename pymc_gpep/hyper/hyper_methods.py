@@ -39,12 +39,12 @@ HYPER: Registry[type[HyperMethod]] = Registry(
 
 
 def hyper_method(name: str, options: Mapping[str, Any] | None = None) -> HyperMethod:
-    """Make what a name stands for.
+    """Return the method with this name.
 
     Parameters
     ----------
     name : str
-        Name of one of `HYPER`.
+        Name of a method in `HYPER`.
     options : mapping, optional
         Its parameters by name.
 
@@ -53,7 +53,7 @@ def hyper_method(name: str, options: Mapping[str, Any] | None = None) -> HyperMe
     ValueError
         If the name is unknown.
     TypeError
-        If an option is not one of the method's.
+        If an option is not an option of the method.
     """
     check_name("hyper", name, HYPER.names)
     known = [field.name for field in fields(HYPER[name])]

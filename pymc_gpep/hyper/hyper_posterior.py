@@ -12,8 +12,7 @@ from scipy.spatial import cKDTree
 
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.surrogate import along_curve
-from pymc_gpep.hyper.weights import Weighing
+from pymc_gpep.hyper.weights import Weighing, along_curve, with_marginals
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
@@ -21,7 +20,7 @@ _TOGETHER = 16  # solutions that do not wait for each other
 _NEAR = 3  # hyperparameters up to which a draw is near another one
 _SOLVES = 1000  # solutions that draws are made of, at most
 _WORK = 200_000_000  # numbers in the matrices of all of them
-_ENTRIES = 32_000_000  # of the matrices of solutions that are kept, taken as (c n)² each: 256 MB
+_ENTRIES = 32_000_000  # Numbers of all solutions that are kept: 256 MB.
 
 
 @dataclass(eq=False, repr=False)
@@ -34,7 +33,7 @@ class HyperPosterior:
     Parameters
     ----------
     name : str
-        Name of the method that made it, one of `pymc_gpep.hyper.HYPER`.
+        Name of its method in `pymc_gpep.hyper.HYPER`.
     log_posterior : LogPosterior
     nodes : sequence of Evaluation
     weights : array (s,)
@@ -42,12 +41,11 @@ class HyperPosterior:
     log_evidence : float
         log p(y) with the hyperparameters integrated out, NaN where the method does not give it.
     converged : bool
-        Whether the nodes are those that the method wants.
+        Whether the method computed all its nodes.
     message : str
         How it went, in words.
     weighing : Weighing, optional
-        Reliability of the weights, where they are those of importance sampling: effective size, Pareto k, and the
-        standard error of log p(y).
+        Reliability of weights of importance sampling: effective size, Pareto k, and the standard error of log p(y).
     draws : DataTree, optional
         The Markov chains that nodes were taken from.
     density : array (m, d), optional
@@ -55,13 +53,13 @@ class HyperPosterior:
     settles : bool
         Whether the method found a maximum of its own, in coordinates in which the density has no border.
     solved : mapping, optional
-        Solutions that are known, by the bytes of their flat vectors.
+        Computed solutions, by the bytes of their flat vectors.
 
     Notes
     -----
-    A solution has matrices of the size of the prior covariance. Starts are kept for all nodes, solutions for the first
-    so many as fit a fixed amount of memory. The others are solved again when wanted, from their own starts, which takes
-    an iteration or two.
+    A solution has matrices of the size of the prior. Starts are kept for all nodes, solutions for as many first nodes
+    as a fixed amount of memory holds. Further nodes are solved again on demand, from their own starts, which takes an
+    iteration or two.
     """
 
     name: str
@@ -82,7 +80,7 @@ class HyperPosterior:
         self.nodes = tuple(self.nodes)
         self.weights = np.asarray(self.weights, dtype=np.float64) / np.sum(self.weights)
         self._kept: dict[bytes, Any] = dict(solved or {})
-        self._keep = max(1, len(self._kept), _ENTRIES // self.log_posterior.entries)
+        self._keep = max(1, len(self._kept), _ENTRIES // self.log_posterior.kept)
 
     def __repr__(self) -> str:
         """How it came about, how many nodes there are, and the integral."""
@@ -206,8 +204,9 @@ class HyperPosterior:
 def _stratified(density: Array, count: int, rng: np.random.Generator) -> Array:
     """Return some of the draws (m, d) of a density, (count, d), spread over all of it, in random order.
 
-    They are equally spaced along a curve that fills the space.
+    They are equally spaced along a curve that fills the space, and have the marginals of all draws.
     """
     m = len(density)
     places = ((np.arange(count) + rng.random()) * m / count).astype(np.int64)
-    return density[rng.permutation(along_curve(density)[places])]
+    draws = density[rng.permutation(along_curve(density)[places])]
+    return with_marginals(draws, density, np.ones(m)) if count < m else draws

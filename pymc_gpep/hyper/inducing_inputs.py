@@ -24,8 +24,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.optimum import Optimum, how_many, maximise, off_start, refuse
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
-from pymc_gpep.rows.chunks import chunks, inputs_at, sample_inputs, sample_numbers
-from pymc_gpep.rows.rows import Rows
+from pymc_gpep.rows.rows import Rows, chunks, inputs_at, sample_inputs, sample_numbers
 from pymc_gpep.tables.table import of_size_one
 
 _DEFAULT = 50  # where their number is not given
@@ -104,14 +103,14 @@ def initial_inducing(
 _CANDIDATES = 4_000  # rows that are drawn from, of more of them
 _OF_A_CLASS = 2_000
 _ROUNDS = 5  # of k-means
-_DISTANCE_ROUNDING = 1e-13  # of squared norms: what rounding makes of a distance of 0
+_DISTANCE_ROUNDING = 1e-13  # rounding of a distance of 0, relative to squared norms
 
 
 def spread_rows(data: Rows, count: int, rng: np.random.Generator) -> Array:
-    """Rows (count, d), each drawn with a probability that goes with its squared distance from those before (k-means++).
+    """Return rows (count, d), drawn with probabilities proportional to squared distances from earlier rows (k-means++).
 
-    Arthur and Vassilvitskii (2007). Columns count in units of their standard deviation. Rows that are the same are
-    drawn twice only where there are not enough others.
+    Arthur and Vassilvitskii (2007). Columns count in units of their standard deviation. Equal rows are drawn twice only
+    if there are not enough different rows.
     """
     rows = sample_inputs(data, max(_CANDIDATES, count), rng)
     scaled, _ = of_size_one(rows, axis=0)
@@ -147,7 +146,7 @@ def centres_of_classes(data: Rows, count: int, scales: Array, rng: np.random.Gen
 
 
 def in_turn(available: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """How many each of several gets of `size`, if they take one in turn until they have what is available to them."""
+    """Return the shares of `size`, if each takes one in turn until its `available` number is reached."""
     taken = np.zeros_like(available)
     while (left := size - int(taken.sum())) > 0:
         takers = np.flatnonzero(taken < available)[:left]
@@ -177,9 +176,9 @@ def _spread(scaled: Array, count: int, rng: np.random.Generator) -> list[int]:
 
 
 def k_means(rows: Array, scaled: Array, count: int, rng: np.random.Generator) -> Array:
-    """Centres (count, d) of rows (n, d), whose distances are those of `scaled`: from rows that are far from each other.
+    """Return centres (count, d) of rows (n, d) with distances between `scaled` rows, beginning at distant rows.
 
-    SciPy's rounds of Lloyd (1982). A centre that is nearest to no row stays.
+    SciPy's rounds of Lloyd (1982). A centre without nearest rows stays.
     """
     scaled = _centred(scaled)
     chosen = _spread(scaled, count, rng)
@@ -228,7 +227,7 @@ class SignedSteps:
         self._length *= _SHORTER
 
     def forget(self) -> None:
-        self._before = np.zeros_like(self._before)  # what is there belongs to an evaluation
+        self._before = np.zeros_like(self._before)  # the array belongs to an evaluation
 
 
 class OptimiserSteps:
@@ -306,7 +305,7 @@ def climb(
     here, remark = off_start(log_posterior, log_posterior(theta), how_many(log_posterior, theta))
     if not np.isfinite(here.log_posterior):
         refuse(log_posterior, here)
-    if not np.isfinite(here.gradient).all():  # of sites that are no fixed point the gradient is had after a sweep
+    if not np.isfinite(here.gradient).all():  # the gradient of sites before a fixed point needs a sweep
         here = log_posterior.after_one_sweep(here.theta, here.start)
     if not np.isfinite(here.gradient).all():
         refuse(log_posterior, here)

@@ -1,7 +1,7 @@
 """Nodes about the maximum: Laplace's method, the central composite design, and a grid."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,12 @@ from scipy.stats import qmc
 from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.curvature import GaussianAtMaximum, drawn_between, gaussian_at
+from pymc_gpep.hyper.curvature import GaussianAtMaximum, gaussian_at, interpolated
 from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.hyper.surrogate import DRAWS, resampled
+from pymc_gpep.hyper.surrogate import DRAWS
+from pymc_gpep.hyper.weights import resampled, weighted_draws
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
@@ -123,7 +124,7 @@ class CentralComposite(HyperMethod):
         heavy = [node for node, want in zip(good, wanted, strict=True) if want]
         evidence = best.log_posterior + gaussian.log_volume + float(logs.max() + np.log(weights.sum()))
         z = np.concatenate([np.zeros((1, d)), (side * u)[kept]])
-        density = gaussian.at(drawn_between(z, [best, *good], gaussian, random_seed))
+        density = gaussian.at(interpolated(z, [best, *good], gaussian).draws(DRAWS, random_seed)[0])
         return self.posterior(
             log_posterior, heavy, weights[wanted], [failures(nodes)], log_evidence=evidence, density=density
         )
@@ -155,7 +156,7 @@ def sphere_design(d: int, resolution: int = 5) -> Array:
 
     The corners are a fraction of some resolution, so that no product of fewer different coordinates has a mean other
     than 0. Columns are Walsh functions, as of Sanchez and Sanchez (2005) for resolution V. Each column is the first
-    that is not a product of so many of those before it.
+    that is not a product of that many earlier columns.
     """
     axes = np.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
     if d == 1:
@@ -181,9 +182,12 @@ _FINEST = 0.2  # of the step, about as close as they come
 _NODES = 5000  # evaluations at which the grid ends
 _NEIGHBOURS = 64  # that a start is predicted from
 
-_MARGIN, _BELOW = 3, 3.0  # cells around nodes, and how far below the last nodes their log density is taken to be
+_MARGIN = 3  # cells around nodes
 _MANY = 150  # nodes that are too many for a surrogate
-_PROPOSALS = 40_000  # points of which draws are some
+_PROPOSALS, _INSIDE = 40_000, 16_384  # Numbers of points of which draws are some, by a spline and by a surrogate.
+_CONVEX = 0.25  # Excess over a tangent that a log density may have, in squares of the distance.
+_LOWEST = 25.0  # Fall of a log density, beyond which a spline would swing.
+_PARTS = 6  # Number of parts of a cell along each axis.
 
 type _Place = tuple[int, ...]
 
@@ -249,11 +253,8 @@ class Grid(HyperMethod):
         cell = float(np.log(spacing).sum()) + float(np.linalg.slogdet(gaussian.root)[1])
         reasons = [failures(found.values()), _open(kept, edge, spacing / self.step), above_maximum(top, best)]
         evidence = top + cell + float(np.log(weights.sum()))
-        places = np.array(list(kept))
-        if len(kept) > _MANY:
-            draws = spacing * _draws(places, logs, self.drop, random_seed)
-        else:
-            draws = drawn_between(spacing * places, list(kept.values()), gaussian, random_seed)
+        cells = _Cells.of(found, spacing, gaussian)
+        draws = cells.by_spline(random_seed) if len(kept) > _MANY else cells.by_surrogate(gaussian, random_seed)
         density = gaussian.at(draws)
         return self.posterior(
             log_posterior, list(kept.values()), weights, reasons, log_evidence=evidence, density=density
@@ -278,20 +279,75 @@ def _open(kept: dict[_Place, Evaluation], edge: list[_Place], spacing: Array) ->
     )
 
 
-def _draws(places: NDArray[np.int64], logs: Array, drop: float, random_seed: int) -> Array:
-    """Draws (m, d) in steps of the grid, of a density whose logarithm is a cubic spline through nodes.
+class _Cells(NamedTuple):
+    """Cells about the nodes of a grid, with those at its edge, whose density is negligible."""
 
-    Points are drawn evenly from the cells of nodes, and weighted by the spline.
-    """
-    rng = np.random.default_rng(random_seed)
-    first = places.min(axis=0) - _MARGIN
-    box = np.full(places.max(axis=0) - first + 1 + _MARGIN, logs.max() - drop - _BELOW)
-    box[tuple((places - first).T)] = logs
-    weights = np.exp(logs - logs.max())
-    chosen = rng.choice(len(places), size=_PROPOSALS, p=weights / weights.sum())
-    points = places[chosen] + rng.uniform(-0.5, 0.5, size=(_PROPOSALS, places.shape[1]))
-    found = map_coordinates(box, (points - first).T, order=3, mode="nearest") - logs[chosen]
-    return points[resampled(found, points, random_seed, DRAWS)]
+    places: NDArray[np.int64]
+    """Nodes in steps of the grid, (s, d)."""
+    spacing: Array
+    """Steps, (d,)."""
+    nodes: list[Evaluation]
+    logs: Array
+    """Log densities at nodes, relative to the maximum, (s,)."""
+    slopes: Array
+    """Their derivatives at standardised places, (s, d)."""
+
+    @classmethod
+    def of(cls, found: dict[_Place, Evaluation | None], spacing: Array, gaussian: GaussianAtMaximum) -> "_Cells":
+        """Return the cells of all nodes at which the approximation succeeded."""
+        known = {place: node for place, node in found.items() if node is not None}
+        logs = np.array([node.log_posterior for node in known.values()]) - gaussian.near[0].log_posterior
+        slopes = np.array([node.gradient for node in known.values()]) @ gaussian.root
+        return cls(np.array(list(known)), spacing, list(known.values()), logs, slopes)
+
+    def limited(self, values: Array, points: Array, cell: NDArray[np.intp]) -> Array:
+        """Return interpolated log densities (m,) at standardised points (m, d), at most so far above tangents.
+
+        The tangent is that at the node of the cell of a point. A log density that is concave is below its tangents.
+        Between nodes, an interpolation of a steep density may have modes that no node shows.
+        """
+        apart = points - self.spacing * self.places[cell]
+        above = np.where(np.isfinite(self.slopes[cell]), self.slopes[cell], np.inf) * apart
+        tangent = self.logs[cell] + np.where(np.isfinite(above), above, 0.0).sum(axis=1)
+        limits: Array = tangent + _CONVEX * (apart**2).sum(axis=1)
+        return np.where(np.isfinite(above).all(axis=1), np.minimum(values, limits), values)
+
+    def by_spline(self, random_seed: int) -> Array:
+        """Draws (m, d) at standardised places, of a density whose logarithm is a cubic spline through nodes.
+
+        Points are drawn evenly from the cells of nodes, and weighted by the spline.
+        """
+        rng = np.random.default_rng(random_seed)
+        logs = np.maximum(self.logs, self.logs.max() - _LOWEST)
+        first = self.places.min(axis=0) - _MARGIN
+        box = np.full(self.places.max(axis=0) - first + 1 + _MARGIN, logs.min())
+        box[tuple((self.places - first).T)] = logs
+        weights = np.exp(logs - logs.max())
+        chosen = rng.choice(len(logs), size=_PROPOSALS, p=weights / weights.sum())
+        points = self.places[chosen] + rng.uniform(-0.5, 0.5, size=(_PROPOSALS, self.places.shape[1]))
+        found = map_coordinates(box, (points - first).T, order=3, mode="nearest")
+        points = self.spacing * points
+        return weighted_draws(self.limited(found, points, chosen) - logs[chosen], points, random_seed, DRAWS)
+
+    def by_surrogate(self, gaussian: GaussianAtMaximum, random_seed: int) -> Array:
+        """Draws (m, d) at standardised places of the density that is interpolated between all nodes.
+
+        Points are drawn from small parts of the cells of nodes, and weighted. Beyond these cells, and without the nodes
+        at the edge, the interpolation has no meaning and may have a mode.
+        """
+        rng = np.random.default_rng(random_seed)
+        d = len(self.spacing)
+        surrogate = interpolated(self.spacing * self.places, self.nodes, gaussian)
+        along = (np.arange(_PARTS) + 0.5) / _PARTS - 0.5
+        within = np.stack(np.meshgrid(*[along] * d, indexing="ij"), axis=-1).reshape(-1, d)
+        centres = self.spacing * (self.places[:, None] + within).reshape(-1, d)
+        cell = np.repeat(np.arange(len(self.places)), len(within))
+        logs = self.limited(surrogate(centres), centres, cell)
+        chosen = np.sort(resampled(logs, centres, random_seed, _INSIDE))
+        unit = qmc.Sobol(d, rng=rng).random(_INSIDE) - 0.5
+        points = centres[chosen] + self.spacing * unit / _PARTS
+        found = self.limited(surrogate(points), points, cell[chosen])
+        return weighted_draws(found - logs[chosen], points, random_seed, DRAWS)
 
 
 def _beside(place: _Place) -> list[_Place]:

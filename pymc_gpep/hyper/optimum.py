@@ -2,8 +2,8 @@
 
 Some searches end where a standard deviation of `pm.LKJCholeskyCov` is 0, and there is no maximum (`collapsed`). PyMC
 keeps the logarithms of the diagonal of a Cholesky factor, and its other entries as they are. In these values, and if
-correlations are 0, the density of row i > 1 is that of its standard deviation σ times σ^(2 − i). If σ has a density at
-0 the log posterior has no maximum there. It rises to a bound for i = 2, and without one for i > 2.
+correlations are 0, the density of row i > 1 is the density of its standard deviation σ times σ^(2 − i). If σ has a
+density at 0 the log posterior has no maximum there. It rises to a bound for i = 2, and without one for i > 2.
 """
 
 from collections.abc import Callable
@@ -32,6 +32,7 @@ from pymc_gpep.hyper.ascent import (
 )
 from pymc_gpep.kernels.status import (
     CONVERGED,
+    IMPROPER,
     MESSAGES,
     NOT_CONCAVE,
     NOT_FINITE,
@@ -43,7 +44,7 @@ from pymc_gpep.log_posteriors.evaluation import Evaluation, evaluation_table
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.log_posteriors.quasi_newton import units_of
-from pymc_gpep.reading.improper import why_improper
+from pymc_gpep.reading.integrated import why_improper
 
 AGREE = 0.1
 """Largest difference of the log posterior at which two ends are one."""
@@ -83,7 +84,7 @@ class Optimum:
         return replace(self, converged=True, message="", remark=_AT_A_BORDER)
 
     def stopped_by(self, ended_by: BaseException) -> Self:
-        """Return the same, as one that an interrupt or the StopIteration of a callback ended."""
+        """Return a copy ended by an interrupt or by the StopIteration of a callback."""
         why, interrupted = why_stopped(ended_by), isinstance(ended_by, KeyboardInterrupt)
         return replace(self, converged=False, message=why, interrupted=interrupted, stopped=True)
 
@@ -111,7 +112,7 @@ class Optimum:
 
     @property
     def units(self) -> Array | None:
-        """See `Trace`: as far as the steps of BFGS know; None where no iteration tells it."""
+        """See `Trace`: the estimate by BFGS steps; None without iterations."""
         steps = [(b.theta - a.theta, a.gradient - b.gradient) for a, b in pairwise(self.history)]
         return units_of([(step, fall) for step, fall in steps if step @ fall > _SHOWN])
 
@@ -141,12 +142,12 @@ class Optimum:
 
     @property
     def losses(self) -> Array:
-        """Negative log posterior at each iteration, what PyMC's other methods call the loss."""
+        """Negative log posterior at each iteration, the loss of PyMC's other methods."""
         return -np.array([each.log_posterior for each in self.history])
 
     @property
     def outcome(self) -> str:
-        """Whether it converged, after how many iterations, and why not, in words that what was sought begins."""
+        """Convergence, number of iterations and reason, in words that begin with the target."""
         steps = len(self.history) - 1
         after = f"after {steps} iteration{'' if steps == 1 else 's'}"
         ended = f"converged {after}" if self.converged else f"did not converge {after} ({self.message.strip('. ')})"
@@ -184,11 +185,11 @@ def maximise(
     """Find the maximum of the log posterior by BFGS, with exact gradients (type-II maximum a posteriori).
 
     The search ends where ½ gᵀH g is small, with the gradient g and the estimate H of the inverse curvature. This is the
-    rise that is left of the log posterior, in any units. If curvatures in some hyperparameters are known, the search
+    remaining rise of the log posterior, in any units. If curvatures in some hyperparameters are given, the search
     begins with Newton's method in these.
 
-    A point without a slope need be no maximum: what is symmetric about its start has none there. Where a point beside
-    the end is higher, the search goes on from that.
+    A point without a slope may not be a maximum: a log posterior symmetric about its start has no slope there. If a
+    point beside the end is higher, the search continues from it.
 
     Parameters
     ----------
@@ -202,7 +203,7 @@ def maximise(
     start : array, optional
         `Evaluation.start` of a point near `theta`.
     search : LogPosterior, optional
-        What is evaluated on the way; the log posterior, loosely, if not given.
+        Log posterior to evaluate on the way; if not given, `log_posterior` at a loose tolerance.
     flat : float
         Relative change of the log posterior in an iteration that counts as none.
     units : array (d, d), optional
@@ -219,7 +220,7 @@ def maximise(
     evaluate = search or (log_posterior.loosely() if searching else log_posterior)
     rough = evaluate.roughly() if searching and not search else evaluate
     best = rough(theta, start)
-    if not theta.size and best.status in (OUT_OF_ITERATIONS, OUT_OF_DIGITS):
+    if not theta.size and best.status in (OUT_OF_ITERATIONS, OUT_OF_DIGITS, IMPROPER):
         return Optimum(best, True, _NOTHING, (best,))  # and the solution says how far it got
     if searching and best.status == OUT_OF_ITERATIONS:
         best = rough(theta, best.start)  # a first solve has the longest way
@@ -260,19 +261,19 @@ def maximise(
 
 
 def how_many(log_posterior: LogPosterior, theta: Array) -> int:
-    """How many elements of a flat vector are hyperparameters: the first ones."""
+    """Return the number of first elements of a flat vector that are hyperparameters."""
     return sum(np.size(value) for value in log_posterior.point(theta).values())
 
 
 def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) -> tuple[Evaluation, str]:
-    """A point beside a start at which nothing can be computed or from which no slope leads, and what to say of it.
+    """Return a point beside a start that fails or has no slope, and a message about it.
 
-    The start itself, and nothing to say, where there is no such point or a slope.
+    The start itself, without a message, if it has a slope or no better point beside it.
     """
     if not np.isfinite(here.log_posterior):
         beside = defined_beside(evaluate, here.theta, size)
         return (here, "") if beside is None else (beside, _UNDEFINED)
-    # Where the gradient is not known yet, or there are no hyperparameters, it is not flat.
+    # Without a gradient, or without hyperparameters, the log posterior is not flat.
     flat = np.abs(here.gradient[:size]).min(initial=np.inf) < _NO_SLOPE
     higher = higher_beside(evaluate, (here,), size) if flat else None
     return (here, "") if higher is None else (higher, _SADDLE)
@@ -328,6 +329,9 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
     if best.status == OUT_OF_ITERATIONS:
         another = "; or give another start=..." if size else "."
         advice = f"Raise max_iterations, or a tolerance that rounding does not allow{another}"
+    if best.status == IMPROPER:
+        effects = log_posterior.classifier.likelihood_model.effects
+        advice = f"Sample the model, pm.sample(), or keep effects at their maximum: hyperparameters={effects}."
     if best.status == NOT_CONCAVE:
         advice = f"Take method='ep', which needs no concavity{'; or give another start=...' if size else '.'}"
     raise ValueError(
@@ -350,7 +354,7 @@ _NOTHING = "There is nothing to optimise."
 _SHOWN = 1e-4  # log posterior that a step gains, above which it shows a curvature
 
 
-_STEEP = 0.5  # slope, per unit of the unconstrained space, that a maximum does not have where no curvature is known
+_STEEP = 0.5  # slope, per unit of the unconstrained space, above which a point without curvature is not a maximum
 _FAR = 3.0  # move of an unconstrained hyperparameter that makes a scale twenty times as large or small
 _VERY_FAR = 7.0  # the same of a search that has not ended
 _SOME_WAY = 2.0  # the same of a search with noise
@@ -360,15 +364,15 @@ _MUCH = 0.05  # slope per standard deviation, above which a hyperparameter is na
 
 
 def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: LogPosterior | None = None) -> Optimum:
-    """Return what a search found, not converged and with a reason where its end has a slope.
+    """Return the result of a search; it is marked as not converged, with a reason, if its end has a slope.
 
     Parameters
     ----------
     optimum : Optimum
     space : Hyperparameters
     log_posterior : LogPosterior, optional
-        Log posterior that was searched. None where the last step of a search leaves a slope: only scales of priors are
-        looked at.
+        Log posterior of the search. None if the last step of a search leaves a slope: only scales of priors are then
+        checked.
     """
     best, size = optimum.best, len(space.owners)
     stuck = not optimum.converged and optimum.message.startswith((STUCK, UNBOUNDED))
@@ -396,7 +400,7 @@ def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: LogPoster
 
 
 def ran_away(space: Hyperparameters, first: Array, theta: Array) -> str:
-    """Which scales of the priors of others ran from `first` towards where there is no bound; empty if none did.
+    """Return scales in priors of other hyperparameters that ran from `first` towards an unbounded density.
 
     This is for a search whose gradients are noisy, and which noise keeps from going all the way. The priors alone are
     followed further in the same direction.
@@ -415,7 +419,7 @@ def ran_away(space: Hyperparameters, first: Array, theta: Array) -> str:
 
 
 def _highest_prior(space: Hyperparameters, theta: Array, free: NDArray[np.bool_]) -> tuple[Array, float]:
-    """Where priors are highest near theta, with what is not free held, and how high."""
+    """Return the point of highest prior density near theta, with other parameters fixed, and its density."""
     at = theta.copy()
 
     def negative(part: Array) -> tuple[float, Array]:
@@ -435,7 +439,7 @@ def _are_scales(space: Hyperparameters) -> NDArray[np.bool_]:
 
 
 def _where_they_ran(space: Hyperparameters, theta: Array, moved: Array) -> str:
-    """Where scales of priors ran to, those that moved, and which priors hold them."""
+    """Return the end of scales of priors, the moved scales, and the priors that contain them."""
     owners, natural = np.array(space.owners), space.natural(theta[None])
     where = [
         f"{name!r} ran to {np.array2string(natural[name][0], precision=2)}"
@@ -476,7 +480,7 @@ def _at_a_border(log_posterior: LogPosterior, best: Evaluation, slope: Array, de
 
 
 def _still_rising(space: Hyperparameters, optimum: Optimum) -> str:
-    """The names of those along which it rises, where no step gets higher."""
+    """Return the names of hyperparameters along which the log posterior rises, if no step gets higher."""
     size = len(space.owners)
     slope, units = np.abs(optimum.best.gradient[:size]), optimum.deviations
     unbounded = optimum.message.startswith(UNBOUNDED)
@@ -494,7 +498,7 @@ def _still_rising(space: Hyperparameters, optimum: Optimum) -> str:
     return f"the log posterior still rises in {names}, by about {optimum.decrement:.2g}, and no step leads higher"
 
 
-_TINY_LOG_SPREAD = -6.0  # logarithm of a standard deviation that is hardly one of data
+_TINY_LOG_SPREAD = -6.0  # logarithm of a standard deviation too small for data
 _NEARER = 0.5  # a step towards 0, in logarithms
 _FALLS = 1e-3  # of the log posterior over this step, and much more at a maximum
 

@@ -20,7 +20,7 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.solvers.problem import watching
 
 _STEPS = (1.0, 4.0)  # unconstrained; the second where the first shows nothing
-_ROWS = 200  # points whose pairs with all others are enough for a median
+_ROWS = 200  # points whose pairs with all other points suffice for a median
 _EFFECT = 1e-6  # least change that counts as one
 
 
@@ -81,15 +81,15 @@ _SUGGESTED = (("neighbours", 0.5), ("between", 0.9), ("between", 0.5), ("within"
 
 _MAGNITUDE = 3.0  # standard deviation of the latent functions, in units of the probit's noise
 _PATH = np.linspace(-9, 9, 37)  # steps along which a correlation is sought, unconstrained
-_CORRELATED = 0.5  # correlation above which points are the same, at scales far too short for others
+_CORRELATED = 0.5  # correlation above which points are the same, at scales far too short for further points
 
 
 def starting_points(log_posterior: LogPosterior, first: Array, count: int, random_seed: int = 0) -> Array:
-    """Points (count, d) of the unconstrained space to begin at, `first` the first of them.
+    """Return starting points (count, d) in the unconstrained space, beginning with `first`.
 
-    The next points have a magnitude above the noise, and length scales at which a median correlation is a given one.
-    The correlation is that between nearest neighbours, or between points of different or of the same class. The rest,
-    and those where no length scale is found that does this, are draws from the prior.
+    The next points have a magnitude above the noise, and length scales that give chosen median correlations. The
+    correlation is that between nearest neighbours, or between points of different or of the same class. Further points,
+    and points without such a length scale, are draws from the prior.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def _suggested(log_posterior: LogPosterior, first: Array) -> list[Array]:
             continue
         point = first + step * scales
         if magnitudes.any():
-            # An unconstrained magnitude is a logarithm, or nearly one; if it is not, this is a start like others.
+            # An unconstrained magnitude is nearly a logarithm; otherwise this is still a valid start.
             slope = look(point + magnitudes).log_sd - (here := look(point).log_sd)
             point = point + np.clip((np.log(_MAGNITUDE) - here) / slope, -9, 9) * magnitudes if slope else point
         points.append(point)
@@ -149,9 +149,9 @@ _MOMENT = 0.5  # seconds after which somebody who waits looks whether all is ove
 
 
 class Listener:
-    """A thread that answers calls of others until their work is done.
+    """A thread that answers calls of worker threads until their work is done.
 
-    Whatever a call raises ends the work, and so does an interrupt (Ctrl-C), which only the main thread is told of.
+    An exception of a call ends the work, and so does an interrupt (Ctrl-C), which only the main thread receives.
 
     Parameters
     ----------
@@ -267,9 +267,9 @@ def maximise_from(
 ) -> Optimum:
     """Find the maximum from each of several points; the best is kept, and where all of them ended.
 
-    The first search is alone. The searches that follow run side by side, eight at a time, on the threads that there
-    are. One that comes near where another had ended before these began is over, and counts as ended there. So what is
-    found does not depend on the number of threads.
+    The first search is alone. The searches that follow run side by side, eight at a time, on the available threads. A
+    search that comes near the end of a search of an earlier group stops, and counts as ended there. So the result does
+    not depend on the number of threads.
 
     Parameters
     ----------
@@ -288,7 +288,7 @@ def maximise_from(
     Raises
     ------
     ValueError
-        If the approximation fails at the first point. Others at which it does count as failed searches.
+        If the approximation fails at the first point. Failures at further points count as failed searches.
     """
     first = maximise(
         log_posterior, points[0], max_iterations, lambda history: callback(history, 0), start, flat=flat, units=units,
@@ -311,18 +311,18 @@ def one_after_another(
     max_iterations: int,
     callback: Callback = lambda history, which: None,
 ) -> Optimum:
-    """Search in a way of its own from each of several points; the best is kept, and where all of them ended.
+    """Search from each of several points in turn; return the best search, and the ends of all searches.
 
     Parameters
     ----------
     search : function of (x, max_iterations, callback)
     points, max_iterations, callback
-        As of `maximise_from`.
+        Arguments of `maximise_from`.
 
     Raises
     ------
     ValueError
-        If the first search cannot begin. Others that cannot count as failed.
+        If the first search cannot begin. Later searches that cannot begin count as failed.
     """
     searches: list[_Search] = []
     for which, point in enumerate(points):
@@ -344,7 +344,7 @@ def one_after_another(
 
 
 def _best(searches: Sequence[_Search], ended_by: BaseException | None) -> Optimum:
-    """The best of some searches, with their ends, and what ended them before these."""
+    """Return the best of some searches, with their ends, and the exception that ended them early."""
     best = max((search.optimum for search in searches if search.optimum), key=lambda each: each.best.log_posterior)
     best = best if ended_by is None else best.stopped_by(ended_by)
     return replace(best, ends=tuple(search.end for search in searches))
@@ -359,7 +359,7 @@ def _side_by_side(
     before: Sequence[_Search],
     how: dict[str, Any],
 ) -> tuple[list[_Search], BaseException | None]:
-    """Searches from some of the points, those that began, and what ended them before their ends."""
+    """Return searches from some of the points, those started, and the exception that ended them early."""
     listener = Listener(callback)
 
     def search(number: int) -> _Search | None:

@@ -3,47 +3,24 @@
 Each axis has a warped coordinate x, in which the log density along the axis is −½ x². The interpolant is a quadratic
 form in these coordinates, with the mixed second derivatives at the centre, and a Gaussian process of the rest. The
 process has a squared exponential covariance and interpolates values and slopes together (Solak and others 2003). From
-three coordinates on the covariance is in part a sum over pairs of them, since most interactions are of pairs. Its
-length scale is one of a few, by its marginal likelihood. Log densities far below the maximum are compressed first, as
-−c log(1 − l / c), so that a steep slope far out says little of the rest.
+three coordinates on the covariance is in part a sum over pairs of coordinates, since most interactions are pairwise.
+Marginal likelihood chooses its length scale from a few values. Log densities far below the maximum are compressed
+first, as −c log(1 − l / c), so that a steep slope far out has little influence elsewhere.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
 from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
-from scipy.stats import norm, qmc
+from scipy.special import gammaln
+from scipy.stats import chi2, norm, qmc
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.weights import smooth, weighted_draws
 
 DRAWS = 4096
 """Number of draws that represent a density."""
-
-_BITS = 62  # Bits of a place on a curve through all points.
-
-
-def along_curve(points: Array) -> NDArray[np.int64]:
-    """Order (m,) of points (m, d) along a curve that fills the space: that of the interleaved bits of their ranks."""
-    m, d = points.shape
-    bits = max(1, min(_BITS // d, int(m).bit_length()))
-    cells = (points.argsort(axis=0).argsort(axis=0) << bits) // m
-    key = np.zeros(m, dtype=np.int64)
-    for bit in range(bits):
-        for axis in range(d):
-            key |= ((cells[:, axis] >> bit) & 1) << (bit * d + axis)
-    return np.argsort(key, kind="stable")
-
-
-def resampled(log_weights: Array, points: Array, random_seed: int, count: int) -> NDArray[np.int64]:
-    """Indices (count,) of points (m, d) by their log weights (m,): systematic resampling along a curve, shuffled."""
-    rng = np.random.default_rng(random_seed)
-    order = along_curve(points)
-    share = np.cumsum(np.exp(log_weights[order] - log_weights.max()))
-    places = np.searchsorted(share / share[-1], (np.arange(count) + rng.random()) / count)
-    return order[rng.permutation(np.minimum(places, len(order) - 1))]
-
 
 _LENGTHS = 1.0, 1.5, 2.5, 4.0, 7.0  # length scales of the process, in warped coordinates
 _FEW = 3  # axes for which the longest would extrapolate without bounds
@@ -52,19 +29,19 @@ _HELD = 200_000  # numbers of arrays that are held at a time
 _LARGE = 700  # numbers for which one length scale is tried, that of the surrogate before
 _NUGGET = 1e-8  # variance of the noise of values and slopes, relative to their own
 _COMPRESSED = 12.0  # fall of the log density at which compression begins, and one more for each axis
-_DEEPEST = 30.0  # compressed log density, in units of c, that is told apart
+_DEEPEST = 30.0  # lowest compressed log density, in units of c, that is distinguished
 _MARGIN = 1.0  # of the log density above the highest point
 _STEEPEST = 0.05, 20.0  # limits of dx / dt
 _TABLE = 400  # entries of a table of a warp
 _FURTHEST = 12.0  # warped coordinate where a table ends
-_PROPOSALS = 13  # 2 to the power of it are weighted
-_WIDER = 1.2  # scale of proposals over that of the quadratic form
+_PROPOSALS, _FEWEST = 2, 12  # 2 to the power of them: weighted proposals of a draw, and of a density at least
+_WIDER, _DEGREES = 1.1, 6.0  # scale of proposals over that of the quadratic form, and their degrees of freedom
 _WORTH = 0.1  # effective share of weighted draws, below which chains go on from these
 _CHAINS, _STEPS, _BETWEEN, _LEAPS = 1024, 40, 5, 6
 
 
 class Points(NamedTuple):
-    """Points at which the log density is known, relative to its value at the centre. The centre is one of them."""
+    """Evaluated points with log densities relative to the centre, which is among them."""
 
     z: Array
     """(n, d)."""
@@ -87,9 +64,9 @@ class Surrogate:
     ----------
     points : Points
     mixed : array (d, d)
-        Second derivatives of the log density at the centre, those of one coordinate twice being −1.
+        Second derivatives of the log density at the centre, with a diagonal of −1.
     length : float, optional
-        Length scale that is taken where there are too many points to try several.
+        Length scale for numbers of points that are too large for a choice.
     """
 
     def __init__(self, points: Points, mixed: Array, length: float | None = None) -> None:
@@ -157,7 +134,7 @@ class Surrogate:
         away = (x[:, None] - self._x) / self.length
         each = np.exp(-0.5 * away**2)
         others = each.sum(axis=-1, keepdims=True) - each
-        rate = each * away / self.length  # in the coordinates of known points
+        rate = each * away / self.length  # in the coordinates of evaluated points
         pairs, product = 0.5 * self.d * (self.d - 1), self._beta * rate
         of_pairs = self._alpha * 0.5 * (each * others).sum(axis=-1) + (product * others).sum(axis=-1)
         turning = self._beta * each * (1.0 - away**2) / square - self._alpha[:, None] * rate
@@ -188,7 +165,7 @@ class Surrogate:
         return -len(white) * np.log(amplitude) - float(np.log(root.diagonal()).sum()), length, amplitude, root
 
     def least_known(self, z: Array, count: int) -> Array:
-        """Indices of those of points (m, d) where the process is least known, each given those before it."""
+        """Return indices of points (m, d) with the largest variance of the process, each given the points before it."""
         x, n = self._warped(z), len(z)
         cross = np.concatenate([self._covariance(each[None], self._x, self.length)[:1] for each in x])[:, self._known]
         features = solve_triangular(self._root, cross.T, lower=True, check_finite=False)
@@ -211,20 +188,22 @@ class Surrogate:
     def draws(self, count: int, seed: int, chains: int = _CHAINS) -> tuple[Array, float]:
         """Draws (count, d) of equal weight from the density, and the log of its integral.
 
-        Quasi-random draws of a Gaussian in warped coordinates are weighted. Where few of them count, chains go on from
-        these, all together, by Hamiltonian Monte Carlo.
+        Quasi-random draws of a Student t density in warped coordinates are weighted. Where few of them count, chains
+        go on from these, all together, by Hamiltonian Monte Carlo.
         """
         rng = np.random.default_rng(seed)
         root = _WIDER * np.linalg.cholesky(np.linalg.inv(self._precision))
-        normal = norm.ppf(qmc.Sobol(self.d, rng=rng).random_base2(_PROPOSALS))
-        x = normal @ root.T
-        logs = self._density(x)[0] + 0.5 * (normal**2).sum(axis=1)
+        uniform = qmc.Sobol(self.d + 1, rng=rng).random_base2(max(_FEWEST, _PROPOSALS + int(np.ceil(np.log2(count)))))
+        standard = norm.ppf(uniform[:, 1:]) * np.sqrt(_DEGREES / chi2.ppf(uniform[:, :1], _DEGREES))
+        x = standard @ root.T
+        exponent = 0.5 * (_DEGREES + self.d)
+        logs, _ = smooth(self._density(x)[0] + exponent * np.log1p((standard**2).sum(axis=1) / _DEGREES))
         weights = np.exp(logs - logs.max())
-        volume = 0.5 * self.d * np.log(2.0 * np.pi) + np.log(root.diagonal()).sum()
-        total = float(volume + logs.max() + np.log(weights.mean()))
+        volume = 0.5 * self.d * np.log(np.pi * _DEGREES) + gammaln(0.5 * _DEGREES) - gammaln(exponent)
+        total = float(volume + np.log(root.diagonal()).sum() + logs.max() + np.log(weights.mean()))
         weights /= weights.sum()
         if 1.0 / (weights @ weights) > _WORTH * len(x):
-            return self._unwarped(x[resampled(logs, x, seed, count)]), total
+            return self._unwarped(weighted_draws(logs, x, seed, count)), total
         moving, kept = x[rng.choice(len(x), chains, p=weights)], []
         steps = _STEPS + _BETWEEN * (-(-count // chains) - 1)
         for step in range(1, steps + 1):

@@ -1,4 +1,4 @@
-"""Importance weights: the estimate from their mean, and their tail, smoothed.
+"""Importance weights: the estimate from their mean, their tail, smoothed, and draws of equal weight.
 
 The meaning of the shape of the tail is from Vehtari, Simpson, Gelman, Yao and Gabry (2024).
 """
@@ -23,6 +23,7 @@ _NEGLIGIBLE = 1e-4  # weight of the draws, all together, that are not worth keep
 _TAIL = 5  # draws at least that a tail can be fitted to
 _CONSTANT = 1e-8  # a spread of log weights that is rounding
 _GRID = 30  # shapes of a tail that are averaged over, at the least
+_BITS = 62  # bits of a place on a curve through all points
 _ENTRIES = 2_000_000  # numbers that are held at a time
 
 
@@ -45,7 +46,7 @@ def importance_estimate(log_weights: Array) -> tuple[Estimate, float]:
 
 
 class Weighing(NamedTuple):
-    """The weights of draws in numbers: what their mean estimates, and how far they can be relied on."""
+    """Summary of the weights of draws: the estimate by their mean, and its reliability."""
 
     estimate: Estimate
     """Log of the mean of the weights."""
@@ -66,7 +67,7 @@ class Weighing(NamedTuple):
         return stand_for_posterior(self.pareto_k, self.effective_size, self.draws)
 
     def about(self, estimated: str) -> str:
-        """In words; `estimated` is what the mean of the weights is."""
+        """Return a description; `estimated` names the mean of the weights."""
         return (
             f"{self.draws} draws are worth {self.effective_size:.0f} (Pareto k {self.pareto_k:.2f}), and the standard "
             f"error of {estimated} is {self.estimate.error:.3f}"
@@ -74,10 +75,10 @@ class Weighing(NamedTuple):
 
 
 def excess_of_tail(log_weights: Array) -> float:
-    """Return what weights above the threshold of the tail have in excess of it, as a share of the sum of all weights.
+    """Return the excess of weights over the tail's threshold, as a share of the sum of all weights.
 
-    The Pareto k does not know the scale of the tail. Where weights are bounded, and this is small, the shape of the
-    tail does not matter.
+    The Pareto k does not depend on the scale of the tail. If weights are bounded, and this share is small, the shape of
+    the tail does not matter.
     """
     weights = np.exp(log_weights - log_weights.max())
     tail = np.sort(weights)[-_in_tail(len(weights)) - 1 :]
@@ -106,7 +107,7 @@ def smooth_each(log_weights: Array) -> tuple[Array, Array]:
         return log_weights, np.full(m, np.inf)
     smoothed, pareto_k = log_weights.copy(), np.empty(m)
     step = max(1, _ENTRIES // (tail * (_GRID + int(np.sqrt(tail)))))
-    with np.errstate(all="ignore"):  # what cannot be fitted has no finite k
+    with np.errstate(all="ignore"):  # The Pareto fit needs tail draws; k is infinite without them.
         for some in (slice(start, start + step) for start in range(0, m, step)):
             smoothed[:, some], pareto_k[some] = _smoothed_tails(log_weights[:, some], tail)
     return smoothed, pareto_k
@@ -154,9 +155,9 @@ def _pareto_fits(x: Array) -> tuple[Array, Array]:
 def stand_for_posterior(pareto_k: float, effective_size: float, draws: int, limit: float = USABLE) -> bool:
     """Whether weighted draws can be trusted: k below the limit, or weights all but alike.
 
-    The Pareto k does not know the scale of the tail. Where weights are so alike that draws are worth 0.9 of their
-    number a tail of any finite mean (k below 1) carries little. Weights of a proper density have a finite mean. An
-    estimate of 1 and more is of a tail that has hardly begun, and says nothing where draws are worth 0.99.
+    The Pareto k does not depend on the scale of the tail. If the effective size is above 0.9 of the number of draws, a
+    tail of any finite mean (k below 1) carries little. Weights of a proper density have a finite mean. An estimate of 1
+    or more comes from a tail that has hardly begun, and is ignored if the effective size is above 0.99.
     """
     worth = effective_size / draws
     return pareto_k < limit or worth > ALL_ALIKE or (pareto_k < 1.0 and worth > ENOUGH_ALIKE)
@@ -168,3 +169,41 @@ def worth_keeping(weights: Array) -> NDArray[np.bool_]:
     kept = np.ones(len(weights), dtype=bool)
     kept[light_first[np.cumsum(weights[light_first]) < _NEGLIGIBLE * weights.sum()]] = False
     return kept
+
+
+def along_curve(points: Array) -> NDArray[np.int64]:
+    """Order (m,) of points (m, d) along a curve that fills the space: that of the interleaved bits of their ranks."""
+    m, d = points.shape
+    bits = max(1, min(_BITS // d, int(m).bit_length()))
+    cells = (points.argsort(axis=0).argsort(axis=0) << bits) // m
+    key = np.zeros(m, dtype=np.int64)
+    for bit in range(bits):
+        for axis in range(d):
+            key |= ((cells[:, axis] >> bit) & 1) << (bit * d + axis)
+    return np.argsort(key, kind="stable")
+
+
+def resampled(log_weights: Array, points: Array, random_seed: int, count: int) -> NDArray[np.int64]:
+    """Indices (count,) of points (m, d) by their log weights (m,): systematic resampling along a curve, shuffled."""
+    rng = np.random.default_rng(random_seed)
+    order = along_curve(points)
+    share = np.cumsum(np.exp(log_weights[order] - log_weights.max()))
+    places = np.searchsorted(share / share[-1], (np.arange(count) + rng.random()) / count)
+    return order[rng.permutation(np.minimum(places, len(order) - 1))]
+
+
+def with_marginals(draws: Array, x: Array, weights: Array) -> Array:
+    """Draws (m, d), each coordinate moved to the quantile of its rank among points (n, d) with weights (n,)."""
+    levels = (np.arange(len(draws)) + 0.5) / len(draws)
+    moved = np.empty_like(draws)
+    for axis, values in enumerate(x.T):
+        order = np.argsort(values, kind="stable")
+        share = np.cumsum(weights[order]) - 0.5 * weights[order]
+        moved[np.argsort(draws[:, axis], kind="stable"), axis] = np.interp(levels, share / weights.sum(), values[order])
+    return moved
+
+
+def weighted_draws(log_weights: Array, points: Array, random_seed: int, count: int) -> Array:
+    """Draws (count, d) of equal weight from points (m, d) with log weights (m,), with the marginals of the points."""
+    chosen = points[resampled(log_weights, points, random_seed, count)]
+    return with_marginals(chosen, points, np.exp(log_weights - log_weights.max()))

@@ -1,15 +1,19 @@
 """The compiler of kernels: numba, serial, cached on disk under a key that follows the code of a kernel and its imports.
 
-numba's own cache looks at the text of the file that a function stands in, and at no other file. A kernel that calls
-one in another file would be served stale after that one changes. A new docstring would have a file compiled again.
-PyTensor's cache never looks at the source at all. Both get the same remedy: a digest of code without docstrings and
-comments. The digest is of a file and of all files of this package that it imports, directly or through others.
+numba's own cache depends on the text of the function's file, and on no other file. A kernel that calls a kernel in
+another file would be stale after a change there. A new docstring would cause a file to be compiled again. PyTensor's
+cache never looks at the source at all. Both get the same remedy: a digest of code without docstrings and comments. The
+digest covers a file and all files of this package that it imports, directly or indirectly.
 """
 
 import ast
+import atexit
 import functools
 import hashlib
+import json
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -51,6 +55,48 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
     return tree
 
 
+class _Notes:
+    """Digests and imports of files on disk, by the text of each: parsing them takes a second.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder with the cache of numba.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / f"digests-{sys.implementation.cache_tag}.json"
+        try:
+            self._known = json.loads(self._file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self._known = {}
+        self._news = False
+        atexit.register(self._write)
+
+    def __call__(self, path: Path) -> tuple[bytes, frozenset[Path]]:
+        """Digest of the code of one file, and the files of this package that it imports."""
+        key, stamp = str(path), hashlib.sha256(path.read_bytes()).hexdigest()
+        if (known := self._known.get(key)) is None or known[0] != stamp:
+            digest, imported = _read(path)
+            known = self._known[key] = [stamp, digest.hex(), [str(each) for each in imported]]
+            self._news = True
+        return bytes.fromhex(known[1]), frozenset(map(Path, known[2]))
+
+    def _write(self) -> None:
+        if not self._news:
+            return
+        part = self._file.with_suffix(f".{os.getpid()}")
+        try:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(self._known), encoding="utf-8")
+            part.replace(self._file)
+        except OSError:
+            pass  # as where nobody may write; the next process parses the files again
+
+
+_notes = functools.cache(_Notes)
+
+
 @functools.cache
 def _read(path: Path) -> tuple[bytes, frozenset[Path]]:
     """Digest of the code of one file, and the files of this package that it imports."""
@@ -62,19 +108,20 @@ def _read(path: Path) -> tuple[bytes, frozenset[Path]]:
 @functools.cache
 def _digest(path: Path) -> bytes:
     """Digest of the code of a file and of all that it imports from this package."""
+    read = _notes(Path(numba.config.CACHE_DIR or _PACKAGE / "kernels" / "__pycache__"))
     closure, found = set(), {path}
     while found:
         closure |= found
-        found = set().union(*(_read(each)[1] for each in found)) - closure
+        found = set().union(*(read(each)[1] for each in found)) - closure
     digest = hashlib.sha256(numba.__version__.encode())
     for each in sorted(closure):
         digest.update(each.relative_to(_PACKAGE).as_posix().encode() if _PACKAGE in each.parents else b"")
-        digest.update(_read(each)[0])
+        digest.update(read(each)[0])
     return digest.digest()
 
 
 def source_key(file: str) -> int:
-    """Integer that changes with the code of a file and of what it imports from this package.
+    """Return an integer that changes with the code of a file and of its imports from this package.
 
     PyTensor's numba backend asks for such a cache key where code in `file` wraps kernels as an Op.
     """
@@ -86,8 +133,8 @@ def kernel(
 ) -> Any:
     """Compile `function` with numba: no Python, no threads, no raising, cached on disk.
 
-    Called from Python it lets go of the interpreter's lock. One that `reorders` may add numbers up in any order, in a
-    quarter of the time. Numbers that are not finite stay so.
+    Called from Python it releases the interpreter's lock. A kernel that `reorders` may add numbers in any order, in a
+    quarter of the time. Numbers that are not finite stay not finite.
     """
     fast: bool | set[str] = {"reassoc", "contract", "nsz"} if reorders else False
     options: Any = {"cache": True, "error_model": "numpy", "inline": inline, "nogil": True, "fastmath": fast}

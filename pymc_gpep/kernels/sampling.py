@@ -4,7 +4,7 @@ The utilities are v_k = f_k + noise of variance 1. The label of a point is a fun
 or of one alone its sign. Given f they are independent between points (`draw_in_cone`, `draw_by_sign`); given v the
 latent values of each class are Gaussian (`draw_latent_values`).
 
-With one utility a point, these are independent normals whose signs are known (Albert and Chib 1993). With several, the
+With one utility a point, these are independent normals with given signs (Albert and Chib 1993). With several, the
 utilities v of a point are N(f, I) in the cone where v_y is the largest. They are drawn jointly, not coordinate by
 coordinate, so that successive draws are independent (the model: Girolami and Rogers 2006, appendix D).
 
@@ -15,7 +15,7 @@ below a parabola of curvature −1 that touches it at t. Up to a constant the pa
     Σ_{j≠y} [log Φ(x − f_j) − log Φ(t − f_j) − (x − t) φ(t − f_j) / Φ(t − f_j)] ≤ 0,
 
 in which the parabolas have cancelled. With t at the mode at least one draw in about √c is accepted, since h″ ≥ −c.
-Given v_y the others are normals truncated from above.
+Given v_y the other utilities are normals truncated from above.
 
 The latent values given the utilities are
 
@@ -94,7 +94,7 @@ def draw_by_sign(rng, f, labels, v):
 
 _NEWTON_STEPS = 6
 _FLAT = 0.1  # slope at which a tangent is good enough: it costs less than one draw in a hundred
-_MOST_PROPOSALS = 10_000  # far more than ever needed, and an end for what rounding may do
+_MOST_PROPOSALS = 10_000  # far above the need; it ends loops caused by rounding
 
 
 @kernel
@@ -239,7 +239,7 @@ def draw_latent_values(rng, mean, roots, precisions, total, shifted, f, v):
     precisions, total : ndarray
         As `utility_precisions` leaves them.
     shifted : bool
-        Whether labels say nothing about what the utilities of a point have in common, so that it is drawn anew.
+        Whether labels do not depend on the common part of a point's utilities, which is then drawn anew.
     f : ndarray, shape (c, n)
         The draw is put here.
     v : ndarray, shape (c, n)

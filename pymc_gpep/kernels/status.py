@@ -9,6 +9,7 @@ TOO_LARGE = 5
 OUT_OF_DIGITS = 6
 SINGULAR = 7
 NOT_CONCAVE = 8
+IMPROPER = 9
 
 MESSAGES = {
     CONVERGED: "converged",
@@ -19,5 +20,6 @@ MESSAGES = {
     TOO_LARGE: "met more latent values than its max_size allows",
     SINGULAR: "met a singular prior covariance, whose inverse it needs (a larger jitter makes one)",
     NOT_CONCAVE: "met a log likelihood that is not concave at the mode (expectation propagation needs no concavity)",
+    IMPROPER: "met a tilted density of a prior that has no integral (hyperparameters=['u'] leaves u out)",
     OUT_OF_DIGITS: "reached the limit of rounding at so large a prior variance",
 }

@@ -1,8 +1,6 @@
 """Contracts of the prior of latent functions, and how a PyMC model holds them.
 
-lowered_dims: models of `pymc.dims` as models of ordinary variables
-missing_responses: observed variables with missing responses
-gp_latent: variables that `pm.gp.Latent.prior` made
-assembly: order in which latent values enter the argument of a likelihood
+lowered_dims: models of `pymc.dims` as models of ordinary variables, and missing responses
+gp_latent: variables that `pm.gp.Latent.prior` made, and how they enter the argument of a likelihood
 latent_prior: contracts of the prior, at the rows of the data and at new rows
 """

@@ -3,24 +3,32 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.prior_form import PriorForm
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.latent.gp_latent import LatentGP
-from pymc_gpep.latent.missing_responses import unobserved_responses
+from pymc_gpep.latent.lowered_dims import unobserved_responses
 from pymc_gpep.recipes import Recipe, why_no_recipe
 from pymc_gpep.solvers.coefficients import Coefficients
+
+
+def known_data(model: pm.Model, expressions: Sequence[TensorVariable]) -> dict[str, SharedVariable]:
+    """Return data of the model that expressions of its random variables depend on, by name."""
+    behind = set(ancestors(model.replace_rvs_by_values(list(expressions)))) if expressions else set()
+    return {str(v.name): v for v in model.data_vars if v in behind and isinstance(v, SharedVariable)}
 
 
 class PosteriorFunctions(Protocol):
@@ -48,7 +56,7 @@ class Joint:
     cov : array (q, q), or what columns (q, s) can be multiplied by
         Covariance of z.
     noise : mapping of str to array, optional
-        Variances of what each entry has besides.
+        Variances of independent noise of each entry.
     """
 
     def __init__(
@@ -74,11 +82,11 @@ class Joint:
         return np.asarray(self.columns(name) @ weights.ravel())
 
     def moved(self, columns: Array) -> Array:
-        """Return the covariance (q, s) of z with what has slopes (q, s)."""
+        """Return the covariance (q, s) of z with variables of slopes (q, s)."""
         return np.asarray(self._cov @ columns)
 
     def covariance(self, columns: Array) -> Array:
-        """Return the covariance (s, s) of what has slopes (q, s)."""
+        """Return the covariance (s, s) of variables with slopes (q, s)."""
         return np.asarray(columns.T @ self.moved(columns))
 
     def variances(self) -> dict[str, Array]:
@@ -98,7 +106,7 @@ class IntegratedVariables(ABC):
 
     @abstractmethod
     def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
-        """Return draws (s, ...) of value variables, and of what a prior holds, by name.
+        """Return draws (s, ...) of value variables, and of a prior's variables, by name.
 
         Parameters
         ----------
@@ -107,7 +115,7 @@ class IntegratedVariables(ABC):
         f : array (s, c, n)
             Latent values.
         z : array (s, c, q)
-            The standard normals that they are made of.
+            The standard normals behind them.
         """
 
     @abstractmethod
@@ -152,15 +160,15 @@ class IntegratedVariables(ABC):
 class SampledValues(ABC):
     """The values that samplers move in place of integrated variables, at given hyperparameters.
 
-    They are an array x with a Gaussian prior: latent values where they have a density, and standard normals that make
-    them otherwise.
+    They are an array x with a Gaussian prior: latent values if these have a density, and their standard normals
+    otherwise.
 
     Attributes
     ----------
     shape : tuple of int
         Shape of x.
     data : mapping
-        Data of the model → what takes their place in all expressions.
+        Data of the model → their replacements in all expressions.
     """
 
     shape: tuple[int, int]
@@ -169,7 +177,7 @@ class SampledValues(ABC):
     @property
     @abstractmethod
     def names(self) -> Mapping[TensorVariable, TensorVariable]:
-        """The variables that stand for an integrated one → the one that users know."""
+        """Variables that replace an integrated variable → the user's variable."""
 
     @property
     @abstractmethod
@@ -200,7 +208,7 @@ class SampledValues(ABC):
 
     @abstractmethod
     def slope_of(self, slopes: Sequence[Array], prior: Sampled) -> Array:
-        """Return the derivative with respect to x of what has these derivatives with respect to parts."""
+        """Return the derivative in x of a function with these derivatives in parts of x."""
 
     @abstractmethod
     def by_white(self, outputs: Sequence[TensorVariable], z: TensorVariable) -> list[TensorVariable]:
@@ -208,7 +216,7 @@ class SampledValues(ABC):
 
     @abstractmethod
     def from_point(self, point: PointType, prior: Sampled, rng: np.random.Generator) -> Array:
-        """Return the x that a point of the model stands for; what is needed besides the point to know it is drawn."""
+        """Return the x of a point of the model; values that the point does not determine are drawn."""
 
     @abstractmethod
     def to_point(self, point: PointType, x: Array, prior: Sampled) -> PointType:
@@ -242,7 +250,7 @@ class RowsBeside(Protocol):
 
     @property
     def takes(self) -> list[str]:
-        """Names of data of the model that say what new rows are."""
+        """Names of data of the model that define new rows."""
 
     @property
     def columns(self) -> list[str]:
@@ -258,7 +266,7 @@ class RowsBeside(Protocol):
         """Return the table (m, columns) of new rows, from inputs of the processes and data of the model by name."""
 
     def check(self, x: Array, first: int = 0) -> None:
-        """Refuse rows of a table that the model does not know, counted from a `first` row."""
+        """Refuse rows of a table with levels outside the model; row numbers begin at `first`."""
 
     def check_names(self, given: Sequence[str]) -> None:
         """Refuse names of the columns of a table of which one stands where the model has other data."""
@@ -270,27 +278,27 @@ class Elsewhere(ABC):
     Attributes
     ----------
     takes : collection of str
-        Names of data of the model that say what new rows are.
+        Names of data of the model that define new rows.
     """
 
     takes: Collection[str] = ()
 
     @abstractmethod
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Any:
-        """Return new rows, which have a length and slices, from what a user gives: inputs, or data by name.
+        """Return new rows, which have a length and slices, from inputs or from data by name.
 
-        With `new_levels`, data may name levels of groups that the model does not have.
+        With `new_levels`, data may have levels outside the model.
 
         Raises
         ------
         ValueError
-            If what is given does not fit the model.
+            If the inputs or data do not match the model.
         TypeError
-            If nothing is given.
+            If neither inputs nor data are given.
         """
 
     def missing_rows(self) -> Any:
-        """Return the rows of the model whose responses are missing, as `rows` returns others.
+        """Return the rows of the model with missing responses, in the form of `rows`.
 
         Raises
         ------
@@ -321,23 +329,9 @@ class Elsewhere(ABC):
         """
         raise TypeError(f"{type(self).__name__} knows no coefficients of standard normals.")
 
-
-class PriorAtNewRows(NamedTuple):
-    """New rows at given hyperparameters, as posteriors ask for them."""
-
-    elsewhere: Elsewhere
-    point: PointType
-    """Values of the value variables."""
-    x: Any
-    """The rows, as `Elsewhere.rows` returns them."""
-
-    def moments(self) -> tuple[Array, Array, Array]:
-        """Return prior moments, see `Elsewhere`."""
-        return self.elsewhere(self.point, self.x)
-
-    def by_normals(self) -> RowsOfNormals:
-        """Return coefficients of standard normals, see `Elsewhere`."""
-        return self.elsewhere.by_normals(self.point, self.x)
+    def at(self, point: PointType, x: Any, by_normals: bool) -> tuple[Any, Array, Array]:
+        """Return m new rows in the words of a form of prior: by standard normals, or moments."""
+        return self.by_normals(point, x) if by_normals else self(point, x)
 
 
 class LatentPrior(ABC):
@@ -356,9 +350,9 @@ class LatentPrior(ABC):
     latents : tuple of LatentGP
         The Gaussian processes that the latent functions are. A StructureError says so where they are something else.
     processes : tuple of LatentGP
-        The Gaussian processes among what is integrated.
+        The Gaussian processes among integrated variables.
     recipes : mapping of TensorVariable to Recipe
-        Integrated variables outside of Gaussian processes, and what they are made of.
+        Integrated variables outside of Gaussian processes, with their recipes from standard normals.
     kept : mapping of TensorVariable to str
         Gaussian variables that stay hyperparameters, and why.
     """
@@ -370,6 +364,8 @@ class LatentPrior(ABC):
     processes: tuple[LatentGP, ...]
     recipes: Mapping[TensorVariable, Recipe]
     kept: Mapping[TensorVariable, str]
+    samples_values: ClassVar[bool] = True
+    """Whether samplers move latent values, and not the standard normals that these are made of."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Itself: it never changes, and its expressions belong to the model."""
@@ -402,7 +398,7 @@ class LatentPrior(ABC):
     @property
     @abstractmethod
     def sources(self) -> frozenset[Variable]:
-        """Integrated variables as the argument of the likelihood has them: latent values of processes, and others."""
+        """Integrated variables in the argument of the likelihood: latent values of processes, and effects."""
 
     @cached_property
     def reasons(self) -> dict[str, str]:
@@ -438,20 +434,35 @@ class LatentPrior(ABC):
         """Return the latent values, (c, n) in the order of the functions."""
 
     @property
-    def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
-        """Types of priors and what makes their arrays, the one that suits the size of the problem first.
+    def flat(self) -> tuple[int, ...]:
+        """Places of the numbers that have a flat prior, among the standard normals of the latent functions."""
+        return ()
 
-        An array has three axes. Each approximation that sees this prior has to find a type whose form it takes. All of
-        them take that of `DensePrior`.
+    @property
+    def bounded_variables(self) -> tuple[TensorVariable, ...]:
+        """Integrated uniform variables whose bounds are taken to be without effect."""
+        return ()
+
+    @property
+    def arrays(self) -> Mapping[Any, Callable[[], TensorVariable]]:
+        """Types of priors and the makers of their arrays, in the order of their suitability for the problem's size.
+
+        An array has three axes. Each approximation finds the first type whose form it takes. All approximations take
+        the form of `DensePrior`, which flat priors do not have.
         """
         return {DensePrior: self.covariances}
 
-    def bound(
-        self, prior_type: type[DensePrior], data: Mapping[Variable, Variable]
-    ) -> tuple[Any, TensorVariable] | None:
-        """Return what makes priors of one of `arrays`' types, with what data fix of it, and the array that this takes.
+    @cached_property
+    def made(self) -> dict[str, Any]:
+        """Other things that were made of it, by name; each is made once."""
+        return {}
 
-        None where data fix nothing of it.
+    def bound(
+        self, prior_type: type[PriorForm], data: Mapping[Variable, Variable]
+    ) -> tuple[Any, TensorVariable] | None:
+        """Return the maker of priors of a type in `arrays`, bound to the data, and the array that it takes.
+
+        None if the data do not determine any part of the prior.
         """
         return None
 
@@ -463,7 +474,7 @@ class LatentPrior(ABC):
     def roots(self) -> TensorVariable | None:
         """Return J (c, n, q) of f = m + J z with independent standard normals z.
 
-        None where J is the Cholesky factor of the covariance, which those compute that need it.
+        None if J is the Cholesky factor of the covariance, which its users compute.
         """
         return None
 
@@ -478,25 +489,20 @@ class LatentPrior(ABC):
     def variables(self, data: Mapping[Variable, Variable]) -> IntegratedVariables:
         """Return how integrated variables are made of latent functions, with data of the model as given."""
 
-    @property
-    def sampled_type(self) -> type[Sampled]:
-        """The type of the prior of what samplers move."""
-        return DensePrior
-
     @abstractmethod
     def sampled(self, data: Mapping[Variable, Variable]) -> SampledValues:
-        """Return what samplers move of the integrated variables, with data of the model as given."""
+        """Return the values that samplers move for the integrated variables, with data of the model as given."""
 
     @abstractmethod
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        """Return the prior at new rows, with data of the model as given; `gps` made the Gaussian processes, if known.
+        """Return the prior at new rows, with data of the model as given; `gps` are the Gaussian processes, if given.
 
         Raises
         ------
         ValueError
-            If `gps` did not make the latent values.
+            If `gps` are not the processes of the latent values.
         StructureError
-            If `gps` are missing, and the graph of the model does not say what the prior is at other inputs.
+            If `gps` are missing, and the graph of the model does not determine the prior at new inputs.
         """
 
     def beside(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> "RowsBeside | None":
@@ -518,10 +524,10 @@ class LatentPrior(ABC):
 
     @property
     def singular(self) -> bool:
-        """Whether covariances of latent values may be singular, as those of few effects are."""
+        """Whether covariances of latent values may be singular, as for few effects."""
         return False
 
     @property
     def described(self) -> str:
-        """Sentences that name what was integrated, and what not; empty where it is all latent values."""
+        """Sentences that name integrated variables and kept variables; empty if only latent values are integrated."""
         return " ".join(self.reasons.values())

@@ -1,13 +1,20 @@
-"""Models whose variables are made by `pymc.dims`, as the same models of ordinary variables."""
+"""Models of `pymc.dims` as the same models of ordinary variables, and observed variables with missing responses.
 
-from collections.abc import Container, Mapping, Sequence
+With missing responses PyMC declares three variables. An observed variable has the rows with a response, a free one the
+other rows, and a Deterministic all rows. The parameters of each are the parameters of all rows, cut to its own rows.
+"""
+
+from collections.abc import Collection, Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 from pymc.dims.distributions.transforms import DimTransform, IntervalTransform, SimplexTransform, ZeroSumTransform
 from pymc.distributions import transforms
+from pymc.distributions.distribution import PartialObservedRV
 from pymc.logprob.transforms import Transform
 from pymc.util import UNSET
 from pytensor.compile import optdb
@@ -15,20 +22,25 @@ from pytensor.compile.ops import ViewOp, view_op
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.scalar.basic import Clip
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.op import RandomVariable, RNGConsumerOp
+from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.sharedvar import TensorSharedVariable
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.type_other import NoneTypeT
 from pytensor.tensor.variable import TensorVariable
 from pytensor.xtensor.basic import XTensorFromTensor, tensor_from_xtensor
 from pytensor.xtensor.type import XTensorSharedVariable, XTensorType
 
-from pymc_gpep.graphs.errors import StructureError
+from pymc_gpep.graphs.errors import StructureError, listing
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.graphs.private_names import share_dims
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.links import Reading
+from pymc_gpep.likelihoods.local_likelihood import missing_labels
 
 _BY_NAME = {"log": transforms.log, "logodds": transforms.logodds, "circular": transforms.circular}
 
@@ -43,31 +55,38 @@ def lower_dims(model: pm.Model) -> pm.Model:
     -------
     pm.Model
         The model itself if none of its variables is made by `pymc.dims`. Otherwise a new model whose data and coords
-        follow those of `model`: `pm.set_data` on either changes both. Variables that `model` gets later are not in it.
+        follow those of `model`: `pm.set_data` on either changes both. Variables added to `model` later are not in it.
 
     Raises
     ------
     StructureError
-        If a variable has a transform that ordinary variables have not, or core dims that are not its last ones.
+        If a variable has a transform that ordinary variables do not have, or core dims before other dims.
 
     Examples
     --------
     >>> with gpep.samplers.lower_dims(model):
     ...     idata = pm.sample(10, tune=10, step=gpep.samplers.EllipticalSlice())
     """
-    named = list(model.named_vars.values())
     observed = [model.rvs_to_values[rv] for rv in model.observed_RVs]
-    if not any(isinstance(variable.type, XTensorType) for variable in (*named, *observed)):
+    if not any(isinstance(variable.type, XTensorType) for variable in (*model.named_vars.values(), *observed)):
         return model
-    begun = [value for value in model.rvs_to_initial_values.values() if isinstance(value, Variable)]
-    given = [*named, *observed, *begun]
+    given = variables_of(model)
     return rebuilt(model, dict(zip(given, _lowered(given, set(model.basic_RVs)), strict=True)))
+
+
+def variables_of(model: pm.Model) -> list[Variable]:
+    """Return the named variables, observed values and graphs of initial values of a model; see `rebuilt`."""
+    begun = [value for value in model.rvs_to_initial_values.values() if isinstance(value, Variable)]
+    return [*model.named_vars.values(), *(model.rvs_to_values[rv] for rv in model.observed_RVs), *begun]
 
 
 def rebuilt(
     model: pm.Model,
     found: Mapping[Variable, TensorVariable],
     added: Mapping[TensorVariable, TensorVariable] | None = None,
+    flat: Collection[Variable] = (),
+    plain: Collection[Variable] = (),
+    kinds: Mapping[Variable, str] | None = None,
 ) -> pm.Model:
     """Return a model of other variables in the places of those of a model, with the same names, dims and data.
 
@@ -75,36 +94,45 @@ def rebuilt(
     ----------
     model : pm.Model
     found : dict of Variable to TensorVariable
-        Named variables, observed values and graphs of initial values of the model, and what takes their places.
+        Named variables, observed values and graphs of initial values of the model, with their replacements.
     added : dict of TensorVariable to TensorVariable, optional
         Variables of the model, and a new free variable in front of each.
+    flat : collection of Variable, optional
+        Variables of the model whose replacements have other axes, and so no dims.
+    plain : collection of Variable, optional
+        Free variables of the model whose replacements have neither transform nor initial value.
+    kinds : dict of Variable to str, optional
+        Variables of another kind in the new model: "free_RVs" or "deterministics".
     """
+    lists = "free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"
+    kinds = {v: kind for kind in lists for v in getattr(model, kind)} | dict(kinds or {})
     made = pm.Model(model=None)  # not part of a model around it
     share_dims(made, model)
     for variable in model.named_vars.values():
-        own, dims = found[variable], model.named_vars_to_dims.get(variable.name)
+        own, dims = found[variable], None if variable in flat else model.named_vars_to_dims.get(variable.name)
         own.name = variable.name
         if added and (new := added.get(variable)) is not None:
             made.set_initval(new, None)
             made.create_value_var(new, transform=UNSET, default_transform=UNSET)
             made.free_RVs.append(new)
             made.add_named_variable(new)
-        if variable in model.free_RVs:
-            start = model.rvs_to_initial_values.get(variable)
+        kind = kinds.get(variable)
+        if kind == "free_RVs":
+            start = None if variable in plain else model.rvs_to_initial_values.get(variable)
             made.set_initval(own, found[start] if isinstance(start, Variable) else start)
-        if variable in model.basic_RVs:
-            transform = _transform(model.rvs_to_transforms[variable], dims or (), str(variable.name))
-            value = _value(found[model.rvs_to_values[variable]]) if variable in model.observed_RVs else None
+        if kind in lists[:2]:
+            known = None if variable in plain else model.rvs_to_transforms[variable]
+            transform = _transform(known, dims or (), str(variable.name))
+            value = _value(found[model.rvs_to_values[variable]]) if kind == "observed_RVs" else None
             made.create_value_var(own, transform=transform, default_transform=None, value_var=value)
-        for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
-            if variable in getattr(model, kind):
-                getattr(made, kind).append(own)
+        if kind is not None:
+            getattr(made, kind).append(own)
         made.add_named_variable(own, dims or None)
     return made
 
 
 def _lowered(variables: Sequence[Variable], random: Container[Variable]) -> list[TensorVariable]:
-    """Return variables without the operations of `pymc.dims`; they have in common what they had in common."""
+    """Return variables without the operations of `pymc.dims`; shared parts stay shared."""
     graph = FunctionGraph(outputs=list(variables), clone=True, copy_inputs=False)
     optdb.query("+lower_xtensor").rewrite(graph)
     known: dict[Variable, TensorVariable] = {}
@@ -146,7 +174,7 @@ def _lowered(variables: Sequence[Variable], random: Container[Variable]) -> list
 
 
 def _in_order(variable: TensorVariable, name: str) -> TensorVariable | None:
-    """Return a random variable whose axes are those that it was declared with; None if it is one already."""
+    """Return a random variable with the axes of its declaration; None if the axes are in order already."""
     node = variable.owner
     if isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Clip):
         return _censored(*node.inputs)
@@ -174,14 +202,14 @@ def _censored(variable: TensorVariable, lower: TensorVariable, upper: TensorVari
 
 
 def _value(observed: TensorVariable) -> TensorVariable:
-    """Observed values, as a constant where they are no data that may change."""
+    """Return observed values, as a constant unless they are data that may change."""
     if any(isinstance(each, SharedVariable) for each in ancestors([observed])):
         return observed
     return cast(TensorVariable, pt.constant(evaluate([observed])[0], dtype=observed.dtype))
 
 
 def _transform(transform: Transform | None, dims: tuple[str, ...], name: str) -> Transform | None:
-    """The transform of ordinary variables that is the same as one of `pymc.dims`."""
+    """Return the transform of ordinary variables that equals a transform of `pymc.dims`."""
     if transform is None or not isinstance(transform, DimTransform | transforms.ChainedTransform):
         return transform
     if isinstance(transform, transforms.ChainedTransform):
@@ -209,3 +237,154 @@ def _bound(bound: Any, dims: tuple[str, ...]) -> Any:
     own = bound.type.dims
     shape = [values.shape[own.index(dim)] if dim in own else 1 for dim in dims]
     return values.transpose([own.index(dim) for dim in dims if dim in own]).reshape(shape) if own else values
+
+
+@dataclass(frozen=True, eq=False)
+class MissingResponses:
+    """A variable of which PyMC observes some rows.
+
+    Attributes
+    ----------
+    name : str
+        Name given by the user.
+    observed, unobserved : TensorVariable
+        Random variables of the rows with a response, and of the rows without.
+    mask : array of bool
+        Mask of entries without a response, in the shape of the observed array.
+    whole : TensorVariable
+        The random variable of all rows, or of one row if all rows have the same parameters.
+    """
+
+    name: str
+    observed: TensorVariable
+    unobserved: TensorVariable
+    mask: NDArray[np.bool_]
+    whole: TensorVariable
+
+    @property
+    def missing(self) -> NDArray[np.bool_]:
+        """Which rows have no response."""
+        return self.mask.ravel()
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows, with a response or without."""
+        return len(self.missing)
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Positions of the rows without a response."""
+        return np.flatnonzero(self.missing)
+
+    @property
+    def fitted(self) -> NDArray[np.int64]:
+        """Positions of the rows with a response."""
+        return np.flatnonzero(~self.missing)
+
+    def read(self, likelihood: Likelihood, latents: frozenset[Variable]) -> Reading | None:
+        """Return the reading of the observed rows by a likelihood; None if another distribution was observed."""
+        found = likelihood.read(self.whole, latents)
+        if found is None:
+            return None
+        argument, parameters = found.argument, found.parameters
+        if argument.ndim == 1 + likelihood.function_axis and argument.type.shape[0] != 1:
+            argument = argument[self.fitted]
+        if parameters is not None:
+            parameters = pt.broadcast_to(parameters, (parameters.shape[0], self.n_rows))[:, self.fitted]
+        return Reading(argument, parameters, everywhere=found, likelihood=found.likelihood, names=found.names)
+
+    def drawn(self) -> TensorVariable:
+        """Return a random variable like the unobserved one outside of the model, where no value takes its place."""
+        node = self.unobserved.owner
+        made: TensorVariable = node.clone().outputs[node.outputs.index(self.unobserved)]
+        return made
+
+    def check(self, model: pm.Model) -> None:
+        """Refuse terms of a model that depend on responses that are missing, and one without any response.
+
+        Raises
+        ------
+        StructureError
+            The message names them.
+        """
+        if self.missing.all():
+            raise StructureError(missing_labels(self.missing, f"Values of {self.name!r}"))
+        terms = [term for term in (*model.basic_RVs, *model.potentials) if term is not self.unobserved]
+        if dependent := [term for term in terms if self.unobserved in ancestors([term])]:
+            raise StructureError(
+                f"Responses of {self.name!r} are missing, and {listing(dependent)} depends on them. They are left out "
+                "of a fit, so that no term of the model but a Deterministic may depend on them. Take it out of the "
+                f"model, or leave out the rows where {self.name!r} is missing."
+            )
+
+
+def missing_responses(model: pm.Model) -> dict[TensorVariable, MissingResponses]:
+    """Find the observed variables of a model that have missing responses, by the variable of the rows that have one."""
+    found = {}
+    observed = {rv.name: rv for rv in model.observed_RVs}
+    for rv in model.free_RVs:
+        name = rv.name.removesuffix("_unobserved")
+        if name == rv.name or f"{name}_observed" not in observed or name not in model.named_vars:
+            continue
+        # PyMC puts the unobserved values where a mask says. One value has its shape specified before.
+        behind = list(ancestors([model[name]]))
+        nodes = [each.owner for each in behind if each.owner]
+        alike = {rv, *(node.outputs[0] for node in nodes if isinstance(node.op, SpecifyShape) and rv in node.inputs)}
+        setters = [node for node in nodes if not alike.isdisjoint(node.inputs)]
+        masks = [v.data for node in setters for v in node.inputs if isinstance(v, Constant) and v.type.dtype == "bool"]
+        if not masks:
+            continue
+        (mask,) = masks
+        own = observed[f"{name}_observed"]
+        found[own] = MissingResponses(name, own, rv, mask, _whole(own, ~mask, name))
+    return found
+
+
+def unobserved_responses(model: pm.Model) -> frozenset[TensorVariable]:
+    """Return the free variables of a model that are responses which are missing."""
+    return frozenset(each.unobserved for each in missing_responses(model).values())
+
+
+def _whole(observed: TensorVariable, mask: NDArray[np.bool_], name: str) -> TensorVariable:
+    """Return the random variable of all rows of which one is some, or itself if its parameters have no rows."""
+    node = observed.owner
+    op = node.op
+    if isinstance(op, PartialObservedRV):  # for mixtures and similar distributions of several random variables
+        inner = node.inputs[0].owner
+        whole = inner.clone().outputs[inner.outputs.index(node.inputs[0])]
+        whole.name = name
+        return cast(TensorVariable, whole)
+    if not isinstance(op, RandomVariable):
+        return observed
+    parameters = op.dist_params(node)
+    whole = [_uncut(each, mask) for each in parameters]
+    if all(a is b for a, b in zip(parameters, whole, strict=True)):
+        return observed
+    made: TensorVariable = op.make_node(op.rng_param(node), None, *whole).outputs[node.outputs.index(observed)]
+    made.name = name
+    return made
+
+
+def _uncut(parameter: Variable, mask: NDArray[np.bool_]) -> Variable:
+    """Return a parameter before the selection of its rows, which may all select the first row."""
+    node = parameter.owner
+    if node is None:
+        return parameter
+    if isinstance(node.op, DimShuffle) and node.op.new_order[:1] == ("x",):
+        first = node.inputs[0].owner
+        if first is not None and isinstance(first.op, Subtensor) and first.inputs[0].type.shape[:1] == (1,):
+            return first.inputs[0]
+    if not isinstance(node.op, AdvancedSubtensor):
+        return parameter
+    source, *index = node.inputs
+    masks = (mask, mask.ravel())
+    same = [isinstance(each, Constant) and any(np.array_equal(each.data, own) for own in masks) for each in index]
+    return source if same == [True] or _selects(source, index, mask) else parameter
+
+
+def _selects(source: Variable, index: Sequence[Variable], mask: NDArray[np.bool_]) -> bool:
+    """Return whether indices, one for each axis, select the rows of a mask from values that broadcast to its shape."""
+    if len(index) != mask.ndim or any(not isinstance(leaf, Constant) for leaf in graph_inputs(index)):
+        return False
+    places = zip(evaluate(list(index)), np.nonzero(mask), source.type.broadcastable, strict=True)
+    return all(not np.any(own) if alike else np.array_equal(own, there) for own, there, alike in places)

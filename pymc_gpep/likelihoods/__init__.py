@@ -1,23 +1,25 @@
 """Likelihoods, one file for each family, and the table of all of them.
 
 local_computations: computations at one point that a likelihood offers and methods use
-observed: checks of observed classes, counts and numbers
-likelihood: the contract of a likelihood
+observed: checks of observed variables, counts and numbers
+links: readings of observed variables, and link functions in graphs
+local_likelihood: observations and computations of a likelihood, as approximations use them
+likelihood: the contract of a likelihood: how it is read, densities, predictions
 log_probabilities: log probabilities of observations and of censored ranges, as graphs
 averages_over_cells: averages of a density of one latent value, from its logarithm alone
-one_function: base classes of likelihoods of one latent function, and link functions in graphs
+one_function: base classes of likelihoods of one latent function, or of one for each class
 standard_density: base class of likelihoods with a standard density
 bernoulli: two classes: probit, logistic, complementary log-log
-ordered: ordered classes: probit, logistic
-counts: Poisson, binomial, negative binomial
+ordered: ordered classes: probit, logistic, stopping ratios
+counts: Poisson, binomial with three links, negative binomial
 positive: gamma, Weibull, exponential
 real: normal, log-normal, logistic, Laplace
-over_factors: class probabilities of dependent utilities
+factor_averages: class probabilities of dependent utilities
+tilted_rows: tilted distributions of rows with several latent values, by quadrature
 multinomial_probit_distribution: multinomial probit and step likelihood as PyMC distributions
 multinomial_probit: the multinomial probit as a likelihood
 label_noise: multinomial probit and step likelihood with label noise
-softmax: the softmax
-votes: several votes a point, by a softmax
+softmax: the softmax of a label, and of several votes a point
 all_likelihoods: table of likelihoods, in the order in which a model is compared with them
 stacked: likelihoods of several observed variables together
 grouped: likelihood of groups of rows that have one latent value

@@ -44,7 +44,7 @@ _HALVINGS = 50  # in search of a bend
 
 
 class CellDensity(Protocol):
-    """A density of latent values, given columns (q, m) of what else it depends on."""
+    """A density of latent values, given columns (q, m) of its further arguments."""
 
     def two_derivatives(self, f: Array, columns: Array) -> Array:
         """Return log p and two derivatives (3, m)."""
@@ -63,7 +63,7 @@ class DensityPoints(NamedTuple):
         return type(self)(self.density, self.mean[chosen], self.variance[chosen], self.columns[:, chosen])
 
     def log_density(self, deviation: Array) -> Array:
-        """log p and two derivatives at deviations (k, n) or (n,) from the mean; −∞ and 0 where there is no number."""
+        """Return log p and two derivatives at deviations (k, n) or (n,) from the mean; −∞ and 0 in place of NaN."""
         f = self.mean + deviation
         repeats = f.size // max(len(self.mean), 1)
         found = self.density.two_derivatives(f.ravel(), np.tile(self.columns, (1, repeats)))
@@ -143,7 +143,7 @@ def _brackets(places: Array, values: Array, slopes: Array) -> list[tuple[NDArray
     The first part has one pair of each point with any, the second part the second pairs, and so on.
     """
     rises = (slopes[:-1] > 0.0) & (slopes[1:] <= 0.0)
-    # Where p is 0 there is no slope: the rise from there to a number counts.
+    # Slopes at p = 0 do not exist: the rise to a positive number counts.
     rises |= np.isneginf(values[:-1]) & (slopes[1:] < 0.0) & np.isfinite(values[1:])
     rises |= (slopes[:-1] > 0.0) & np.isneginf(values[1:])
     height = np.where(rises, np.maximum(values[:-1], values[1:]), -np.inf)
@@ -250,7 +250,7 @@ def _kinks(points: DensityPoints, modes: Array, widths: Array) -> list[tuple[NDA
 
 
 def _looks(points: DensityPoints) -> tuple[Array, Array, Array]:
-    """Places from end to end, sorted, among them those about modes of p (k, n), and these modes with their widths."""
+    """Return sorted points from end to end, also about modes of p (k, n), and the modes with their widths."""
     low, high = _range(points)
     even = low + (high - low) * np.linspace(0.0, 1.0, _LOOKS)[:, None]
     modes, widths = _modes_of_density(points, even)
@@ -390,7 +390,7 @@ def _plain_cells(points: DensityPoints, sd: Array, ends: list[Array]) -> _Rules:
 
 
 _FEWEST, _MOST = 12, 1536  # nodes of a cell
-_AGREEMENT = 1e-7  # of a rule with one of half its nodes: the error left is about the square of it
+_AGREEMENT = 1e-7  # largest difference between a rule and the rule of half its nodes; the error is about its square
 _POINT = 1e-10  # variance below which a normal density is a point, for a density of unit curvature
 _NARROW = 1e-3  # variance in units of a curvature, below which derivatives of log p serve
 _SMOOTH = 1e-9  # error of a second derivative, of the inverse variance, that rounding may have
@@ -398,7 +398,7 @@ _POINTS = 2048  # that are worked on at a time
 
 
 def _floor(variance: Array, rows: int) -> Array:
-    """Return sizes of terms and derivatives that count as zero, since those are rounded where N is narrow."""
+    """Return sizes of terms and derivatives that count as zero, since they are rounded if N is narrow."""
     order = np.arange(rows)[:, None]
     floor = 1e-5 * np.maximum(variance, 1.0) ** (-0.5 * order)
     return np.asarray(np.where(order > 2, np.maximum(floor, 1e-7 * variance ** (-0.5 * order)), floor))
@@ -490,7 +490,7 @@ def _by_blocks(
 
 
 def _widened(points: DensityPoints) -> tuple[DensityPoints, Array, NDArray[np.bool_]]:
-    """Points with variances that are no less than rules work with, log p at the mean, and where it was less."""
+    """Return points with at least the rules' least variance, log p at the mean, and a mask of raised points."""
     at_mean = points.log_density(0.0 * points.mean)
     least = _POINT / (1.0 + np.abs(at_mean[2]) + at_mean[1] ** 2)
     return points._replace(variance=np.maximum(points.variance, least)), at_mean, points.variance < least
@@ -552,36 +552,11 @@ def average_slopes(
     slopes: _Slopes,
     count: int,
     concave: bool = False,
+    *,
+    tilted: bool = True,
 ) -> Array:
-    """Slopes (count, n) of h: averages over N p."""
-    rules = partial(tilted_rules, concave=concave)
-    return _slopes_by(density, mean, variance, columns, slopes, count, rules, lambda r, k: _tilted_weights(r, k)[:2])
-
-
-def normal_slopes(
-    density: CellDensity,
-    mean: Array,
-    variance: Array,
-    columns: Array,
-    slopes: _Slopes,
-    count: int,
-    concave: bool = False,
-) -> Array:
-    """Slopes (count, n) of g: averages over N."""
-    rules = partial(plain_rules, concave=concave)
-    return _slopes_by(density, mean, variance, columns, slopes, count, rules, _plain_weights)
-
-
-def _slopes_by(
-    density: CellDensity,
-    mean: Array,
-    variance: Array,
-    columns: Array,
-    slopes: _Slopes,
-    count: int,
-    rules: Callable[[DensityPoints], _Rules],
-    weights_of: Callable[[CellRule, int], tuple[Array, Array]],
-) -> Array:
+    """Slopes (count, n) of h, averages over N p; slopes of g, averages over N, if not `tilted`."""
+    rules_of = tilted_rules if tilted else plain_rules
     numbers = np.vstack([columns, np.arange(len(mean), dtype=np.float64)])
 
     class Numbered:
@@ -591,15 +566,19 @@ def _slopes_by(
             return density.two_derivatives(f, given[:-1])
 
     def averages(rule: CellRule, nodes: int) -> Array:
-        deviation, weights = weights_of(rule, nodes)
+        deviation, weights = _tilted_weights(rule, nodes)[:2] if tilted else _plain_weights(rule, nodes)
         found = slopes(rule.points.mean + deviation, rule.points.columns[-1].astype(np.intp))
         return np.asarray(np.where(weights > 0.0, weights * found, 0.0).sum(axis=1))
 
     def terms(points: DensityPoints) -> Array:
         wide, _, _ = _widened(points)
-        return _refined(rules(wide), averages, count)
+        return _refined(rules_of(wide, concave), averages, count)
 
     return _by_blocks(Numbered(), mean, variance, numbers, count, terms)
+
+
+normal_slopes = partial(average_slopes, tilted=False)
+"""Slopes (count, n) of g."""
 
 
 def columns_of(y: Observed, parameters: Array) -> Array:
@@ -664,7 +643,7 @@ def average_log_density(density: ScalarDensity) -> AverageLogDensity:
 
 
 def parameter_slopes(density: ScalarDensity, derivatives: Kernel) -> ParameterSlopes:
-    """Slopes of h and g in the parameters, averages of those of log p: `derivatives` as in `ParameterSlopes`."""
+    """Return slopes of h and g in the parameters, averages of slopes of log p (`ParameterSlopes`)."""
 
     def averaged(
         kind: Callable[..., Array], mean: Array, variance: Array, y: Observed, parameters: Array, out: Array

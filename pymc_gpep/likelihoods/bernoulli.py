@@ -20,8 +20,8 @@ from scipy.special import expit, ndtr
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.sampling import draw_by_sign
-from pymc_gpep.kernels.scalar import class_powers, logit, probit
-from pymc_gpep.likelihoods.likelihood import Reading
+from pymc_gpep.kernels.scalar import logit, powers, probit
+from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
@@ -65,7 +65,7 @@ probit_rv = ProbitRV()
 
 
 class Probit(Discrete):
-    r"""One of two classes by a probit: whether a latent value with unit normal noise is positive.
+    r"""Class 0 or 1 by a probit: whether a latent value with unit normal noise is positive.
 
     .. math:: p(y = 1 \mid f) = \Phi(f)
 
@@ -143,8 +143,6 @@ class ProbitLikelihood(TwoClasses):
     name: ClassVar[str] = "probit"
     written: ClassVar[str] = "gpep.Probit"
     distributions: ClassVar[tuple[type[Op], ...]] = (ProbitRV, BernoulliRV)
-    method: ClassVar[str] = "ep"
-    guide: ClassVar[str] = "ep"
     largest_precision: ClassVar[float] = 1.0
     local: ClassVar[tuple[object, ...]] = (
         ScalarDensity(probit.derivatives),
@@ -153,7 +151,7 @@ class ProbitLikelihood(TwoClasses):
         QuadraticBound(probit.bound),
         Utilities(draw_by_sign),
         NormalResponse(),
-        PowersAverage(class_powers.probit),
+        PowersAverage(powers.probit),
     )
 
     def log_probability(self, value: TensorVariable, reading: Reading) -> TensorVariable:
@@ -164,8 +162,7 @@ class ProbitLikelihood(TwoClasses):
         return Probit(name, mean / pt.sqrt(1.0 + variance), **kwargs)
 
     def link(self, f: Array) -> Array:
-        p: Array = ndtr(f)
-        return p
+        return np.asarray(ndtr(f))
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         """Read gpep.Probit, or pm.Bernoulli with a probability that is Φ of something, however it is written."""
@@ -182,22 +179,18 @@ class LogitLikelihood(TwoClasses):
 
     name: ClassVar[str] = "logit"
     written: ClassVar[str] = "pm.Bernoulli(logit_p=...)"
-    distributions: ClassVar[tuple[type[Op], ...]] = (BernoulliRV,)
-    method: ClassVar[str] = "ep"
-    guide: ClassVar[str] = "ep"
     largest_precision: ClassVar[float] = 0.25
     local: ClassVar[tuple[object, ...]] = (
         ScalarDensity(logit.derivatives),
-        GaussianAverage(logit.average),
+        GaussianAverage(logit.average, logit.rough_average),
         AverageLogDensity(logit.average_log),
         QuadraticBound(logit.bound),
         LogisticResponse(),
-        PowersAverage(class_powers.logit),
+        PowersAverage(powers.logit),
     )
 
     def link(self, f: Array) -> Array:
-        p: Array = expit(f)
-        return p
+        return np.asarray(expit(f))
 
 
 def _form(y: NDArray[Any], parameters: Array) -> StandardForm:
@@ -211,16 +204,12 @@ class ComplementaryLogLogLikelihood(TwoClasses):
 
     name: ClassVar[str] = "complementary_log_log"
     written: ClassVar[str] = "pm.Bernoulli(p=1 - pm.math.exp(-pm.math.exp(f)))"
-    distributions: ClassVar[tuple[type[Op], ...]] = (BernoulliRV,)
-    method: ClassVar[str] = "ep"
-    guide: ClassVar[str] = "ep"
     largest_precision: ClassVar[float] = np.inf
     local: ClassVar[tuple[object, ...]] = (
         *standard_computations(LOG_RATE, _form),
-        PowersAverage(class_powers.complementary_log_log),
+        PowersAverage(powers.complementary_log_log),
     )
 
     def link(self, f: Array) -> Array:
         with np.errstate(over="ignore"):
-            p: Array = -np.expm1(-np.exp(f))
-        return p
+            return np.asarray(-np.expm1(-np.exp(f)))

@@ -1,25 +1,24 @@
 """Counts by the logarithm of their rate or odds: Poisson, binomial, negative binomial."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
 from pytensor.tensor.random.basic import BinomialRV, NegBinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
-from scipy.special import betainc, betaln, expit, pdtr, psi
+from scipy.special import betainc, betaln, expit, gammaln, log_ndtr, ndtr, pdtr, psi
 
-from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.scalar import poisson
-from pymc_gpep.kernels.scalar.poisson import NO_EXPOSURE
-from pymc_gpep.likelihoods.likelihood import Reading
-from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes, ScalarDensity
-from pymc_gpep.likelihoods.observed import checked_counts, rows_text
-from pymc_gpep.likelihoods.one_function import OneFunction, argument_of, behind, read_log_odds, read_log_rate
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.likelihoods.averages_over_cells import computations_of
+from pymc_gpep.likelihoods.links import NO_EXPOSURE, Reading, argument_of, behind, read_log_odds, read_log_rate
+from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
+from pymc_gpep.likelihoods.observed import rows_text
 from pymc_gpep.likelihoods.standard_density import (
+    LOG_RATE,
     LOGISTIC_POWERS,
     StandardForm,
     StandardLikelihood,
@@ -28,9 +27,24 @@ from pymc_gpep.likelihoods.standard_density import (
     standard_computations,
 )
 
+# Rate below which series replace formulas that subtract, and largest logarithm of a rate.
+_SMALL_RATE, _LARGEST_LOG_RATE = 1e-4, 700.0
+
+
+def _form_of_counts(y: NDArray[Any], parameters: Array) -> StandardForm:
+    (offset,) = parameters
+    possible = (y == 0) | ((y > 0) & (offset > NO_EXPOSURE))
+    shapes = np.stack([y.astype(np.float64), np.zeros(len(y))])
+    return StandardForm(np.ones(len(y)), np.where(possible, offset, np.nan), shapes, -gammaln(y + 1.0))
+
+
+def _slopes_of_counts(y: NDArray[Any], parameters: Array) -> StandardForm:
+    nothing = np.zeros((1, len(y)))
+    return StandardForm(nothing, np.ones((1, len(y))), np.zeros((1, 2, len(y))), nothing)
+
 
 @dataclass(frozen=True)
-class PoissonLikelihood(OneFunction):
+class PoissonLikelihood(StandardLikelihood):
     """p(y | f) = Poisson(y; exp(f + o)), with the offset o, the logarithm of an exposure, as its one parameter.
 
     For an exposure of 0 the offset is `NO_EXPOSURE`. A row with a count of 0 then says as much as a row that is left
@@ -40,18 +54,10 @@ class PoissonLikelihood(OneFunction):
     name: ClassVar[str] = "poisson"
     written: ClassVar[str] = "pm.Poisson(mu=pm.math.exp(f + offset))"
     distributions: ClassVar[tuple[type[Op], ...]] = (PoissonRV,)
-    method: ClassVar[str] = "ep"
     guide: ClassVar[str] = "laplace"
     least: ClassVar[float] = 0.0
-    has_parameters: ClassVar[bool] = True
     rows: ClassVar[tuple[str, ...]] = ("offset",)
-    largest_precision: ClassVar[float] = np.inf
-    local: ClassVar[tuple[object, ...]] = (
-        ScalarDensity(poisson.derivatives),
-        GaussianAverage(poisson.average),
-        AverageLogDensity(poisson.average_log),
-        ParameterSlopes(poisson.parameter_derivatives, poisson.average_slopes, poisson.average_log_slopes),
-    )
+    local: ClassVar[tuple[object, ...]] = standard_computations(LOG_RATE, _form_of_counts, _slopes_of_counts)
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         if not self.may_be(variable):
@@ -66,14 +72,6 @@ class PoissonLikelihood(OneFunction):
             f"added to it: write pm.Poisson({variable.name!r}, mu=pm.math.exp(f + offset))."
         )
 
-    def n_classes(self, n_functions: int) -> int:
-        """Return 0, since observations are counts."""
-        return 0
-
-    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
-        given = self.checked_shape(observed, n_functions, n_points, name)
-        return checked_counts(given, name)
-
     def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:
         (offset,) = self.parameters
         if (bad := ~(offset < np.inf)).any():
@@ -81,14 +79,14 @@ class PoissonLikelihood(OneFunction):
                 f"Exposures of {name} must be numbers of at least 0, and offsets numbers less than infinity, but are "
                 f"not in {rows_text(bad)}."
             )
-        if observed is not None and (bad := (offset <= poisson.NO_EXPOSURE) & (observed > 0)).any():
+        if observed is not None and (bad := (offset <= NO_EXPOSURE) & (observed > 0)).any():
             raise ValueError(
                 f"The exposure of {name} is 0 in {rows_text(bad)}, where the count is more than 0, which cannot be. "
                 "Put the exposure right, or leave those rows out, of the latent function's inputs as well."
             )
 
     def says_nothing(self, observed: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.asarray(self.parameters[0] <= poisson.NO_EXPOSURE)
+        return np.asarray(self.parameters[0] <= NO_EXPOSURE)
 
     def cumulative_given(self, y: Array, f: Array) -> Array:
         return np.asarray(pdtr(np.floor(y), np.exp(f + self.parameters[0])))
@@ -99,11 +97,6 @@ class PoissonLikelihood(OneFunction):
         with np.errstate(over="ignore"):  # a mean beyond all numbers is infinite
             first = np.exp(log_rate)
             return np.stack([first, first + np.exp(2.0 * log_rate + variance)])
-
-    def scores(self, observed: NDArray[np.int64], p: Array, moments: Array | None) -> dict[str, Array]:
-        """The squared error of the predictive mean."""
-        assert moments is not None
-        return {"squared_error": (observed - moments[0]) ** 2}
 
 
 def _form_of_trials(y: NDArray[Any], parameters: Array) -> StandardForm:
@@ -135,8 +128,16 @@ class BinomialLikelihood(StandardLikelihood):
         if not self.may_be(variable):
             return None
         trials, p = variable.owner.op.dist_params(variable.owner)
-        argument = argument_of(p, expit)
+        argument = argument_of(p, self.link)
         return None if argument is None else reading_of(argument, trials)
+
+    def link(self, f: Array) -> Array:
+        """Probability of a success."""
+        return np.asarray(expit(f))
+
+    def failure(self, f: Array) -> Array:
+        """Probability of a failure, with all digits where it is small."""
+        return np.asarray(expit(-f))
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
         _, p = variable.owner.op.dist_params(variable.owner)
@@ -147,9 +148,6 @@ class BinomialLikelihood(StandardLikelihood):
             "1: X=np.repeat(X, trials, axis=0), and labels np.concatenate([np.arange(m) < k for k, m in "
             "zip(successes, trials)])."
         )
-
-    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
-        return checked_counts(self.checked_shape(observed, n_functions, n_points, name), name)
 
     def check_parameters(self, observed: NDArray[Any] | None, name: str) -> None:
         (trials,) = self.parameters
@@ -165,7 +163,7 @@ class BinomialLikelihood(StandardLikelihood):
         (trials,) = self.parameters
         count = np.floor(y)
         # By the regularised beta function of the probability to fail.
-        below = betainc(np.maximum(trials - count, 1e-300), count + 1.0, expit(-f))
+        below = betainc(np.maximum(trials - count, 1e-300), count + 1.0, self.failure(f))
         return np.where(count >= trials, 1.0, np.where(count < 0.0, 0.0, below))
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
@@ -180,6 +178,79 @@ class BinomialLikelihood(StandardLikelihood):
             )
             powers.append(np.exp(terms[0]))
         return np.stack([trials * powers[0], trials * powers[0] + trials * (trials - 1.0) * powers[1]])
+
+
+def _by_link(terms: Callable[[Array], tuple[Array, Array]]) -> tuple[object, ...]:
+    """Return computations of trials; `terms` are log p and log(1 − p), each with three derivatives (4, n)."""
+
+    def log_density(f: Array, y: Observed, parameters: Array) -> Array:
+        (trials,) = parameters
+        success, failure = terms(f)
+        found = y * success + (trials - y) * failure
+        found[0] += _form_of_trials(np.asarray(y), parameters).constant
+        return found
+
+    def no_slopes(*arrays: Array) -> None:  # Trials are data.
+        arrays[-1][:] = 0.0
+
+    return *computations_of(log_density), ParameterSlopes(no_slopes, no_slopes, no_slopes)
+
+
+def _probit_terms(f: Array) -> tuple[Array, Array]:
+    success, failure = (np.stack(_log_ndtr_terms(sign * f)) for sign in (1.0, -1.0))
+    failure[1::2] *= -1.0
+    return success, failure
+
+
+def _log_ndtr_terms(x: Array) -> tuple[Array, Array, Array, Array]:
+    value = log_ndtr(x)
+    hazard = np.exp(-0.5 * x**2 - 0.5 * np.log(2.0 * np.pi) - value)
+    second = -hazard * (x + hazard)
+    return value, hazard, second, -second * (x + hazard) - hazard * (1.0 + second)
+
+
+def _log_log_terms(f: Array) -> tuple[Array, Array]:
+    rate = np.exp(np.minimum(f, _LARGEST_LOG_RATE))
+    small = rate < _SMALL_RATE
+    safe = np.where(small, 1.0, rate)
+    first = safe / np.expm1(np.minimum(safe, _LARGEST_LOG_RATE))
+    second = first * (1.0 - safe - first)
+    third = second * (1.0 - safe - first) - first * (safe + second)
+    series = f - rate / 2, 1.0 - rate / 2 + rate**2 / 12, -rate / 2 + rate**2 / 6, -rate / 2 + rate**2 / 3
+    success = np.where(small, np.stack(series), np.stack([np.log(-np.expm1(-safe)), first, second, third]))
+    return success, np.tile(-rate, (4, 1))
+
+
+@dataclass(frozen=True)
+class ProbitTrialsLikelihood(BinomialLikelihood):
+    """p(y | f) = C(N, y) Φ(f)ʸ Φ(−f)^(N − y)."""
+
+    name: ClassVar[str] = "binomial_probit"
+    written: ClassVar[str] = "pm.Binomial(n=trials, p=pm.math.invprobit(f))"
+    local: ClassVar[tuple[object, ...]] = _by_link(_probit_terms)
+
+    def link(self, f: Array) -> Array:
+        return np.asarray(ndtr(f))
+
+    def failure(self, f: Array) -> Array:
+        return np.asarray(ndtr(-f))
+
+
+@dataclass(frozen=True)
+class ComplementaryLogLogTrialsLikelihood(BinomialLikelihood):
+    """p(y | f) = C(N, y) (1 − exp(−eᶠ))ʸ exp(−(N − y) eᶠ)."""
+
+    name: ClassVar[str] = "binomial_log_log"
+    written: ClassVar[str] = "pm.Binomial(n=trials, p=1 - pm.math.exp(-pm.math.exp(f)))"
+    local: ClassVar[tuple[object, ...]] = _by_link(_log_log_terms)
+
+    def link(self, f: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return np.asarray(-np.expm1(-np.exp(f)))
+
+    def failure(self, f: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(-np.exp(f)))
 
 
 def _form_of_overdispersed(y: NDArray[Any], parameters: Array) -> StandardForm:
@@ -232,9 +303,6 @@ class NegativeBinomialLikelihood(StandardLikelihood):
             f"added to it: write pm.NegativeBinomial({name}, mu=pm.math.exp(f + offset), alpha=alpha), with "
             "alpha a hyperparameter."
         )
-
-    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
-        return checked_counts(self.checked_shape(observed, n_functions, n_points, name), name)
 
     def check_parameters(self, observed: NDArray[Any] | None, name: str) -> None:
         super().check_parameters(observed, name)

@@ -3,8 +3,8 @@
     p(y_1 … y_m | f) = exp(c) ∏_j p(y_j | f; θ_j)^w_j
 
 Equal rows of a group are one factor with a weight. Where the likelihood has sufficient statistics
-(`pymc_gpep.likelihoods.pooled_rows`), all rows of a group are one factor, and c holds what it lacks of the product.
-Factors travel as parameters of their group, so that groups can be selected, repeated and shared out like rows.
+(`pymc_gpep.likelihoods.pooled_rows`), all rows of a group are one factor, and c holds the remaining constant of the
+product. Factors are parameters of their group, so that groups can be selected, repeated and divided like rows.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.averages_over_cells import average_slopes, log_average_terms
-from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     ColumnDensity,
@@ -66,7 +67,7 @@ class Factors(NamedTuple):
         return found, weights
 
     def numbers(self, count: int) -> Array:
-        """Return what `together` does, of factors as arrays."""
+        """Return the result of `together` for factors as arrays."""
         table, weights = self.table()
         s, g = table.shape
         own = np.concatenate(
@@ -116,7 +117,7 @@ class GroupedLikelihood(OneFunction):
     count : int
         Number of its parameters.
     located : bool
-        Whether observations of factors depend on hyperparameters, as those of a density of y − f may.
+        Whether observations of factors depend on hyperparameters, as for a density of y − f.
     largest : float
         Largest weight of all factors of a group together.
     """
@@ -155,7 +156,7 @@ class GroupedLikelihood(OneFunction):
 
     @property
     def largest_precision(self) -> float:  # type: ignore[override]
-        """The sum of those of factors."""
+        """The sum over factors."""
         return self.own.largest_precision * self.largest
 
     @property
@@ -182,7 +183,7 @@ class GroupedLikelihood(OneFunction):
         return tuple(found)
 
     def _members(self, parameters: Array, some: NDArray[np.int64] | None = None) -> _Members:
-        """Return the factors of groups, or of those at `some` columns."""
+        """Return the factors of groups, or of groups at `some` columns."""
         rows = parameters[1:].reshape(-1, 2 + self.count, parameters.shape[1])
         slots, columns = np.nonzero(rows[:, 0] if some is None else rows[:, 0][:, some])
         at = rows[slots, :, columns if some is None else some[columns]]
@@ -190,7 +191,7 @@ class GroupedLikelihood(OneFunction):
         return _Members(slots, columns, at[:, 0], y, np.ascontiguousarray(at[:, 2:].T))
 
     def _sum(self, kernel: Kernel, *given: Array) -> None:
-        """Write the sum over factors of what a kernel writes, given latent values (n,) or moments."""
+        """Write the sum over factors of a kernel's result, given latent values (n,) or moments."""
         *points, _, parameters, out = given
         members = self._members(parameters)
         found = np.empty((len(out), len(members.columns)))
@@ -199,7 +200,7 @@ class GroupedLikelihood(OneFunction):
         out[0] += parameters[0]
 
     def _single(self, parameters: Array) -> NDArray[np.bool_]:
-        """Tell which groups are one factor of weight 1."""
+        """Return a mask of groups that are a single factor of weight 1."""
         weights = parameters[1 :: 2 + self.count]
         return np.asarray((weights.sum(axis=0) == 1.0) & (weights[0] == 1.0))
 
@@ -217,7 +218,7 @@ class GroupedLikelihood(OneFunction):
         Products with a similar number of factors are computed together. Slopes have a row for each of the parameters.
         """
         one, product = kernels
-        # A density without averages in compiled code has those of one factor in the same call as products.
+        # Without compiled averages a density computes averages of one factor in the same call as products.
         single = self._single(parameters) & (self.located or not self.own.offers(ColumnDensity))
         columns = np.flatnonzero(single)
         if columns.size:
@@ -244,7 +245,7 @@ class GroupedLikelihood(OneFunction):
         self._parted((mean, variance), y, parameters, out, (own, self._product))
 
     def _table(self, parameters: Array) -> tuple[_Members, NDArray[np.intp], Array]:
-        """Return factors, and numbers and weights of those of each group (slots, g); absent ones weigh 0."""
+        """Return factors, and their numbers and weights for each group (slots, g); absent factors have weight 0."""
         members, n = self._members(parameters), parameters.shape[1]
         slots = int(members.slots.max()) + 1
         table, weights = np.zeros((slots, n), np.intp), np.zeros((slots, n))

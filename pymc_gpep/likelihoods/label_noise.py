@@ -20,9 +20,8 @@ from pymc_gpep.kernels.methods.label_noise import (
     noisy_probit_derivatives,
     noisy_step_derivatives,
 )
-from pymc_gpep.kernels.moments.inner_ep import tilted_log_normaliser
 from pymc_gpep.kernels.sampling import draw_in_cone
-from pymc_gpep.likelihoods.likelihood import Reading
+from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import (
     LargestUtility,
     MixedDifferenceFactors,
@@ -32,10 +31,9 @@ from pymc_gpep.likelihoods.local_computations import (
     Utilities,
 )
 from pymc_gpep.likelihoods.multinomial_probit import (
-    INNER_SWEEPS,
-    INNER_TOLERANCE,
     MultinomialProbitLikelihood,
     class_probabilities,
+    inner_ep_moments,
 )
 from pymc_gpep.likelihoods.multinomial_probit_distribution import (
     NoisyMultinomialProbitRV,
@@ -129,8 +127,7 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
         return class_probabilities(mean, cov, method=how or self.ways[0], tolerance=tolerance)
 
     def log_tail_without(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
-        log_z: Array = tilted_log_normaliser(mean, cov, INNER_SWEEPS, INNER_TOLERANCE)
-        return log_z[range(len(observed)), observed]
+        return inner_ep_moments(observed, mean, cov)[0]
 
 
 _NARROW = 1e-5
@@ -165,8 +162,7 @@ class RobustMaxLikelihood(LabelNoise):
         return class_probabilities(*_as_utilities(mean, cov), tolerance=tolerance)
 
     def log_tail_without(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
-        log_z: Array = tilted_log_normaliser(*_as_utilities(mean, cov), INNER_SWEEPS, INNER_TOLERANCE)
-        return log_z[range(len(observed)), observed]
+        return inner_ep_moments(observed, *_as_utilities(mean, cov))[0]
 
 
 def _as_utilities(mean: Array, cov: Array) -> tuple[Array, Array]:

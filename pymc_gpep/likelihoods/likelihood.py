@@ -1,83 +1,36 @@
-"""The contract of a likelihood: how it is read in a model, its observations, densities, draws and predictions.
+"""The contract of a likelihood: how it is read in a model, its densities, draws and predictions.
 
 Class probabilities are computed to an absolute error. The score of an improbable label depends on the logarithm of
-its probability. Small probabilities are therefore computed again more precisely, and tiny ones by other means.
+its probability. Small probabilities are therefore computed again more precisely, and tiny probabilities by formulas for
+tails.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
-from copy import copy
-from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
-import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
-from pymc.distributions.censored import CensoredRV
-from pymc.distributions.distribution import PartialObservedRV, SymbolicRandomVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.argument_types import check_name, did_you_mean
+from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import (
     BlockCurvature,
     CoupledCurvature,
     PlainDensity,
-    RowConstants,
+    PredictorsDensity,
     ScalarDensity,
 )
-from pymc_gpep.registry import Registry, table_of
+from pymc_gpep.likelihoods.local_likelihood import LocalLikelihood
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 
 UNBOUNDED = 1e300
 """The number that stands for an infinite bound: solvers take no parameters that are not finite."""
-
-
-class Observable(NamedTuple):
-    """A random variable that is observed, or observed between bounds."""
-
-    op: Op
-    inputs: list[TensorVariable]
-    """The parameters of its distribution."""
-    lower: TensorVariable
-    upper: TensorVariable
-    """Bounds, numbers or (n,); ∓ `UNBOUNDED` on a side without one."""
-
-
-@cache
-def no_bounds() -> tuple[TensorVariable, TensorVariable]:
-    """The bounds of what is not censored."""
-    lower, upper = (pt.constant(end, dtype="float64") for end in (-UNBOUNDED, UNBOUNDED))
-    return lower, upper
-
-
-def observable_of(variable: TensorVariable) -> Observable | None:
-    """The distribution behind a random variable, and its bounds; None where these are random themselves."""
-    lower, upper = ends = no_bounds()
-    if isinstance(variable.owner.op, CensoredRV):
-        variable, lower, upper = variable.owner.inputs[:3]
-        if any(isinstance(v.owner and v.owner.op, RandomVariable) for v in ancestors([lower, upper])):
-            return None
-        lower, upper = (pt.clip(bound.astype("float64"), *ends) for bound in (lower, upper))
-    op = variable.owner.op
-    told_apart = isinstance(op, SymbolicRandomVariable) and op.extended_signature is not None
-    if not (isinstance(op, RandomVariable) or told_apart) or isinstance(op, PartialObservedRV):
-        return None  # the parameters of the others are not told apart
-    return Observable(op, list(op.dist_params(variable.owner)), lower, upper)
-
-
-def censored_side(y: NDArray[Any], lower: Array, upper: Array) -> Array:
-    """0 for observations (n,) that were seen, 1 for those above a bound, −1 for those below one.
-
-    NaN for numbers beyond the bounds, which cannot be.
-    """
-    side = np.where(y >= upper, 1.0, np.where(y <= lower, -1.0, 0.0))
-    return np.where((y > upper) | (y < lower) | np.isnan(y), np.nan, side)
 
 
 def gaussian_moments(mean: ArrayLike, cov: ArrayLike, tolerance: float, at_least: int = 2) -> tuple[Array, Array]:
@@ -108,96 +61,24 @@ def independent_classes(cov: Array) -> NDArray[np.bool_]:
     return alone
 
 
-class Computation(NamedTuple):
-    """A local computation that a package adds to a likelihood."""
-
-    likelihood: str
-    """Name of the likelihood."""
-    local: object
-    """Of a type of `pymc_gpep.likelihoods.local_computations`, or of another NamedTuple that a method needs."""
-
-    @property
-    def name(self) -> str:
-        """Type and likelihood, as messages have them."""
-        return f"{type(self.local).__name__} of {self.likelihood}"
-
-    def check(self) -> None:
-        """Raise a TypeError unless the computation is a named tuple."""
-        if not isinstance(self.local, tuple) or not hasattr(self.local, "_fields"):
-            raise TypeError(
-                f"The local computation of {self.likelihood!r} is {self.local!r}, but must be an instance of a "
-                "NamedTuple, such as ScalarDensity(derivatives)."
-            )
-
-    def why_unused(self) -> str:
-        """Return why no method finds the computation; empty if methods find it."""
-        likelihoods = table_of("likelihood")
-        if self.likelihood not in likelihoods.names:
-            meant = did_you_mean([self.likelihood], likelihoods.names)
-            return (
-                f"The computation {self.name} is for {self.likelihood!r}, which is not a registered likelihood.{meant}"
-            )
-        if any(type(one) is type(self.local) for one in likelihoods[self.likelihood].local):
-            return f"The computation {self.name} is not used: the likelihood has one of its own."
-        return ""
-
-
-COMPUTATIONS: Registry[Computation] = Registry(
-    "computation", (), of=Computation, classes=False, check=Computation.check, check_read=Computation.why_unused
-)
-"""Computations that were added to likelihoods."""
-
-
-class Reading(NamedTuple):
-    """Argument and parameters of a random variable."""
-
-    argument: TensorVariable
-    """Latent values (n, c), or (n,) where there is no axis for functions."""
-    parameters: TensorVariable | None = None
-    """Parameters at each point (p, n) or at all (p, 1), as a function of hyperparameters and data; None without any."""
-    unbounded: TensorVariable | None = None
-    """The parameters of observations that are not censored, where `parameters` have bounds; else None."""
-    totals: TensorVariable | None = None
-    """Sums of the observations of each point, (n,) or a number, where a model states them; else None."""
-    everywhere: "Reading | None" = None
-    """The same at all rows of the data, where the responses of some are missing."""
-    likelihood: "Likelihood | None" = None
-    """The likelihood itself, where only the variable that was read tells which it is; else None."""
-
-
 @dataclass(frozen=True)
-class Likelihood(ABC):
-    """A distribution of one observation given the c latent values of its point.
+class Likelihood(LocalLikelihood, ABC):
+    """A distribution of one observation given the c latent values of its point."""
 
-    All instances of a class are equal. They differ only in the numbers that a model gives them besides latent values,
-    which are bound to one (`given`) where they are known.
-
-    Parameters
-    ----------
-    parameters : array (p, n)
-        Parameters besides latent values at each of n points, NaN while they are not known; p is 0 for most.
-    """
-
-    parameters: Array = field(default_factory=lambda: NO_PARAMETERS, compare=False, repr=False)
-    bound: tuple[object, ...] = field(default=(), init=False, compare=False, repr=False)
-    """Local computations with the constants of the rows of a solve (`bound_to`), which go before `local`."""
-
-    name: ClassVar[str]
-    """Name in approximations, messages and files."""
     written: ClassVar[str]
     """Code that a user writes for it."""
     distributions: ClassVar[tuple[type[Op], ...]]
     """The random variables that it may be read from."""
     method: ClassVar[str]
     """The approximation that is meant where none is named."""
+    options: ClassVar[Mapping[str, Any]] = {}
+    """Options of this approximation where it is chosen."""
     guide: ClassVar[str]
     """Name of the approximation that guides a sampler if nothing is asked for, or "prior"."""
     function_axis: ClassVar[bool] = True
     """Whether its argument in a model is (n, c), with an axis for the latent functions, or (n,), for one function."""
     ways: ClassVar[tuple[str, ...]]
     """How predictive probabilities can be computed from a Gaussian, the default first."""
-    sees_common: ClassVar[bool]
-    """Whether a number that is added to all latent values of a point changes anything."""
     fixes_scale: ClassVar[bool] = True
     """Whether it changes when all latent values are multiplied by a number."""
     observed_dtype: ClassVar[str] = "int64"
@@ -206,76 +87,18 @@ class Likelihood(ABC):
     """Axes of its observations: one for points, and a second one where a point has a number for each class."""
     least: ClassVar[float] = -np.inf
     """Observations that are no classes are at least this."""
-    has_parameters: ClassVar[bool] = False
-    """Whether it is given anything besides latent values."""
-    several_rows: ClassVar[bool] = False
-    """Whether the factor of a point is the product over several rows of the data."""
-    rows: ClassVar[tuple[str, ...]] = ()
-    """Names of the rows of its parameters, or one for all of them where their number is free."""
-    largest_precision: ClassVar[float]
-    """Scalar sites of EP have precisions of less than this; 1 where EP has no such sites."""
-    log_concave: ClassVar[bool] = True
-    """Whether its logarithm is concave in the latent values."""
-    local: ClassVar[tuple[object, ...]]
-    """Local computations at points, each of another type of `pymc_gpep.likelihoods.local_computations`.
-
-    Kernels there are functions of arrays; they are compiled for speed, and need not be.
-    """
-
-    @property
-    def least_precision(self) -> float:
-        """The least precision of scalar sites: 0, or −∞ where the likelihood is not log-concave."""
-        return 0.0 if self.log_concave else -np.inf
-
-    @property
-    def computations(self) -> Iterator[object]:
-        """Its own local computations, then the ones that were registered for its name, read where they are needed."""
-        yield from self.bound
-        yield from self.local
-        # A likelihood made of another one shares its name, but not its arrays: the class has no name.
-        yield from (added.local for added in COMPUTATIONS if added.likelihood == type(self).name)
-
-    def offers(self, kind: type) -> bool:
-        """Whether the likelihood has a local computation of this type, of its own or added."""
-        return any(isinstance(one, kind) for one in self.computations)
-
-    def computation[T](self, kind: type[T]) -> T:
-        """Return the local computation of a type.
-
-        Raises
-        ------
-        ValueError
-            If it has none.
-        """
-        for one in self.computations:
-            if isinstance(one, kind):
-                return one
-        has = ", ".join(type(one).__name__ for one in self.computations) or "none"
-        raise ValueError(f"A {self.name} likelihood has no {kind.__name__}; of local computations it has {has}.")
 
     def check_way(self, how: str | None, name: str = "how") -> str:
-        """The way to compute predictive probabilities that is meant, the default for None.
+        """Return the way to compute predictive probabilities, the default for None.
 
         Raises
         ------
         ValueError
-            If there is no such way; the message calls it by `name`.
+            If the way does not exist; the message calls it by `name`.
         """
         if how is not None:
             check_name(name, how, self.ways, f" for a {self.name} likelihood")
         return how or self.ways[0]
-
-    def given(self, parameters: Array) -> Self:
-        """The same with parameters (p, n)."""
-        return replace(self, parameters=np.ascontiguousarray(parameters, np.float64)) if self.has_parameters else self
-
-    def bound_to(self, observed: Observed, parameters: Array) -> Self:
-        """The same for a solve with these very arrays: their constants are computed once, and live as long as this."""
-        if not self.offers(RowConstants):
-            return self
-        one = copy(self)
-        object.__setattr__(one, "bound", self.computation(RowConstants).bound_to(observed, parameters))
-        return one
 
     def takes_rows(self, count: int) -> bool:
         """Whether parameters may have so many rows."""
@@ -304,16 +127,12 @@ class Likelihood(ABC):
             raise ValueError(f"{wanted}. But {np.count_nonzero(np.isnan(given))} of them are NaN.")
         return np.clip(given, -UNBOUNDED, UNBOUNDED)
 
-    def at(self, points: Any) -> Self:
-        """The same at some of the points, by their index."""
-        return self.given(self.parameters[:, points]) if self.has_parameters else self
-
     def observes_classes(self, n_functions: int) -> bool:
-        """Whether an observation is one of the classes, with so many latent functions."""
+        """Whether observations are classes, for a number of latent functions."""
         return self.observed_axes == 1 and self.n_classes(n_functions) > 0
 
     def says_nothing(self, observed: Observed) -> NDArray[np.bool_]:
-        """Return at which points (n,) the observation has the same probability whatever the latent values are."""
+        """Return a mask (n,) of points whose likelihood does not depend on the latent values."""
         return np.zeros(len(observed), dtype=bool)
 
     def draw_noise(self, rng: np.random.Generator, f: Array, observed: Observed) -> NDArray[np.bool_]:
@@ -326,19 +145,19 @@ class Likelihood(ABC):
 
     @abstractmethod
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        """Return the argument and parameters of a random variable; None if its likelihood is another one.
+        """Return the argument and parameters of a random variable; None if it has another likelihood.
 
         Parameters
         ----------
         variable : TensorVariable
         latents : collection of Variable
-            The latent values of the model, which tell an argument from parameters.
+            The latent values of the model, which distinguish the argument from parameters.
         """
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
-        """Why a random variable that `may_be` of this likelihood is not; None if another likelihood is nearer.
+        """Return why a random variable that `may_be` of this likelihood is not; None if another likelihood is nearer.
 
-        Arguments are those of `read`.
+        Arguments are the arguments of `read`.
         """
         return None
 
@@ -347,60 +166,30 @@ class Likelihood(ABC):
         return None
 
     def averaged(self, name: str, mean: TensorVariable, variance: TensorVariable, **kwargs: Any) -> Variable | None:
-        """Add what is observed to the model on the context stack, normal and independent latent values integrated out.
+        """Add the observed variable to the model of the context, with independent normal latent values integrated out.
 
         Parameters
         ----------
         name : str
         mean, variance : TensorVariable (n, c), or (n,) where there is no axis for functions
-            Moments of the latent values.
-        **kwargs
-            Keyword arguments of the distribution: `observed` and `dims`.
+            Moments of the latent values. **kwargs Keyword arguments of the distribution: `observed` and `dims`.
 
         Returns
         -------
         Variable or None
-            None where no distribution of PyMC or of this package is the integral.
+            None if the integral is not a distribution of PyMC or of this package.
         """
         return None
 
-    @abstractmethod
-    def n_classes(self, n_functions: int) -> int:
-        """How many classes there are with so many latent functions; 0 where observations are no classes."""
-
-    @abstractmethod
-    def check_functions(self, n_functions: int) -> None:
-        """Raise a ValueError unless a point may have so many latent functions."""
-
-    @abstractmethod
-    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Observed:
-        """Return observations in the form that kernels want.
-
-        Parameters
-        ----------
-        observed : array_like (n,), or (n, classes) where there is a number for each class
-        n_functions : int
-            Number c of functions.
-        n_points : int
-            Number n of points.
-        name : str
-            Name that the caller has for them.
-
-        Raises
-        ------
-        ValueError
-            If their shape does not fit, or if the likelihood does not allow them.
-        """
-
-    def check_parameters(self, observed: Observed | None, name: str) -> None:  # noqa: B027  most have none
-        """Raise a ValueError, with the rows, if the parameters that are bound can be those of no model.
+    def check_parameters(self, observed: Observed | None, name: str) -> None:
+        """Raise a ValueError, with the rows, if bound parameters are invalid.
 
         Parameters
         ----------
         observed : array (n,), optional
-            Observations at the points, if they are known.
+            Observations at the points, if given.
         name : str
-            Name that the caller has for the observations.
+            Name of the observations in messages.
         """
 
     @abstractmethod
@@ -424,18 +213,18 @@ class Likelihood(ABC):
         cov : array (m, c, c)
             Their covariances, which may be singular.
         how : str, optional
-            One of `ways`, the first if not given.
+            A way in `ways`, the first if not given.
         tolerance : float
-            Absolute error wanted of each probability, where they are integrated by sampling.
+            Target absolute error of each probability, if they are integrated by sampling.
 
         Raises
         ------
         ValueError
-            If the shapes do not agree, or if there is no such way.
+            If the shapes do not agree, or if the way does not exist.
         """
 
     def scores(self, observed: Observed, p: Array, moments: Array | None) -> dict[str, Array]:
-        """How well each observation (m,) is predicted, by the name of what is measured, besides its log density.
+        """Return scores of each observation (m,) by name, besides its log density.
 
         Parameters
         ----------
@@ -443,19 +232,19 @@ class Likelihood(ABC):
         p : array (m, classes)
             Predictive probabilities.
         moments : array (2, m), optional
-            Predictive mean and variance of an observation, where these are no classes.
+            Predictive mean and variance of an observation, if observations are not classes.
         """
         return {"accuracy": (p.argmax(axis=1) == observed).astype(np.float64)}
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        """Predictive mean of an observation and of its square (2, m), arguments as in `probabilities`.
+        """Return the predictive mean of an observation and of its square (2, m), arguments as in `probabilities`.
 
-        Likelihoods whose observations are no classes override this, `cumulative` and `scores`.
+        Likelihoods of observations other than classes override this, `cumulative` and `scores`.
 
         Raises
         ------
         TypeError
-            If observations are classes, which have none.
+            If observations are classes, which have no moments.
         """
         raise TypeError(f"Observations of a {self.name} likelihood are classes, and have no moments.")
 
@@ -470,9 +259,9 @@ class Likelihood(ABC):
         raise TypeError(f"Observations of a {self.name} likelihood are classes, which have no order.")
 
     def ends(self, observed: Observed, mean: Array, cov: Array) -> tuple[Array, Array]:
-        """Predictive probabilities (m,) that an observation is less than that which was seen, and at most that.
+        """Return predictive probabilities (m,) that an observation is less than, and at most, the observed value.
 
-        Both are the same where observations are numbers. A censored one is only known to be beyond its bound.
+        Both are equal for continuous observations. A censored observation lies beyond its bound.
 
         Raises
         ------
@@ -509,14 +298,14 @@ def log_predictive(
     labels : array_like of int (m,)
         Observed classes, counted from 0.
     tolerance : float
-        Absolute error of the probabilities to begin with. Where it is more than a hundredth of the one of the observed
-        class, they are computed again, with a tolerance that makes it less.
+        Initial absolute error of the probabilities. If it is above a hundredth of the observed class's probability,
+        they are computed again with a smaller tolerance.
 
     Returns
     -------
     array (m,)
-        Log probabilities. Where the probability is below 1e-7, or still not known to a hundredth, the likelihood's own
-        computation for tails is good to about 0.01. NaN where the input is.
+        Log probabilities. If the probability is below 1e-7, or its error above a hundredth, the likelihood's own
+        formula for tails has an error of about 0.01. NaN for NaN input.
     """
     mean, cov = np.ascontiguousarray(mean, np.float64), np.ascontiguousarray(cov, np.float64)
     y = np.asarray(labels, likelihood.observed_dtype)
@@ -544,6 +333,9 @@ def log_density_with_slope(likelihood: Likelihood) -> LogDensity | None:
     if likelihood.offers(CoupledCurvature):
         coupled = likelihood.computation(CoupledCurvature).log_density
         return lambda f, y, slope: coupled(f, y, np.empty_like(f), slope)
+    if likelihood.offers(PredictorsDensity):
+        density, parameters = likelihood.computation(PredictorsDensity).log_density, likelihood.parameters
+        return lambda f, y, slope: density(f, y, parameters, slope)
     if likelihood.offers(ScalarDensity):
         return _of_one_function(likelihood, likelihood.computation(ScalarDensity).derivatives)
     if likelihood.offers(PlainDensity):

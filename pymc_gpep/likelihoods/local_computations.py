@@ -1,19 +1,17 @@
 """Local computations: compiled functions of each point by itself, one type for each question of a method.
 
-A likelihood offers some of these, an approximation names the types that it needs, and so they find each other. A
-package adds others as a `pymc_gpep.likelihoods.likelihood.Computation`. Arrays:
-latent values `f` (c, n), labels `y` (n,), covariances between the latent values of a point `cov` (n, c, c).
+A likelihood offers some of these, and an approximation names the types that it needs. A package adds further types as a
+`pymc_gpep.likelihoods.local_likelihood.Computation`. Arrays: latent values `f` (c, n), labels `y` (n,), covariances
+between the latent values of a point `cov` (n, c, c).
 
 Kernels of one latent function drop its axis: `f`, `mean` and `variance` are (n,) and contiguous. `y` (n,) holds
 classes, counts or categories as int64, and other numbers as float64. `parameters` (p, n) holds the other parameters of
-the density at each point. If it has no others, the array may be (0, 0), whatever n is. The kernels write NaN where
-a number cannot be computed, as for an observation that cannot occur.
+the density at each point. Without further parameters the array may be (0, 0) for any n. The kernels write NaN where a
+number cannot be computed, as for an observation that cannot occur.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
-
-from pymc_gpep.array_types import Array, Observed
 
 type Kernel = Callable[..., Any]
 
@@ -41,7 +39,7 @@ class CoupledQuadrature(NamedTuple):
 class BlockCurvature(NamedTuple):
     """Log-concave density with a curvature W of any positive semi-definite blocks whose rows sum to zero.
 
-    What is not log-concave must not offer this: solvers take a semi-definite W for granted.
+    Densities that are not log-concave must not offer this: solvers assume a semi-definite W.
     """
 
     log_density: Kernel
@@ -50,6 +48,46 @@ class BlockCurvature(NamedTuple):
     """`(f, y, w)`: W = −∇∇ log p(y_i | f_i), written (n, c, c)."""
     curvature_slope: Kernel
     """`(f, y, cov, slope)`: −½ Σ_kl S_kl ∂W_kl / ∂f for S = `cov`, written (c, n)."""
+
+
+class PredictorsDensity(NamedTuple):
+    """Density of several latent values of a point, whose curvature may have eigenvalues of any sign."""
+
+    log_density: Kernel
+    """`(f, y, parameters, gradient)`: Σ log p(y_i | f_i), returned; the gradient, written (c, n)."""
+    curvature: Kernel
+    """`(f, y, parameters, w)`: W = −∇∇ log p(y_i | f_i), written (n, c, c)."""
+    curvature_slope: Kernel
+    """`(f, y, parameters, cov, slope)`: −½ Σ_kl S_kl ∂W_kl / ∂f for S = `cov`, written (c, n)."""
+    parameter_slopes: Kernel
+    """`(f, y, parameters, cov, moved, out)`: derivatives in each row of the parameters of
+    log p − ½ Σ_kl S_kl W_kl + uᵀ∇ log p for u = `moved` (c, n), written (p, n)."""
+
+
+class PredictorsDerivatives(NamedTuple):
+    """Derivatives of a density of several latent values of a point, for each point."""
+
+    derivatives: Kernel
+    """`(f, y, parameters)`: log p(y_i | f_i) (n,), its gradient (c, n) and its second derivatives (n, c, c)."""
+    slopes: Kernel
+    """`(f, y, parameters)`: derivatives of log p(y_i | f_i) in each row of the parameters, returned (p, n)."""
+
+
+class PredictorsNodes(NamedTuple):
+    """Density of several latent values of a point at the nodes of a quadrature, each a point with its own data."""
+
+    columns: Kernel
+    """`(y, parameters)`: columns, returned (q, n): parts of the log density that latent values do not change."""
+    values: Kernel
+    """`(f, columns)`: log p(y_i | f_i), returned (n,)."""
+    inner: Kernel
+    """`(f, columns, inner)`: log p(y_i | f_i) (n,), and its derivatives (q, n) and (q, q, n) in q latent values."""
+    derivatives: Kernel
+    """`(f, y, parameters)`: log p(y_i | f_i) (n,), its gradient (c, n) and its second derivatives (n, c, c)."""
+    slopes: Kernel
+    """`(f, y, parameters)`: derivatives of log p(y_i | f_i) in each row of the parameters, returned (p, n)."""
+    split: Kernel
+    """`(y, parameters)`: inner and outer latent values, see `pymc_gpep.likelihoods.tilted_rows.Split`."""
 
 
 class Utilities(NamedTuple):
@@ -72,7 +110,7 @@ class DifferenceFactors(NamedTuple):
     coupled_update: Kernel
     """New scalar sites of all g, see `pymc_gpep.kernels.moments.inner_ep.inner_ep_update`."""
     energies: Kernel
-    """Energies that sites of the g add to EP's energy, see `pymc_gpep.kernels.schemes.energy_descent.site_energies`."""
+    """Energies that sites of the g add to EP's energy, see `pymc_gpep.kernels.schemes.site_energies`."""
     average: Kernel
     """As `terms` of `GaussianAverage`, for a factor of one g, which has the label 1."""
 
@@ -140,13 +178,6 @@ class ColumnDensity(NamedTuple):
     """`(f, columns)`: log p(y_i | f_i) and its first two derivatives, returned (3, n)."""
 
 
-class RowConstants(NamedTuple):
-    """Constants of rows that do not depend on latent values, computed once for many calls with the same rows."""
-
-    bound_to: Callable[[Observed, Array], tuple[object, ...]]
-    """`(y, parameters)`: local computations, returned, that keep the constants of these very arrays."""
-
-
 class PlainDensity(NamedTuple):
     """Density of one latent value with a kink, which has no curvature that Newton's method could use."""
 
@@ -162,6 +193,8 @@ class GaussianAverage(NamedTuple):
 
     D = 0 is allowed. Derivatives in D follow by the heat equation, ∂h/∂D = ½ (h″ + h′²).
     """
+    rough: Kernel | None = None
+    """The same for h and its first two derivatives, (3, n) of the array, to nine digits; None if it saves no time."""
 
 
 class PowersAverage(NamedTuple):

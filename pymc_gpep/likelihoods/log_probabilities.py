@@ -96,7 +96,7 @@ def uncensored(variable: TensorVariable) -> TensorVariable:
 
 
 def bounds(variable: TensorVariable) -> list[TensorVariable]:
-    """Return the bounds of a censored or truncated variable, and of what is behind it."""
+    """Return the bounds of a censored or truncated variable, and of its inner distribution."""
     op, *others = distribution_parts(variable)
     if not isinstance(op, CensoredRV | TruncatedRV | TruncatedNormalRV):
         return []
@@ -105,7 +105,7 @@ def bounds(variable: TensorVariable) -> list[TensorVariable]:
 
 
 def censored_sides(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """Return 1 for values at the upper bound of a censored variable, −1 for those at the lower one, 0 for others."""
+    """Return 1 for values at the upper bound of a censored variable, −1 at the lower bound, 0 otherwise."""
     _, _, lower, upper = distribution_parts(variable)
     above, below = pt.ge(value, upper), pt.le(value, lower)
     return cast(TensorVariable, pt.switch(above, 1.0, pt.switch(below, -1.0, 0.0)))
@@ -205,7 +205,7 @@ def distribution_parts(variable: TensorVariable) -> list:  # type: ignore[type-a
 
 
 def _bound(bound: TensorVariable) -> TensorVariable | None:
-    """A bound, or None for a constant one that was infinite."""
+    """Return a bound, or None for an infinite constant."""
     return None if isinstance(bound, TensorConstant) and (np.abs(bound.data) >= _UNBOUNDED).all() else bound
 
 
@@ -226,9 +226,9 @@ def _before[Number: TensorVariable | None](distribution: TensorVariable, value: 
 def _log_between(
     distribution: TensorVariable, lower: TensorVariable | None, upper: TensorVariable | None, inside: TensorVariable
 ) -> TensorVariable:
-    """The log probability of more than `lower` and at most `upper`; None is no bound.
+    """Return the log probability of values above `lower` and at most `upper`; None means unbounded.
 
-    Without any probability beyond a bound, `inside` takes its place, so that all derivatives are numbers.
+    Without any probability beyond a bound, `inside` replaces it, so that all derivatives are finite.
     """
     if lower is None and upper is None:
         return cast(TensorVariable, pt.zeros_like(inside, dtype="float64"))

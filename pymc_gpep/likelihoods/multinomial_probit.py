@@ -1,6 +1,7 @@
 """The multinomial probit as a likelihood: class probabilities, and a variant with unequal noise."""
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, cast
@@ -16,6 +17,7 @@ from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_defa
 from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.type import integer_dtypes
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import ndtr
 from scipy.stats import qmc
@@ -40,10 +42,11 @@ from pymc_gpep.kernels.moments.inner_ep import (
     noisy_inner_ep_update,
     noisy_site_parameters,
     tilted_log_normaliser,
+    tilted_moments,
 )
 from pymc_gpep.kernels.sampling import draw_in_cone
 from pymc_gpep.kernels.scalar import probit
-from pymc_gpep.kernels.schemes.energy_descent import site_energies
+from pymc_gpep.kernels.schemes import site_energies
 from pymc_gpep.kernels.special.largest_of_independent import FINE, probabilities_of_independent
 from pymc_gpep.kernels.special.orthant import (
     BITS,
@@ -53,7 +56,9 @@ from pymc_gpep.kernels.special.orthant import (
     largest_of_three,
     largest_probabilities,
 )
-from pymc_gpep.likelihoods.likelihood import Reading, gaussian_moments, independent_classes
+from pymc_gpep.likelihoods.factor_averages import UtilityNoise, over_factors
+from pymc_gpep.likelihoods.likelihood import gaussian_moments, independent_classes
+from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import (
     BlockCurvature,
     DifferenceFactors,
@@ -66,13 +71,16 @@ from pymc_gpep.likelihoods.local_computations import (
     Utilities,
     UtilityBound,
 )
+from pymc_gpep.likelihoods.local_likelihood import shape_text
 from pymc_gpep.likelihoods.multinomial_probit_distribution import (
     MultinomialProbitRV,
     largest_label,
     log_probabilities_and_gradients,
 )
 from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
-from pymc_gpep.likelihoods.over_factors import UtilityNoise, over_factors
+
+# Sweeps over the sites of a point at most, and the largest change of a site that counts as converged.
+INNER_SWEEPS, INNER_TOLERANCE = 200, 1e-10
 
 
 @kernel
@@ -84,7 +92,7 @@ def _with_slopes(
     of_mean: np.ndarray,
     of_variance: np.ndarray,
 ) -> None:
-    """log Z and its derivatives of n points; −∞ and zeros for a label that is no class."""
+    """Return log Z and its derivatives at n points; −∞ and zeros for a label outside the classes."""
     n, c = mean.shape
     parameters = np.empty((0, n))
     for i in range(n):
@@ -109,61 +117,154 @@ def log_averages_and_gradients(
     y : (...) array of int
         Labels, 0 ... c−1.
     mean, variance : (..., c) array
-        Moments of the latent values; the batch dimensions broadcast against those of `y`.
+        Moments of the latent values; the batch dimensions broadcast against `y`.
 
     Returns
     -------
     log_average : (...) array
     of_mean, of_variance : (..., c) array
     """
-    y, mean, variance = np.asarray(y, np.int64), np.asarray(mean, np.float64), np.asarray(variance, np.float64)
-    batch = np.broadcast_shapes(y.shape, mean.shape[:-1], variance.shape[:-1])
-    c = mean.shape[-1]
+    batch, (labels, means, variances) = _flat_points(y, (mean, variance), (1, 1))
+    log_z, slopes = np.empty(labels.size), np.empty((2, *means.shape))
+    _with_slopes(means, variances, labels, log_z, *slopes)
+    return log_z.reshape(batch), slopes[0].reshape(*batch, -1), slopes[1].reshape(*batch, -1)
+
+
+@kernel
+def _inner_ep_over_points(
+    y: np.ndarray, mean: np.ndarray, cov: np.ndarray, log_z: np.ndarray, means: np.ndarray, covs: np.ndarray
+) -> None:
+    """log Z (n,), tilted moments into `means[0]` and `covs[0]`, derivatives of log Z into `means[1]` and `covs[1]`."""
+    for i in range(len(y)):
+        log_z[i] = tilted_moments(
+            mean[i], cov[i], y[i], INNER_SWEEPS, INNER_TOLERANCE, means[0, i], covs[0, i], means[1, i], covs[1, i]
+        )
+
+
+def inner_ep_moments(y: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, ...]:
+    """log ∫ p(y | f) N(f | mean, cov) df of many points by inner EP, moments of the integrand, and derivatives.
+
+    Parameters
+    ----------
+    y : (...) array of int
+        Labels, 0 ... c−1.
+    mean, cov : (..., c) and (..., c, c) array
+        Moments of the latent values; the batch dimensions broadcast against `y`.
+
+    Returns
+    -------
+    log_z : (...) array
+        Log normalisers.
+    new_mean, new_cov : (..., c) and (..., c, c) array
+        Moments of p(y | f) N(f | mean, cov), normalised.
+    of_mean, of_cov : (..., c) and (..., c, c) array
+        Derivatives of the log normaliser.
+    """
+    batch, (labels, means, covs) = _flat_points(y, (mean, cov), (1, 2))
+    log_z, of_means, of_covs = np.empty(labels.size), np.empty((2, *means.shape)), np.empty((2, *covs.shape))
+    _inner_ep_over_points(labels, means, covs, log_z, of_means, of_covs)
+    pairs = (each.reshape(2, *batch, *each.shape[2:]) for each in (of_means, of_covs))
+    (new_mean, of_mean), (new_cov, of_cov) = pairs
+    return log_z.reshape(batch), new_mean, new_cov, of_mean, of_cov
+
+
+def _flat_points(
+    y: np.ndarray, moments: Sequence[np.ndarray], axes: Sequence[int]
+) -> tuple[tuple[int, ...], list[np.ndarray]]:
+    """Batch shape of labels (...,) and moments with so many axes of a point, and all of them with one batch axis."""
+    arrays = [np.asarray(y, np.int64), *(np.asarray(each, np.float64) for each in moments)]
+    axes = (0, *axes)
+    batch = np.broadcast_shapes(*(x.shape[: x.ndim - k] for x, k in zip(arrays, axes, strict=True)))
+    ends = [x.shape[x.ndim - k :] for x, k in zip(arrays, axes, strict=True)]
+    if any(end != ends[1][:1] * k for end, k in zip(ends, axes, strict=True)):
+        raise ValueError(f"The moments of a point differ in the number of classes: their shapes are {ends[1:]}.")
+    whole = (np.broadcast_to(x, (*batch, *end)) for x, end in zip(arrays, ends, strict=True))
     # Kernels are compiled once more for arrays that may not be written to.
-    labels = np.require(np.broadcast_to(y, batch), requirements=("C", "W")).reshape(-1)
-    whole = (np.broadcast_to(x, (*batch, c)) for x in (mean, variance))
-    flat = (np.require(x, requirements=("C", "W")).reshape(-1, c) for x in whole)
-    log_z, slopes = np.empty(labels.size), np.empty((2, labels.size, c))
-    _with_slopes(*flat, labels, log_z, *slopes)
-    return log_z.reshape(batch), slopes[0].reshape(*batch, c), slopes[1].reshape(*batch, c)
+    flat = (np.require(x, requirements=("C", "W")) for x in whole)
+    return batch, [x.reshape(-1, *end) for x, end in zip(flat, ends, strict=True)]
 
 
-class LogAverage(Op):
-    """The log average of one point, with the derivatives in mean and variance as further outputs."""
+class LabelAverages(Op):
+    """Operation on labels and on moments of latent values.
+
+    The first output is the log of an average of the likelihood. The last outputs are its derivatives in the moments.
+    Neither they nor the outputs between have derivatives.
+    """
 
     __props__ = ()
-    gufunc_signature = "(),(c),(c)->(),(c),(c)"
-    gufunc_spec = (f"{__name__}.log_averages_and_gradients", 3, 3)
+    gufunc_signature: ClassVar[str]
+    compute: ClassVar[Callable[..., tuple[np.ndarray, ...]]]
+    """Function of arrays that returns the outputs. It broadcasts over further axes in front."""
+    others: ClassVar[str]
+    """Derivatives that are not available, for messages."""
 
-    def make_node(self, y: Any, mean: Any, variance: Any) -> Apply:
-        y, mean, variance = (pt.as_tensor_variable(each) for each in (y, mean, variance))
-        if y.ndim or mean.ndim != 1 or variance.ndim != 1 or (y.dtype, mean.dtype, variance.dtype) != _TYPES:
-            raise TypeError(
-                f"expected an int64 label and two float64 vectors, got {y.type}, {mean.type}, {variance.type}"
-            )
-        return Apply(self, [y, mean, variance], [pt.dscalar(), mean.type(), mean.type()])
+    def axes(self) -> tuple[list[str], list[str]]:
+        """Axes of each input and of each output, a letter for each."""
+        inputs, outputs = (side.split("),(") for side in self.gufunc_signature.split("->"))
+        return [re.sub("[(),]", "", each) for each in inputs], [re.sub("[(),]", "", each) for each in outputs]
+
+    def sizes(self, shapes: Iterable[Sequence[Any]]) -> dict[str, Any]:
+        """Letter → length of the axis, from the shapes of the inputs; the last input with the axis counts."""
+        return {
+            axis: size for each, shape in zip(self.axes()[0], shapes, strict=True)
+            for axis, size in zip(each, shape, strict=True)
+        }  # fmt: skip
+
+    def make_node(self, y: Any, *moments: Any) -> Apply:
+        given = [pt.as_tensor_variable(each) for each in (y, *moments)]
+        inputs, outputs = self.axes()
+        types = [("float64" if i else "int64", len(each)) for i, each in enumerate(inputs)]
+        if [(x.dtype, x.ndim) for x in given] != types:
+            expected = " and ".join(f"{dtype} with {ndim} axes" for dtype, ndim in types)
+            raise TypeError(f"expected {expected}, got {', '.join(str(x.type) for x in given)}")
+        sizes = self.sizes(x.type.shape for x in given)
+        return Apply(self, given, [pt.tensor(dtype="float64", shape=[sizes[a] for a in each]) for each in outputs])
 
     def perform(self, node: Apply, inputs: list[np.ndarray], output_storage: list[list[np.ndarray | None]]) -> None:
-        for storage, value in zip(output_storage, log_averages_and_gradients(*inputs), strict=True):
+        for storage, value in zip(output_storage, type(self).compute(*inputs), strict=True):
             storage[0] = value
 
     def infer_shape(self, node: Apply, input_shapes: list[tuple[Variable, ...]]) -> list[tuple[Variable, ...]]:
-        return [(), input_shapes[1], input_shapes[1]]
+        sizes = self.sizes(input_shapes)
+        return [tuple(sizes[a] for a in each) for each in self.axes()[1]]
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        return [[False] * 3, [True] * 3, [True] * 3]
+        return [[i > 0] * len(node.outputs) for i in range(len(node.inputs))]
 
     def pullback(
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
     ) -> list[Variable]:
-        of_value, *of_slopes = cotangents
-        if not all(isinstance(each.type, DisconnectedType) for each in of_slopes):
-            reason = "second derivatives of the multinomial probit with unequal noise are not available"
-            return [disconnected_type(), *(grad_not_implemented(self, i, inputs[i], reason) for i in (1, 2))]
-        return [disconnected_type(), *(of_value * slope for slope in outputs[1:])]
+        of_value, *of_others = cotangents
+        if not all(isinstance(each.type, DisconnectedType) for each in of_others):
+            reason = f"{self.others} are not available"
+            return [
+                disconnected_type(),
+                *(grad_not_implemented(self, i, x, reason) for i, x in enumerate(inputs) if i),
+            ]
+        slopes = outputs[1 - len(inputs) :]
+        shaped = (pt.shape_padright(of_value, slope.ndim - of_value.ndim) for slope in slopes)
+        return [disconnected_type(), *(each * slope for each, slope in zip(shaped, slopes, strict=True))]
 
 
-_TYPES = ("int64", "float64", "float64")
+class LogAverage(LabelAverages):
+    """The log average of one point, and its derivatives in mean and variance."""
+
+    gufunc_signature = "(),(c),(c)->(),(c),(c)"
+    gufunc_spec = (f"{__name__}.log_averages_and_gradients", 3, 3)
+    compute = staticmethod(log_averages_and_gradients)
+    others = "second derivatives of the multinomial probit with unequal noise"
+
+
+class TiltedMoments(LabelAverages):
+    """Log normalisers and moments of the tilted distributions of n points, and derivatives of the log normalisers.
+
+    `Blockwise` would add the axis of points as well. PyTensor then fails to rewrite an indexed output.
+    """
+
+    gufunc_signature = "(n),(n,c),(n,c,c)->(n),(n,c),(n,c,c),(n,c),(n,c,c)"
+    gufunc_spec = (f"{__name__}.inner_ep_moments", 3, 5)
+    compute = staticmethod(inner_ep_moments)
+    others = "second derivatives of gpep.inner_ep, and derivatives of its moments,"
 
 
 @register_funcify_default_op_cache_key(LogAverage)
@@ -180,6 +281,116 @@ def _numba_log_average(op: LogAverage, node: Apply, **kwargs: Any) -> tuple[Call
         return np.asarray(value[0]), of_mean[0], of_variance[0]
 
     return log_average, source_key(__file__)
+
+
+@register_funcify_default_op_cache_key(TiltedMoments)
+def _numba_inner_ep(op: TiltedMoments, node: Apply, **kwargs: Any) -> tuple[Callable[..., Any], int]:
+    @numba_njit
+    def inner_ep(y: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, ...]:
+        n, c = mean.shape
+        if y.shape[0] != n or cov.shape != (n, c, c):
+            raise ValueError("inner_ep: labels, means and covariances differ in the numbers of points or classes.")
+        log_z, means, covs = np.empty(n), np.empty((2, n, c)), np.empty((2, n, c, c))
+        labels, flat, blocks = np.ascontiguousarray(y), np.ascontiguousarray(mean), np.ascontiguousarray(cov)
+        _inner_ep_over_points(labels, flat, blocks, log_z, means, covs)
+        return log_z, means[0], covs[0], means[1], covs[1]
+
+    return inner_ep, source_key(__file__)
+
+
+_inner_ep = TiltedMoments()
+
+
+def inner_ep(y: Any, mean: Any, cov: Any) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
+    r"""Approximate the log probability of labels whose latent values are normal, by expectation propagation.
+
+    .. math:: Z = \int p(y \mid f) \, N(f \mid m, \Sigma) \, df
+
+    Here p(y | f) is the multinomial probit of :class:`MultinomialProbit`: the label is the largest of utilities with
+    mean m and covariance Σ + I. So this is the likelihood of a multinomial probit whose utilities are correlated. It
+    can enter a model as a potential, and its parameters are sampled by NUTS.
+
+    Parameters
+    ----------
+    y : tensor_like of int, (...)
+        Labels, 0 ... c−1. Any other label has the log probability −∞.
+    mean : tensor_like, (..., c)
+        Means m of the latent values.
+    cov : tensor_like, (..., c, c)
+        Covariances Σ, symmetric and positive semi-definite. Batch dimensions of the arguments broadcast.
+
+    Returns
+    -------
+    log_z : TensorVariable, (...)
+        Approximate log Z, with first derivatives in `mean` and `cov`. It is exact for two classes. It is NaN where
+        `mean` or `cov` are not finite, or squares of them overflow.
+    new_mean : TensorVariable, (..., c)
+        Mean of the tilted distribution p(y | f) N(f | m, Σ) / Z. The moments have no derivatives.
+    new_cov : TensorVariable, (..., c, c)
+        Covariance of the tilted distribution.
+
+    Raises
+    ------
+    TypeError
+        If `y` is not of integers.
+    ValueError
+        If `mean` and `cov` have too few axes, or less than two or different numbers of classes. Also if batch
+        dimensions do not broadcast.
+
+    Notes
+    -----
+    This is the inner EP of Riihimäki, Jylänki and Vehtari (2013), appendix A, for one point at a time. Derivatives
+    belong to the approximation: log Z is stationary in its sites. Graphs compiled by numba call the compiled iteration
+    without Python objects. JAX calls it through the host, as a callback.
+
+    The error of a probability is 1e-3 to 2e-3 on average with three and four classes, and at most 0.013 to 0.04. It is
+    larger where latent values vary more. ``fit.predict`` computes probabilities without this error.
+
+    Examples
+    --------
+    Utilities whose noise has a covariance that is learned, as in models of choice:
+
+    >>> with pm.Model() as model:
+    ...     slope = pm.Normal("slope", 0, 1, shape=(2, 3))
+    ...     root, *_ = pm.LKJCholeskyCov("root", n=3, eta=2.0, sd_dist=pm.HalfNormal.dist(1.0, shape=3))
+    ...     log_z, _, _ = gpep.inner_ep(y, X @ slope, root @ root.T)
+    ...     pm.Potential("y", log_z.sum())
+    """
+    y, mean, cov = (pt.as_tensor_variable(each) for each in (y, mean, cov))
+    if y.dtype not in integer_dtypes:
+        raise TypeError(f"inner_ep: y must be integers, but its dtype is {y.dtype}. Write y.astype(int).")
+    if mean.ndim < 1 or cov.ndim < 2:
+        raise ValueError(
+            f"inner_ep: mean needs a class axis and cov two of them, but they have {mean.ndim} and {cov.ndim} axes."
+        )
+    counts = {size for size in (*mean.type.shape[-1:], *cov.type.shape[-2:]) if size is not None}
+    if len(counts) > 1 or 1 in counts:
+        raise ValueError(
+            "inner_ep: the last axis of mean and the last two axes of cov are class axes, of one length and at least 2,"
+            f" but the shapes are {shape_text(mean.type.shape)} and {shape_text(cov.type.shape)}."
+        )
+    given = y.astype("int64"), mean.astype("float64"), cov.astype("float64")
+    static = [x.type.shape[: x.ndim - k] for k, x in enumerate(given)]
+    try:
+        batch: Any = np.broadcast_shapes(*static)
+    except ValueError:
+        shapes = ", ".join(
+            f"{name} {shape_text(shape)}" for name, shape in zip(("y", "mean", "cov"), static, strict=True)
+        )
+        raise ValueError(f"inner_ep: the batch dimensions do not broadcast: {shapes}.") from None
+    except TypeError:  # some lengths are known only at evaluation
+        batch = pt.broadcast_shape(*(x[(..., *(0,) * k)] for k, x in enumerate(given)))
+    c = mean.shape[-1] if mean.type.shape[-1] is None else mean.type.shape[-1]
+    ends = [(c,) * k for k in range(3)]
+    flat = []
+    for x, end, own in zip(given, ends, static, strict=True):
+        whole = x if own == batch else pt.broadcast_to(x, (*batch, *end))
+        flat.append(whole if len(batch) == 1 else whole.reshape((-1, *end)))
+    outputs = _inner_ep(*flat)[:3]
+    if len(batch) != 1:
+        outputs = [x.reshape((*batch, *end)) for x, end in zip(outputs, ends, strict=True)]
+    log_z, new_mean, new_cov = outputs
+    return log_z, new_mean, new_cov
 
 
 _log_average = Blockwise(LogAverage())
@@ -259,8 +470,6 @@ class UnequalNoiseProbit(Discrete):
 _SEED = 20_130_107  # the same input has the same answer
 _NOISE = UtilityNoise(common=1.0, weights=np.ones(1), means=np.zeros(1), variances=np.zeros(1), error=4e-6)
 _WIDEST = 1e100  # variance whose square is a number
-_INNER_SWEEPS = 100
-_INNER_TOLERANCE = 1e-10
 
 
 def class_probabilities(
@@ -280,12 +489,12 @@ def class_probabilities(
         "orthant" computes the c orthant probabilities of dimension c − 1. The error is that of rounding up to three
         classes. With four it is about 1e-10, unless they are a thousand times wider than the noise. A diagonal
         covariance leaves one integral for any number of classes, with an error of about 1e-10. Five classes or more
-        have an error of `tolerance`, by randomised rules over factors that the classes have in common. Where these do
-        not reach it, quasi-Monte Carlo rules integrate each class. The random numbers are always the same ones.
-        The method "inner_ep" is the nested EP paper's own way: inner EP computes the normalisers of the tilted
-        distributions (appendix A). It is fast with many classes, with an error of its own that nothing reduces.
+        have an error of `tolerance`, by randomised rules over common factors of the classes. If these do not reach it,
+        quasi-Monte Carlo rules integrate each class. The random numbers are fixed. The method "inner_ep" is the nested
+        EP paper's own way: inner EP computes the normalisers of the tilted distributions (appendix A). It is fast with
+        many classes, with an error of its own that nothing reduces.
     tolerance : float
-        Absolute error wanted of each probability by "orthant". The work is bounded, so look at the errors returned.
+        Target absolute error of each probability by "orthant". The work is bounded, so look at the errors returned.
 
     Returns
     -------
@@ -294,8 +503,8 @@ def class_probabilities(
     errors : (m,) array
         Estimated error of the least certain probability of each point. With five classes or more, "orthant" returns
         half a confidence interval of 99 per cent. Where there is one integral or a closed form, it returns how far from
-        1 the probabilities summed before they were normalised. For "inner_ep" it is always the latter, which tells of
-        its error but is no bound on it.
+        1 the probabilities summed before they were normalised. For "inner_ep" it is always the latter, which is
+        not a bound on the error.
 
     Raises
     ------
@@ -308,7 +517,7 @@ def class_probabilities(
     wider = np.maximum(np.abs(cov).max(axis=(1, 2), initial=0.0) / _WIDEST, 1.0)
     mean, cov = mean / np.sqrt(wider)[:, None], cov / wider[:, None, None]
     if method == "inner_ep":
-        unnormalised = np.exp(tilted_log_normaliser(mean, cov, _INNER_SWEEPS, _INNER_TOLERANCE))
+        unnormalised = np.exp(tilted_log_normaliser(mean, cov, INNER_SWEEPS, INNER_TOLERANCE))
         total = unnormalised.sum(axis=1, keepdims=True)
         return unnormalised / total, np.abs(total[:, 0] - 1.0)
     check_name("method", method, ("orthant", "inner_ep"))
@@ -361,7 +570,7 @@ def _two_classes(mean: Array, cov: Array) -> Array:
 
 
 def _by_kernel(kernel: Callable[[Array, Array, Array], None]) -> Callable[[Array, Array], Array]:
-    """Orthant probabilities (m, c), each without regard to the others."""
+    """Return orthant probabilities (m, c), each computed independently."""
 
     def probabilities(mean: Array, cov: Array) -> Array:
         found = np.empty(mean.shape)
@@ -381,9 +590,6 @@ def _quasi_random_numbers(c: int) -> tuple[np.ndarray, np.ndarray]:
     each = [qmc.Sobol(c - 2, bits=BITS, rng=rng).random_base2(LAST_LEVEL) for _ in range(SEQUENCES)]
     points = np.ldexp(np.stack(each, axis=-1), BITS).astype(np.int64)
     return points, rng.integers(1 << BITS, size=(c, c - 2, SEQUENCES))
-
-
-INNER_SWEEPS, INNER_TOLERANCE = 200, 1e-10
 
 
 @dataclass(frozen=True)
@@ -429,5 +635,4 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
 
     def log_tail(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
         # With two classes there is one factor, and inner EP is exact.
-        log_z: Array = tilted_log_normaliser(mean, cov, INNER_SWEEPS, INNER_TOLERANCE)
-        return log_z[range(len(observed)), observed]
+        return inner_ep_moments(observed, mean, cov)[0]

@@ -22,7 +22,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.kernels.compile import kernel, source_key
 from pymc_gpep.kernels.likelihoods.multinomial_probit import log_probability_and_gradient, log_probability_hessian
-from pymc_gpep.likelihoods.observed import known_shape, observed_classes, refuse_others, shape_text
+from pymc_gpep.likelihoods.local_likelihood import shape_text
+from pymc_gpep.likelihoods.observed import known_shape, observed_classes, refuse_others
 
 
 @kernel
@@ -56,7 +57,7 @@ def log_probabilities_and_gradients(y: np.ndarray, f: np.ndarray) -> tuple[np.nd
     y : (...) array of int
         Labels, 0 ... c−1.
     f : (..., c) array
-        Latent values; the batch dimensions broadcast against those of `y`.
+        Latent values; the batch dimensions broadcast against `y`.
 
     Returns
     -------
@@ -180,9 +181,9 @@ def multinomial_probit_log_probability(y: Any, f: Any) -> Variable:
     Parameters
     ----------
     y : (...) tensor of integers
-        Labels, 0 ... c−1; others have a log probability of −inf.
+        Labels, 0 ... c−1; other labels have a log probability of −inf.
     f : (..., c) tensor
-        Latent values; the batch dimensions broadcast against those of `y`.
+        Latent values; the batch dimensions broadcast against `y`.
     """
     y = pt.as_tensor_variable(y).astype("int64")
     return _log_probability(y, pt.as_tensor_variable(f).astype("float64"))[0]
@@ -274,9 +275,9 @@ def largest_label(
 
 
 class NoisyMultinomialProbit(Discrete):
-    """Class labels of a multinomial probit, but for a part ε of them, which are drawn from all classes.
+    """Class labels of a multinomial probit, with a share ε of labels drawn from all classes.
 
-    See `MultinomialProbit`, which checks what it is given.
+    See `MultinomialProbit`, which checks its arguments.
     """
 
     rv_op = noisy_multinomial_probit
@@ -362,11 +363,12 @@ class MultinomialProbit(Discrete):
         ``pm.Data`` are checked by their present values, those in other symbolic expressions (``pm.Minibatch``) by their
         shape only. Nothing has been added to the model then.
     TypeError
-        If `epsilon` is no number.
+        If `epsilon` is not a number.
 
     Notes
     -----
-    Log probabilities are right to about 15 digits for any `f`. Second derivatives are available, third ones are not.
+    Log probabilities are right to about 15 digits for any `f`. Second derivatives are available, third derivatives are
+    not.
 
     Examples
     --------
@@ -501,12 +503,12 @@ class RobustMax(Discrete):
     Notes
     -----
     The likelihood of Hernández-Lobato, Hernández-Lobato and Dupont (2011), and of Villacampa-Calvo and
-    Hernández-Lobato (2017), equation 13. Others write 1 − ε for the largest and ε/(c − 1) for each other class: that ε
-    is (c − 1)/c times this one.
+    Hernández-Lobato (2017), equation 13. Some authors write 1 − ε for the largest and ε/(c − 1) for each other class:
+    their ε is (c − 1)/c times this ε.
 
     Nothing changes with `f` but by jumps: the derivative of the log probability is zero wherever there is one. Samplers
     that go by gradients (NUTS) thus learn nothing from labels. The fits ``pm.fit(method="nested_ep" | "qiep")`` average
-    over `f`, and so do those with inducing inputs. :class:`EllipticalSlice` needs no gradients.
+    over `f`, and so do fits with inducing inputs. :class:`EllipticalSlice` needs no gradients.
 
     Noise of the utilities belongs into the covariance, ``+ pm.gp.cov.WhiteNoise(1.0)``: with a unit variance the model
     is that of :class:`MultinomialProbit` with the same `epsilon`.

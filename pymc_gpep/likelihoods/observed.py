@@ -1,13 +1,11 @@
 """Observed classes, counts and numbers, checked before any work."""
 
-import math
 from collections.abc import Collection
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytensor.tensor as pt
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from pymc.pytensorf import constant_fold
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
@@ -16,30 +14,33 @@ from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.local_likelihood import (
+    _SHOWN,
+    _missing,
+    _plain,
+    missing_labels,
+    recoding,
+    shape_text,
+    some_of,
+    to_one_axis,
+    without_marks,
+)
 
 _OF_PYMC = {"shape", "size", "rng", "dtype", "name", "return_next_rng"}
 
 
 def refuse_others(keywords: Collection[str], written: str, advice: str = "") -> None:
-    """Raise a TypeError that names keywords which are neither PyMC's nor those of a distribution, with some advice."""
+    """Raise a TypeError that names keywords that neither PyMC nor a distribution accepts, with advice."""
     others = sorted(set(keywords) - _OF_PYMC)
     if others:
         raise TypeError(f"{written} has no argument {', '.join(map(repr, others))}.{advice and ' '}{advice}")
 
 
-A_ROW_FOR_EACH_VOTE = (
-    "Votes, how many of them each class has, are pm.Multinomial(n=votes.sum(axis=1), p=pm.math.softmax(f.T, axis=-1)). "
-    "Where classes have no softmax they need a row for each: X=np.repeat(X, votes.sum(axis=1), axis=0), and "
-    "labels np.concatenate([np.repeat(np.arange(votes.shape[1]), row) for row in votes])."
-)
-"""How votes (n, classes) are given, as they are or as single labels."""
-
 _WHOLE = "Code the classes as 0 ... c−1; a label in doubt needs a row for each vote, np.repeat(X, ..., axis=0)."
-_SHOWN = 5  # offending labels that an error message lists
 
 
 def known_shape(x: TensorVariable) -> tuple[int | None, ...]:
-    """The shape of `x` as far as it is known without drawing random variables; shared data count as they are."""
+    """Return the shape of `x` as far as it is determined without random draws; shared data have their present shape."""
     if None not in x.type.shape:
         return x.type.shape
     shape = [x.shape[i] for i in range(x.ndim)]
@@ -69,7 +70,7 @@ def observed_classes(
     ----------
     observed : array_like or Variable
     batch : tuple of int or None
-        Shape that the labels must fit, as far as it is known.
+        Shape that the labels must match, None for unknown lengths.
     n_classes : int or None
         Number of classes, None if unknown.
     name : str
@@ -114,95 +115,8 @@ def observed_classes(
     return np.ma.masked_array(labels, missing) if missing.any() else labels
 
 
-def recoding(labels: np.ndarray, n_classes: int) -> str:
-    """Return code that makes 0 ... c−1 of labels that are as many classes by other numbers; empty for other labels."""
-    found = np.unique(labels)
-    if n_classes == 2 and found.size == 2:
-        return f"(labels == {found[1]})"
-    if found.size == n_classes and found[-1] - found[0] == n_classes - 1:
-        return f"labels - {found[0]}" if found[0] > 0 else f"labels + {-found[0]}"
-    return ""
-
-
-def one_for_each_point(observed: ArrayLike, n_points: int, name: str, classes: bool = True) -> NDArray[Any]:
-    """Return observations as an array, one for each point.
-
-    Parameters
-    ----------
-    observed : array_like (n,)
-    n_points : int
-        Number n of points.
-    name : str
-        Name that the caller has for them.
-    classes : bool
-        Whether they are classes.
-
-    Raises
-    ------
-    ValueError
-        If they have another shape, or if some are missing.
-    """
-    shape = np.shape(observed)
-    if shape != (n_points,):
-        advice = to_one_axis(shape, classes)
-        raise ValueError(
-            f"{name} must be ({n_points},), one for each point, but have shape {shape_text(shape)}.{advice}"
-        )
-    missing = _missing(observed)
-    if missing.any():
-        raise ValueError(missing_labels(missing, name))
-    return np.asarray(observed)
-
-
-def to_one_axis(shape: tuple[int | None, ...], classes: bool = True) -> str:
-    """How labels of a shape get one axis, as sentences with a space before them; nothing if they have one."""
-    if len(shape) < 2:
-        return ""
-    if sum(size != 1 for size in shape) < 2:
-        return " Give them one axis: np.ravel(y)."
-    sizes = [size for size in shape[1:] if size is not None]
-    times = math.prod(sizes) if len(sizes) == len(shape) - 1 else "k"
-    several = f" For {times} values of each point repeat the point: X=np.repeat(X, {times}, axis=0), and np.ravel(y)."
-    indicators = " Indicators of classes become labels by np.argmax(y, axis=1)."
-    return f"{indicators}{several} {A_ROW_FOR_EACH_VOTE}" if classes else several
-
-
-def missing_labels(missing: NDArray[np.bool_], name: str) -> str:
-    """The message about observations, called by `name`, that are missing, and how to leave them out."""
-    where = [", ".join(map(str, i)) for i in np.argwhere(missing)[:_SHOWN]]
-    more = "; ..." if missing.sum() > _SHOWN else ""
-    return (
-        f"{name} are missing at {missing.sum()} of {missing.size} points (position {'; '.join(where)}{more}). "
-        "Leave these points out, of the prior's X as well: X[keep] and y[keep].astype(int) with keep = pd.notna(y), or "
-        "~y.mask of a masked array. Draw or predict their labels from the fitted model."
-    )
-
-
-def some_of(labels: NDArray[Any]) -> str:
-    """The smallest of the different labels."""
-    return ", ".join(map(str, np.unique(labels)[:_SHOWN].tolist()))
-
-
-def without_marks(labels: NDArray[Any]) -> str:
-    """Return how to leave out points with the label −1, as a sentence after a space; empty without such points."""
-    if labels.dtype.kind not in "if" or labels.min(initial=0) != -1:
-        return ""
-    return " Where -1 marks a missing label, leave the point out: X[keep] and y[keep] with keep = y >= 0."
-
-
-def _plain(values: Any) -> NDArray[Any]:
-    """Return the values as an array, with pandas' own mark where its arrays have missing values."""
-    return np.asarray(np.ma.getdata(values) if np.ma.isMaskedArray(values) else values)
-
-
-def _missing(values: Any) -> NDArray[np.bool_]:
-    """Which of the values are missing."""
-    missing = np.asarray(pd.isna(_plain(values)), bool)
-    return missing | np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else missing
-
-
 def _whole_numbers(values: Any, name: str, missing: NDArray[np.bool_]) -> np.ndarray:
-    """`values` as int64 with 0 for those that are missing, or an error that says which are not whole numbers."""
+    """Return `values` as int64 with 0 for missing values, or raise an error that names values that are not whole."""
     array = _plain(values)
     if missing.any() and array.dtype.kind not in "USMmc":
         array = np.where(missing, 0, array)
@@ -243,7 +157,7 @@ def _check_shape(
     given: str,
     shaping: str,
 ) -> None:
-    """Raise a ValueError unless the batch dimensions of f can broadcast to the labels' shape; None is not known."""
+    """Raise a ValueError unless the batch dimensions of f can broadcast to the labels' shape; None means unknown."""
     pairs = zip(labels[::-1], batch[::-1], strict=False)
     if len(labels) >= len(batch) and all(n is None or m is None or m in (1, n) for n, m in pairs):
         return
@@ -253,11 +167,6 @@ def _check_shape(
         f"{name}: observed labels have shape {shape_text(labels)}, but f has {given} for each of {shape_text(batch)}. "
         f"{advice}{to_one_axis(labels)}"
     )
-
-
-def shape_text(shape: tuple[int | None, ...]) -> str:
-    """A shape in words, ? where it is not known."""
-    return "(" + ", ".join("?" if s is None else str(s) for s in shape) + ("," if len(shape) == 1 else "") + ")"
 
 
 _LARGEST = 2**53
@@ -270,7 +179,7 @@ def checked_counts(given: NDArray[Any], name: str) -> NDArray[np.int64]:
     Raises
     ------
     ValueError
-        If they are not 0, 1, 2, ..., or larger than floating-point numbers can tell apart.
+        If they are not 0, 1, 2, ..., or too large for exact floating-point numbers.
     """
     numbers = given.dtype.kind in "biuf"
     wrong = (given < 0) | (given != np.round(given)) if numbers else np.full(len(given), True)

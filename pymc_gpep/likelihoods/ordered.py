@@ -1,4 +1,4 @@
-"""Ordered classes by one latent function and cutpoints: probit and logistic."""
+"""Ordered classes by one latent function and cutpoints, or by stopping ratios: probit and logistic."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
@@ -13,18 +13,20 @@ from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import expit, ndtr
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.kernels.scalar import ordinal
-from pymc_gpep.likelihoods.averages_over_cells import average_log_density, parameter_slopes
-from pymc_gpep.likelihoods.likelihood import Reading
+from pymc_gpep.likelihoods.averages_over_cells import average_log_density, computations_of, parameter_slopes
+from pymc_gpep.likelihoods.links import Reading, read_cutpoints
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
+    Kernel,
     ParameterSlopes,
     ScalarDensity,
 )
-from pymc_gpep.likelihoods.observed import rows_text, some_of, without_marks
-from pymc_gpep.likelihoods.one_function import OneFunction, read_cutpoints
+from pymc_gpep.likelihoods.local_likelihood import some_of, without_marks
+from pymc_gpep.likelihoods.observed import rows_text
+from pymc_gpep.likelihoods.one_function import OneFunction
 
 _PROBIT = ScalarDensity(ordinal.probit_derivatives)
 
@@ -43,36 +45,44 @@ class OrderedLikelihood(OneFunction, ABC):
     def distribution(self, x: Array) -> Array:
         """F."""
 
+    def of_bounds(self, x: Array) -> Array:
+        """Return probabilities of classes (..., K) for differences of cutpoints and a latent value (..., K − 1)."""
+        return np.diff(self.distribution(x), axis=-1, prepend=0.0, append=1.0)
+
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         if not self.may_be(variable):
             return None
         op = variable.owner.op
         (p,) = op.dist_params(variable.owner)
-        return read_cutpoints(p, latents, self.distribution)
+        return read_cutpoints(p, latents, self.of_bounds)
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
         name = repr(variable.name)
         return (
             f"{name} is a Categorical of classes between cutpoints, but not with standard normal or logistic noise. "
             f"Write pm.OrderedProbit({name}, eta=f, cutpoints=...) without sigma, or pm.OrderedLogistic. Dividing by "
-            "sigma leaves the model as it is: eta=f / sigma, cutpoints=cutpoints / sigma."
+            "sigma leaves the model as it is: eta=f / sigma, cutpoints=cutpoints / sigma. Such noise is also read in "
+            "stopping ratios."
         )
 
     def takes_rows(self, count: int) -> bool:
         return count > 0
 
     def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:
-        if not np.isfinite(self.parameters).all():
-            raise ValueError(
-                f"The cutpoints of {name} are not finite in {rows_text(~np.isfinite(self.parameters).all(axis=0))}. "
-                "Give a class without an end a cutpoint far away: np.clip(cutpoints, -1e10, 1e10)."
-            )
+        self._check_finite(name)
         descends = ~(np.diff(self.parameters, axis=0) > 0.0).all(axis=0)
         if descends.any():
             first = self.parameters[:, descends][:, 0]
             raise ValueError(
                 f"The cutpoints of ordered classes must ascend, but are {', '.join(f'{cut:.4g}' for cut in first)}. "
                 "Declare them with transform=pm.distributions.transforms.ordered, and with initval=... that ascend."
+            )
+
+    def _check_finite(self, name: str) -> None:
+        if not np.isfinite(self.parameters).all():
+            raise ValueError(
+                f"The cutpoints of {name} are not finite in {rows_text(~np.isfinite(self.parameters).all(axis=0))}. "
+                "Give a class without an end a cutpoint far away: np.clip(cutpoints, -1e10, 1e10)."
             )
 
     def n_classes(self, n_functions: int) -> int:
@@ -116,8 +126,7 @@ class OrderedProbitLikelihood(OrderedLikelihood):
     )
 
     def distribution(self, x: Array) -> Array:
-        p: Array = ndtr(x)
-        return p
+        return np.asarray(ndtr(x))
 
 
 @dataclass(frozen=True)
@@ -137,5 +146,59 @@ class OrderedLogitLikelihood(OrderedLikelihood):
     )
 
     def distribution(self, x: Array) -> Array:
-        p: Array = expit(x)
-        return p
+        return np.asarray(expit(x))
+
+
+def _computations(density: Kernel, parameter_derivatives: Kernel) -> tuple[object, ...]:
+    """Return all computations of a log-concave density of classes by kernels."""
+
+    def log_density(f: Array, y: Observed, parameters: Array) -> Array:
+        out = np.empty((4, len(f)))
+        density(f, np.asarray(y, np.int64), parameters, out)
+        return out
+
+    return *computations_of(log_density), parameter_slopes(ScalarDensity(density), parameter_derivatives)
+
+
+@dataclass(frozen=True)
+class StoppingRatioLikelihood(OrderedLikelihood, ABC):
+    """p(y = k | f) = F(κ_k − f) ∏_{j<k} (1 − F(κ_j − f)): each class stops, or is passed for the next class."""
+
+    rows: ClassVar[tuple[str, ...]] = ("cutpoints",)
+    largest_precision: ClassVar[float] = np.inf  # Each class that is passed adds to it.
+
+    def of_bounds(self, x: Array) -> Array:
+        stops = self.distribution(x)
+        passed = np.cumprod(1.0 - stops, axis=-1)
+        return np.concatenate([stops[..., :1], stops[..., 1:] * passed[..., :-1], passed[..., -1:]], axis=-1)
+
+    def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:
+        self._check_finite(name)
+
+
+@dataclass(frozen=True)
+class StoppingProbitLikelihood(StoppingRatioLikelihood):
+    """F is Φ."""
+
+    name: ClassVar[str] = "stopping_probit"
+    written: ClassVar[str] = "pm.Categorical of stopping ratios"
+    local: ClassVar[tuple[object, ...]] = _computations(
+        ordinal.stopping_probit_derivatives, ordinal.stopping_probit_parameter_derivatives
+    )
+
+    def distribution(self, x: Array) -> Array:
+        return np.asarray(ndtr(x))
+
+
+@dataclass(frozen=True)
+class StoppingLogitLikelihood(StoppingRatioLikelihood):
+    """F is the logistic function."""
+
+    name: ClassVar[str] = "stopping_logit"
+    written: ClassVar[str] = "pm.Categorical of stopping ratios"
+    local: ClassVar[tuple[object, ...]] = _computations(
+        ordinal.stopping_logit_derivatives, ordinal.stopping_logit_parameter_derivatives
+    )
+
+    def distribution(self, x: Array) -> Array:
+        return np.asarray(expit(x))

@@ -17,16 +17,16 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.special import gammaln
 
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.kernels.scalar.poisson import NO_EXPOSURE
 from pymc_gpep.likelihoods.counts import BinomialLikelihood, PoissonLikelihood
 from pymc_gpep.likelihoods.grouped import Factors, GroupedLikelihood
 from pymc_gpep.likelihoods.likelihood import UNBOUNDED, Likelihood
+from pymc_gpep.likelihoods.links import NO_EXPOSURE
 from pymc_gpep.likelihoods.real import LogNormalLikelihood, NormalLikelihood
 from pymc_gpep.likelihoods.stacked import StackedLikelihood
 
 
 class PooledRows(NamedTuple):
-    """Rows of groups, with what they are given besides latent values."""
+    """Rows of groups, with their parameters besides latent values."""
 
     of: NDArray[np.int64]
     """The group of each row, (n,)."""
@@ -166,7 +166,7 @@ _POOLS: dict[type[Likelihood], Callable[[Likelihood, PooledRows], tuple[GroupedL
 
 
 def products(likelihood: Likelihood, rows: PooledRows) -> GroupedLikelihood | None:
-    """Return the likelihood of groups of rows with its parameters, where those of rows are arrays.
+    """Return the likelihood of groups of rows with its parameters, if the rows' parameters are arrays.
 
     None for rows of several observed variables.
     """
@@ -223,7 +223,7 @@ def grouped_rows(likelihood: Likelihood, rows: PooledRows) -> Grouped:
 
 
 def _of_part(rows: PooledRows, places: NDArray[np.int64], count: int) -> PooledRows:
-    """Return the rows of one of several observed variables, with its own parameters."""
+    """Return the rows of a single observed variable among several, with its own parameters."""
     return PooledRows(
         rows.of[places] - rows.of[places].min(),
         rows.y[places],

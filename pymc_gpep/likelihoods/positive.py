@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytensor.tensor as pt
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from pymc.distributions.censored import CensoredRV
 from pymc.distributions.continuous import WeibullBetaRV
 from pytensor.graph.basic import Variable
@@ -16,15 +16,14 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.special import gamma, gammainc, gammaln, psi
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.likelihood import Reading, censored_side, observable_of
-from pymc_gpep.likelihoods.observed import checked_numbers
-from pymc_gpep.likelihoods.one_function import free_of_latents, read_log_rate
+from pymc_gpep.likelihoods.links import Reading, free_of_latents, read_log_rate
 from pymc_gpep.likelihoods.standard_density import (
     LOG_RATE,
     StandardForm,
     StandardLikelihood,
-    checked_bounds,
+    censored_side,
     log_normal_moments,
+    observable_of,
     reading_of,
     standard_computations,
 )
@@ -82,9 +81,6 @@ class GammaLikelihood(StandardLikelihood):
             f"{name} is a Gamma, but its scale is not the exponential of one latent function and what is added to it: "
             f"write pm.Gamma({name}, alpha=alpha, beta=alpha * pm.math.exp(-f)), with alpha a hyperparameter."
         )
-
-    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Array:
-        return checked_numbers(self.checked_shape(observed, n_functions, n_points, name), name, positive=True)
 
     def cumulative_given(self, y: Array, f: Array) -> Array:
         offset, alpha = self.parameters
@@ -154,14 +150,6 @@ class WeibullLikelihood(StandardLikelihood):
             f"what is added to it: write pm.Weibull({name}, alpha=alpha, beta=pm.math.exp(f)) or "
             f"pm.Exponential({name}, scale=pm.math.exp(f)), within pm.Censored by their .dist."
         )
-
-    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Array:
-        return checked_numbers(self.checked_shape(observed, n_functions, n_points, name), name, positive=True)
-
-    def check_parameters(self, observed: NDArray[Any] | None, name: str) -> None:
-        super().check_parameters(observed, name)
-        if observed is not None:
-            checked_bounds(observed, self.row("lower"), self.row("upper"), name)
 
     def cumulative_given(self, y: Array, f: Array) -> Array:
         offset, alpha, _, _ = self.parameters

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytensor.tensor as pt
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from pymc.distributions.censored import CensoredRV
 from pymc.distributions.continuous import AsymmetricLaplaceRV
 from pytensor.graph.basic import Variable
@@ -19,8 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.special import expit, ndtr
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.likelihood import Reading, censored_side, observable_of
-from pymc_gpep.likelihoods.observed import checked_numbers
+from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.standard_density import (
     ASYMMETRIC_LAPLACE,
     LOGISTIC_POWERS,
@@ -28,8 +27,9 @@ from pymc_gpep.likelihoods.standard_density import (
     StandardDensity,
     StandardForm,
     StandardLikelihood,
-    checked_bounds,
+    censored_side,
     log_normal_moments,
+    observable_of,
     reading_of,
     standard_computations,
 )
@@ -96,15 +96,6 @@ class LocationScale(StandardLikelihood, ABC):
         if set(latents).isdisjoint(ancestors([mu])):
             return None
         return reading_of(mu, sigma, bounds=(found.lower, found.upper))
-
-    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Array:
-        given = self.checked_shape(observed, n_functions, n_points, name)
-        return checked_numbers(given, name, positive=self.least == 0.0)
-
-    def check_parameters(self, observed: NDArray[Any] | None, name: str) -> None:
-        super().check_parameters(observed, name)
-        if observed is not None:
-            checked_bounds(observed, self.row("lower"), self.row("upper"), name)
 
     @abstractmethod
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
@@ -211,9 +202,6 @@ class AsymmetricLaplaceLikelihood(StandardLikelihood):
         if set(latents).isdisjoint(ancestors([mu])):
             return None
         return reading_of(mu, rate, kappa)
-
-    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Array:
-        return checked_numbers(self.checked_shape(observed, n_functions, n_points, name), name)
 
     def cumulative_given(self, y: Array, f: Array) -> Array:
         rate, kappa = self.parameters

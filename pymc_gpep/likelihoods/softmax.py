@@ -1,29 +1,35 @@
-"""The softmax, `pm.Categorical(logit_p=...)`: likelihood, quadrature of its sites, and class probabilities."""
+"""The softmax of a label and of several votes a point: likelihoods, quadrature of sites, and class probabilities."""
 
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
-from pytensor.tensor.random.basic import CategoricalRV
+from pytensor.tensor.random.basic import CategoricalRV, MultinomialRV
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import gamma, gammaln, log_softmax, logsumexp, ndtr, ndtri
 from scipy.stats import qmc
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.gaussians.prior_form import covariance_root
+from pymc_gpep.kernels.likelihoods import votes
 from pymc_gpep.kernels.likelihoods.softmax import along_line, curvature_slope, softmax
 from pymc_gpep.kernels.methods.softmax_qep import softmax_qep_update
+from pymc_gpep.kernels.moments.softmax_quadrature import votes_log_normalisers
 from pymc_gpep.kernels.special.softmax_average import BLOCK, SEQUENCES, softmax_average
-from pymc_gpep.likelihoods.likelihood import Reading, gaussian_moments
+from pymc_gpep.likelihoods.factor_averages import DEAR, FEWEST, UtilityNoise, over_factors
+from pymc_gpep.likelihoods.likelihood import gaussian_moments
+from pymc_gpep.likelihoods.links import Reading, has_cutpoints, softmax_argument
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature
-from pymc_gpep.likelihoods.one_function import OneFunctionPerClass, has_cutpoints, softmax_argument
-from pymc_gpep.likelihoods.over_factors import DEAR, FEWEST, UtilityNoise, over_factors
+from pymc_gpep.likelihoods.local_likelihood import shape_text
+from pymc_gpep.likelihoods.observed import checked_counts
+from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
 
 _LATTICE = 5  # dimensions from which on a lattice needs too many points
 _WIDEST = 8.0  # radius, in standard deviations
@@ -32,7 +38,7 @@ _SEED = 20_040_661
 
 
 class Nodes(NamedTuple):
-    """A rule for what differs among d classes, N(0, I − 11ᵀ/d)."""
+    """A quadrature rule for differences among d classes, N(0, I − 11ᵀ/d)."""
 
     points: Array
     """(N, d), each with the sum 0."""
@@ -108,10 +114,10 @@ def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -
     cov : (m, c, c) array
         Their posterior covariances, which may be singular.
     tolerance : float
-        Absolute error wanted of each probability with four classes or more. With five or more, randomised rules average
-        over factors that the classes have in common. Where these do not reach the tolerance, or with four classes,
+        Target absolute error of each probability with four classes or more. With five or more classes, randomised rules
+        average over common factors of the classes. If these do not reach the tolerance, or with four classes,
         quasi-Monte Carlo integration is used. Two classes are exact to rounding, three to about 1e-9. The random
-        numbers are always the same ones, and the work is bounded, so look at the errors returned.
+        numbers are fixed, and the work is bounded, so look at the errors returned.
 
     Returns
     -------
@@ -202,8 +208,7 @@ def log_tail(mean: Array, cov: Array, y: NDArray[np.int64]) -> Array:
 
 def _log_tail_at(mean: Array, cov: Array, y: int) -> float:
     c = len(mean)
-    values, vectors = np.linalg.eigh(cov)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    root = covariance_root(cov)
 
     def log_joint(z: Array) -> Array:
         joint: Array = log_softmax(mean + z @ root.T, axis=-1)[..., y] - 0.5 * (z**2).sum(-1)
@@ -248,7 +253,7 @@ class SoftmaxLikelihood(OneFunctionPerClass):
     )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        """Read pm.Categorical(logit_p=...), or p=softmax(...): what the softmax is taken of, class axis last."""
+        """Read the argument of the softmax in pm.Categorical(logit_p=...), or p=softmax(...), class axis last."""
         if not self.may_be(variable):
             return None
         (p,) = variable.owner.op.dist_params(variable.owner)
@@ -278,3 +283,69 @@ class SoftmaxLikelihood(OneFunctionPerClass):
 
     def log_tail(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
         return log_tail(mean, cov, observed)
+
+
+_VOTES_NODES = 2000  # nodes for a predictive density
+
+
+@dataclass(frozen=True)
+class VotesLikelihood(SoftmaxLikelihood):
+    """p(y | f) = N! / Π_a y_a! Π_a π_a^(y_a) of votes y (c,), N = Σ_a y_a of them, with π the softmax of f."""
+
+    name: ClassVar[str] = "multinomial"
+    written: ClassVar[str] = "pm.Multinomial(n=n, p=pm.math.softmax(f.T, axis=-1))"
+    distributions: ClassVar[tuple[type[Op], ...]] = (MultinomialRV,)
+    observed_axes: ClassVar[int] = 2
+    largest_precision: ClassVar[float] = np.inf
+    local: ClassVar[tuple[object, ...]] = (
+        CoupledCurvature(votes.log_density, votes.along_line, votes.curvature_slope),
+        CoupledQuadrature(softmax_qep_update, 0),
+    )
+
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
+        """Read the argument of the softmax in pm.Multinomial(n=n, p=softmax(...)), class axis last."""
+        if not self.may_be(variable):
+            return None
+        totals, p = variable.owner.op.dist_params(variable.owner)
+        argument = softmax_argument(p)
+        return None if argument is None else Reading(argument, totals=cast(TensorVariable, totals))
+
+    def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
+        name = repr(variable.name)
+        return (
+            f"{name} is a Multinomial, but not of a softmax over classes at each point. Write pm.Multinomial({name}, "
+            "n=n, p=pm.math.softmax(f.T, axis=-1)), where f has one row per class, and n is a number or one for each "
+            "point."
+        )
+
+    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
+        self.check_functions(n_functions)
+        given, shape = np.asarray(observed), (n_points, n_functions)
+        if given.shape != shape:
+            raise ValueError(
+                f"{name} must be {shape_text(shape)}, the number of votes for each class at each point, but have shape "
+                f"{shape_text(given.shape)}."
+            )
+        return checked_counts(given.ravel(), name).reshape(shape)
+
+    def says_nothing(self, observed: Observed) -> NDArray[np.bool_]:
+        return np.asarray(observed.sum(axis=1) == 0)
+
+    def log_densities(self, f: Array, observed: Observed) -> Array:
+        ways = gammaln(observed.sum(axis=1) + 1.0) - gammaln(observed + 1.0).sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            terms = np.where(observed.T > 0, observed.T * log_softmax(f, axis=-2), 0.0)
+        return np.asarray(ways + terms.sum(axis=-2))
+
+    def scores(self, observed: Observed, p: Array, moments: Array | None) -> dict[str, Array]:
+        """The squared error of the shares of the classes, summed over these."""
+        with np.errstate(invalid="ignore"):
+            share = observed / observed.sum(axis=1, keepdims=True)
+        return {"squared_error": ((share - p) ** 2).sum(axis=1)}
+
+    def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
+        # Exact in the tails and everywhere else.
+        mean, cov = np.ascontiguousarray(mean), np.ascontiguousarray(cov)
+        out = np.empty(len(mean))
+        votes_log_normalisers(mean, cov, np.ascontiguousarray(observed), *class_nodes(mean.shape[1], _VOTES_NODES), out)
+        return out

@@ -16,7 +16,8 @@ from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
@@ -27,11 +28,11 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.likelihoods.one_function import OneFunction
 
-_UNUSED = 1.0  # parameter of a likelihood that has fewer than others
+_UNUSED = 1.0  # value of parameters that a likelihood does not have
 
 
 class _Part:
-    """One of the likelihoods, with what it takes of arrays of all rows."""
+    """A likelihood of the stack, with its part of arrays of all rows."""
 
     def __init__(self, number: int, likelihood: Likelihood, count: int) -> None:
         self.number, self.likelihood, self.own = number, likelihood, slice(1, 1 + count)
@@ -66,13 +67,13 @@ class StackedLikelihood(OneFunction):
     observed_dtype: ClassVar[str] = "float64"
 
     def at_rows(self, sizes: Sequence[int]) -> Self:
-        """Return the same with so many rows of each part, whose parameters are not known yet."""
+        """Return a copy with these numbers of rows of each part, without parameters."""
         unknown = np.full((1 + max(self.counts), sum(sizes)), np.nan)
         unknown[0] = np.repeat(np.arange(len(sizes)), sizes)
         return self.given(unknown)
 
     def together(self, parameters: Sequence[TensorVariable]) -> TensorVariable:
-        """Return parameters (1 + p, n) of those of the parts, (p_k, n_k) each."""
+        """Return parameters (1 + p, n) from parameters (p_k, n_k) of each part."""
         most = max(self.counts)
         rows = []
         for number, (count, own) in enumerate(zip(self.counts, parameters, strict=True)):
@@ -108,6 +109,15 @@ class StackedLikelihood(OneFunction):
         return all(part.log_concave for part in self.parts)
 
     @property
+    def of_prior(self) -> bool:  # type: ignore[override]
+        """Whether any likelihood is the factor of a prior."""
+        return any(part.of_prior for part in self.parts)
+
+    @property
+    def effects(self) -> list[str]:
+        return [name for part in self.parts for name in part.effects]
+
+    @property
     def local(self) -> tuple[object, ...]:  # type: ignore[override]
         """Local computations that each likelihood offers, each at its own rows."""
         smooth = all(part.offers(ScalarDensity) for part in self.parts)
@@ -137,6 +147,9 @@ class StackedLikelihood(OneFunction):
     def _made(self) -> Iterator[_Part]:
         for number, (likelihood, count) in enumerate(zip(self.parts, self.counts, strict=True)):
             yield _Part(number, likelihood, count)
+
+    def priors(self) -> Iterator[tuple[NDArray[np.intp], Likelihood]]:
+        return ((rows, own) for rows, own, _ in self._each(None) if own.of_prior)
 
     def _each(self, observed: Observed | None) -> Iterator[tuple[NDArray[np.intp], Likelihood, Observed | None]]:
         """Yield rows of each likelihood, itself with its parameters there, and observations."""

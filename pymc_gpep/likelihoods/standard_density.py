@@ -3,34 +3,83 @@
     log p(y | f) = ℓ(s f + o; shapes) + c
 
 Scale s, offset o, shapes and constant c depend on the observation and its parameters. Kernels compute ℓ, its averages
-over a normal argument, and its slopes in the shapes. All that methods ask for follows by the chain rule. Slopes of
-averages in the scale are those in the variance of its argument, by the heat equation.
+over a normal argument, and its slopes in the shapes. All computations of methods follow by the chain rule. Slopes of
+averages in the scale follow from slopes in the variance of its argument, by the heat equation.
 """
 
 from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
+from pymc.distributions.censored import CensoredRV
+from pymc.distributions.distribution import PartialObservedRV, SymbolicRandomVariable
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.kernels.scalar import asymmetric_laplace, log_rate, logistic_powers, normal_sides
-from pymc_gpep.likelihoods.likelihood import Reading, censored_side, no_bounds
+from pymc_gpep.kernels.scalar import asymmetric_laplace, log_rate, normal_sides, powers
+from pymc_gpep.likelihoods.likelihood import UNBOUNDED
+from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
     Kernel,
     ParameterSlopes,
     PlainDensity,
-    RowConstants,
     ScalarDensity,
 )
-from pymc_gpep.likelihoods.observed import rows_text
+from pymc_gpep.likelihoods.local_likelihood import RowConstants
+from pymc_gpep.likelihoods.observed import checked_counts, checked_numbers, rows_text
 from pymc_gpep.likelihoods.one_function import OneFunction
+
+
+class Observable(NamedTuple):
+    """A random variable that is observed, or observed between bounds."""
+
+    op: Op
+    inputs: list[TensorVariable]
+    """The parameters of its distribution."""
+    lower: TensorVariable
+    upper: TensorVariable
+    """Bounds, numbers or (n,); ∓ `UNBOUNDED` on a side without one."""
+
+
+@cache
+def no_bounds() -> tuple[TensorVariable, TensorVariable]:
+    """Return the bounds of uncensored observations."""
+    lower, upper = (pt.constant(end, dtype="float64") for end in (-UNBOUNDED, UNBOUNDED))
+    return lower, upper
+
+
+def observable_of(variable: TensorVariable) -> Observable | None:
+    """The distribution behind a random variable, and its bounds; None where these are random themselves."""
+    lower, upper = ends = no_bounds()
+    if isinstance(variable.owner.op, CensoredRV):
+        variable, lower, upper = variable.owner.inputs[:3]
+        if any(isinstance(v.owner and v.owner.op, RandomVariable) for v in ancestors([lower, upper])):
+            return None
+        lower, upper = (pt.clip(bound.astype("float64"), *ends) for bound in (lower, upper))
+    op = variable.owner.op
+    told_apart = isinstance(op, SymbolicRandomVariable) and op.extended_signature is not None
+    if not (isinstance(op, RandomVariable) or told_apart) or isinstance(op, PartialObservedRV):
+        return None  # other densities do not distinguish their parameters
+    return Observable(op, list(op.dist_params(variable.owner)), lower, upper)
+
+
+def censored_side(y: NDArray[Any], lower: Array, upper: Array) -> Array:
+    """Return 0 for exact observations (n,), 1 above the upper bound, −1 below the lower bound.
+
+    NaN for numbers beyond the bounds, which are impossible.
+    """
+    side = np.where(y >= upper, 1.0, np.where(y <= lower, -1.0, 0.0))
+    return np.where((y > upper) | (y < lower) | np.isnan(y), np.nan, side)
 
 
 class StandardDensity(NamedTuple):
@@ -44,10 +93,12 @@ class StandardDensity(NamedTuple):
     """`(mean, variance, shapes, out, slopes)`: E ℓ, ∂/∂m, ∂/∂v (3, m); those in each shape (k, m)."""
     smooth: bool = True
     """Whether ℓ has two derivatives everywhere."""
+    rough: Kernel | None = None
+    """The same as `average` to nine digits, without slopes and derivatives from the third on; None without a gain."""
 
 
-LOGISTIC_POWERS = StandardDensity(logistic_powers.derivatives, logistic_powers.average, logistic_powers.average_log)
-LOG_RATE = StandardDensity(log_rate.derivatives, log_rate.average, log_rate.average_log)
+LOGISTIC_POWERS = StandardDensity(powers.derivatives, powers.average, powers.average_log)
+LOG_RATE = StandardDensity(log_rate.derivatives, log_rate.average, log_rate.average_log, rough=log_rate.rough_average)
 NORMAL_SIDES = StandardDensity(normal_sides.derivatives, normal_sides.average, normal_sides.average_log)
 ASYMMETRIC_LAPLACE = StandardDensity(
     asymmetric_laplace.derivatives, asymmetric_laplace.average, asymmetric_laplace.average_log, smooth=False
@@ -103,7 +154,7 @@ def standard_computations(density: StandardDensity, form: _Form, slopes: _Form |
             out[0] += constant
 
     def averaged(kernel: Kernel, rows: int) -> Kernel:
-        """An average of the standard density as one of f, with as many rows of what the kernel writes."""
+        """Return an average of the standard density as an average over f, with `rows` rows of the kernel's result."""
 
         def terms(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
             with np.errstate(all="ignore"):
@@ -123,7 +174,11 @@ def standard_computations(density: StandardDensity, form: _Form, slopes: _Form |
 
         return standard_computations(density, form_of, slopes)
 
-    averages = GaussianAverage(averaged(density.average, 5)), AverageLogDensity(averaged(density.average_log, 3))
+    rough = averaged(density.rough, 5) if density.rough else None
+    averages: tuple[object, ...] = (
+        GaussianAverage(averaged(density.average, 5), rough),
+        AverageLogDensity(averaged(density.average_log, 3)),
+    )
     plain: tuple[object, ...] = (ScalarDensity if density.smooth else PlainDensity)(derivatives), RowConstants(bound_to)
     if density in (LOGISTIC_POWERS, LOG_RATE):
         plain = (*plain, StandardProduct(density, form))
@@ -144,7 +199,7 @@ def standard_computations(density: StandardDensity, form: _Form, slopes: _Form |
             out[:, 2] = 2.0 * scale * of_scale * second + scale**2 * (third * of_g + curvature)
 
     def averaged_slopes(kernel: Kernel, rows: int, in_variance: Callable[[Array], Array]) -> Kernel:
-        """Slopes of such an average; `in_variance` computes the one in the variance from what the kernel writes."""
+        """Return slopes of this average; `in_variance` computes the slope in the variance from the kernel's result."""
 
         def terms(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
             with np.errstate(all="ignore"):
@@ -178,7 +233,7 @@ def reading_of(
 
 @dataclass(frozen=True)
 class StandardLikelihood(OneFunction, ABC):
-    """A density of numbers or counts; its computations are those of `pymc_gpep.likelihoods.standard_density`."""
+    """A density of numbers or counts, with the computations of `pymc_gpep.likelihoods.standard_density`."""
 
     method: ClassVar[str] = "ep"
     guide: ClassVar[str] = "ep"
@@ -188,8 +243,14 @@ class StandardLikelihood(OneFunction, ABC):
     """Names of those that must be positive numbers."""
 
     def n_classes(self, n_functions: int) -> int:
-        """Zero: observations are no classes."""
+        """Return zero, since observations are not classes."""
         return 0
+
+    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[Any]:
+        given = self.checked_shape(observed, n_functions, n_points, name)
+        if self.observed_dtype == "int64":
+            return checked_counts(given, name)
+        return checked_numbers(given, name, positive=self.least == 0.0)
 
     def check_parameters(self, observed: NDArray[Any] | None, name: str) -> None:
         for row, values in zip(self.rows, self.parameters, strict=True):
@@ -199,6 +260,8 @@ class StandardLikelihood(OneFunction, ABC):
                 )
             if np.isnan(values).any():
                 raise ValueError(f"{row} of {name} is not a number in {rows_text(np.isnan(values))}.")
+        if observed is not None and "upper" in self.rows:
+            checked_bounds(observed, self.row("lower"), self.row("upper"), name)
 
     def scores(self, observed: NDArray[Any], p: Array, moments: Array | None) -> dict[str, Array]:
         """The squared error of the predictive mean."""

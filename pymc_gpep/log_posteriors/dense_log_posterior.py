@@ -4,6 +4,7 @@ Everything is computed in the unconstrained space of the model's value variables
 model's own priors and any other terms it has, and the Jacobians of its transforms.
 """
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterable
 from copy import copy
@@ -17,6 +18,7 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.approximations import Approximator, Solution, approximator
 from pymc_gpep.approximations.solution import Neighbours
@@ -33,6 +35,7 @@ from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.latent_functions import DenseFunctions, GroupedFunctions
 from pymc_gpep.log_posteriors.log_posterior import Gps, LogPosterior, StoredFit
 from pymc_gpep.log_posteriors.quasi_newton import Curvature
+from pymc_gpep.prior_moments.inducing_sum import as_sum, by_inducing_rows
 from pymc_gpep.prior_moments.precision_sum import suited
 from pymc_gpep.prior_moments.prior_functions import (
     Moments,
@@ -44,13 +47,16 @@ from pymc_gpep.prior_moments.prior_functions import (
     prior_moments,
     prior_roots,
 )
+from pymc_gpep.prior_moments.proper_posteriors import check_proper
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.problem import from_start_or_cold
 from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
 
 _FEW, _ROUGHER = 200, 20.0  # rows below which a wider tolerance saves little; times the tolerance of a search
-_SOME = 2000  # rows whose prior says what hyperparameters do to that of all
+_SOME = 2000  # rows whose prior shows the effect of hyperparameters on the prior of all rows
 _DIFFERENCE = 1e-4  # of a hyperparameter, which means depend on by a line
+# Largest relative difference of the slopes in a parameter and in the latent value that it moves.
+_NO_SHIFT = 1e-3
 _CLEARLY = 1e-3  # by which one printed number is above another, and not by rounding
 
 _one_at_a_time = Lock()  # calls a function of a graph, which keeps the values of one evaluation
@@ -79,19 +85,18 @@ class DenseLogPosterior(LogPosterior):
         self._kwargs = compile_kwargs or {}
         if grouped:
             classifier = by_groups(classifier, approximator)
-        if not self.compiled:
-            classifier = suited(classifier, approximator)
+        classifier = self._suited(classifier, approximator)
         self.space = Hyperparameters(classifier)
         self.approximator = approximator
         model = classifier.model
         self._prior_type, array = prior_array_of(classifier, approximator, self.space.data, not self.compiled)
-        form = self._prior_type.form
         labels, parameters, likelihood = classifier.at_points
         self.n_points = classifier.prior.n_points
-        self._cold = approximator.cold(classifier.n_functions, self.n_points, form)
+        self._cold = approximator.cold(classifier.n_functions, self.n_points, self._prior_type)
         k, mean, parameters = model.replace_rvs_by_values([array, classifier.prior.mean(), parameters])
         start, looseness = pt.dvector("start"), pt.dscalar("looseness")
-        op = Evidence(approximator, likelihood, form=form)
+        slopes = not set(self.space.value_vars).isdisjoint(ancestors([parameters]))
+        op = Evidence(approximator, likelihood, form=self._prior_type, slopes=slopes)
         node = op.make_node(k, mean, labels, start, looseness, parameters)
         evidence, _, _, end, status, iterations, _ = node.outputs
         log_posterior = evidence + self.space.prior
@@ -111,6 +116,10 @@ class DenseLogPosterior(LogPosterior):
         classifier = file.space.classifier
         return cls(classifier, approximator(file.attrs["approximation"], classifier.likelihood_model, file.options))
 
+    def _suited(self, classifier: GPClassifier, approximator: Approximator) -> GPClassifier:
+        """Return the classifier with its prior in the form that is fitted."""
+        return classifier if self.compiled else suited(classifier, approximator)
+
     @property
     def compiled(self) -> bool:
         """Whether it is evaluated by compiled code, and not interpreted."""
@@ -120,6 +129,11 @@ class DenseLogPosterior(LogPosterior):
     def entries(self) -> int:
         classifier = self.classifier
         return int(self._prior_type.entries(classifier.n_functions, self.n_points, classifier.prior.n_normals))
+
+    @property
+    def kept(self) -> int:
+        classifier = self.classifier
+        return int(self._prior_type.kept(classifier.n_functions, self.n_points, classifier.prior.n_normals))
 
     def _prior_elsewhere(self, gps: Gps, response: str | None = None) -> Elsewhere:
         if (gps, response) not in self._elsewhere:
@@ -151,7 +165,7 @@ class DenseLogPosterior(LogPosterior):
         some = np.arange(0, len(moments.labels), -(-len(moments.labels) // _SOME))
         groups, labels = self.classifier.groups, self.observed()
         labels = labels if groups is None else labels[groups.first]
-        return self._prior_type.form(moments.k).among(some), np.asarray(labels[some])
+        return self._prior_type(moments.k, moments.mean).among(some, some), np.asarray(labels[some])
 
     def inputs(self, gps: Gps = None) -> Array:
         return self._prior_elsewhere(gps).inputs
@@ -197,7 +211,7 @@ class DenseLogPosterior(LogPosterior):
 
         They are shared out over as many threads as BLAS was allowed. Results are the same for any number of them.
         """
-        # What is compiled takes too long to have it twice.
+        # Compilation takes too long to do it twice.
         with one_blas_thread(), ALONE if self.compiled else self._team() as team:
             self.prepare(team.size)
             return team.each(function, items)
@@ -239,7 +253,8 @@ class DenseLogPosterior(LogPosterior):
             slopes = pytensor.grad(outputs[0], value_vars) if value_vars else []
             return [pt.concatenate([slope.ravel() for slope in slopes]) if slopes else pt.zeros(0)]
 
-        return graph_function(self.classifier.model, self._inputs, outputs, further=gradient, **self._kwargs)
+        made = graph_function(self.classifier.model, self._inputs, outputs, further=gradient, **self._kwargs)
+        return made if self.compiled else made.settled()
 
     def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
         if isinstance(start, Neighbours):
@@ -283,22 +298,28 @@ class DenseLogPosterior(LogPosterior):
             columns[:, :, i] = (there.mean - begin.mean) / step
             if shifts is not None:
                 moved = there.likelihood.parameters - begin.likelihood.parameters
-                columns[0, :, i] += np.einsum("pn,pn->n", shifts, moved / step)
-        which &= columns.any(axis=(0, 1))
-        if not (which.any() and np.isfinite(columns).all()):
+                columns[0, :, i] += np.where(moved != 0.0, shifts * moved / step, 0.0).sum(axis=0)
+        which &= columns.any(axis=(0, 1)) & np.isfinite(columns).all(axis=(0, 1))
+        if not which.any():
             return None
         nothing = np.zeros((len(columns), which.sum(), which.sum()))
         explained = solution.posterior.joint_covariance(columns[:, :, which], nothing).sum(axis=(0, 2))
         return Curvature(which, self.space.prior_curvature(theta, which) - explained)
 
     def check_moments(self, theta: Array) -> None:
-        """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
+        """Raise a ValueError if prior covariance or mean at one point are invalid for a Gaussian process."""
         moments = self.moments(theta)
         check_moments(moments, self._prior_type)
         check_densities(moments)
         if self.classifier.groups is not None:
             labels, likelihood = self._at_rows(self.point(theta))
             likelihood.check_parameters(labels, "the labels")
+
+    def check_proper(self, theta: Array) -> None:
+        """Raise a StructureError if coefficients with a flat prior have an improper posterior."""
+        if self.classifier.prior.flat:
+            k, mean, labels, likelihood = self.moments(theta)
+            check_proper(self._prior_type(k, mean), labels, likelihood, dict(self.classifier.prior.recipes))
 
     @one_blas_thread()
     def solve(self, theta: Array, start: Array | None = None) -> Solution:
@@ -319,10 +340,58 @@ class DenseLogPosterior(LogPosterior):
         return self.approximator.solve_near(k, mean, labels, start, likelihood=likelihood, prior_type=self._prior_type)
 
 
+class InducingRowsLogPosterior(DenseLogPosterior):
+    """The log posterior with a process by inducing inputs that stay, as rows with residuals at places.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+        With a sum that has one process, see `pymc_gpep.prior_moments.inducing_sum.as_sum`.
+    approximator : Approximator
+    compile_kwargs : dict, optional
+    inducing : array (M, d)
+        Inducing inputs.
+    """
+
+    kind: ClassVar[str] = "inducing_rows"
+    by: ClassVar[str] = "inducing inputs"
+
+    def __init__(
+        self,
+        classifier: GPClassifier,
+        approximator: Approximator,
+        compile_kwargs: dict[str, Any] | None = None,
+        *,
+        inducing: Array,
+    ) -> None:
+        self._inducing = np.array(inducing, dtype=np.float64)
+        super().__init__(classifier, approximator, compile_kwargs)
+
+    def _suited(self, classifier: GPClassifier, approximator: Approximator) -> GPClassifier:
+        return by_inducing_rows(classifier, self._inducing, approximator)
+
+    @classmethod
+    def in_form(cls, classifier: GPClassifier) -> GPClassifier:
+        return as_sum(classifier)
+
+    @classmethod
+    def of_file(cls, file: StoredFit) -> Self:
+        classifier = file.space.classifier
+        made = approximator(file.attrs["approximation"], classifier.likelihood_model, file.options)
+        return cls(classifier, made, inducing=np.array(json.loads(file.attrs["inducing_inputs"])))
+
+    def described(self) -> dict[str, Any]:
+        return super().described() | {"inducing_inputs": json.dumps(self._inducing.tolist())}
+
+    def anchors(self, x: Array, solution: Any = None) -> Array:
+        return self._inducing[None]
+
+
 def _shifts(solution: Solution) -> Array | None:
     """How far a latent value is to move where a parameter of its row does (p, n), so that its slope stays.
 
-    It is 1 for the logarithm of an exposure. None without parameters, or where the likelihood does not say.
+    It is 1 for the logarithm of an exposure. It is NaN for a parameter that does not move the density along the latent
+    value, such as a scale. None without parameters, or where the likelihood does not say.
     """
     likelihood, mean = solution.likelihood, solution.mean
     known = likelihood.log_concave and likelihood.offers(ParameterSlopes) and likelihood.offers(ScalarDensity)
@@ -334,4 +403,8 @@ def _shifts(solution: Solution) -> Array | None:
     likelihood.computation(ScalarDensity).derivatives(f, solution.labels, parameters, own)
     with np.errstate(divide="ignore", invalid="ignore"):
         found: Array = slopes[:, 1] / own[2]
-    return np.where(np.isfinite(found), found, 0.0)
+    found = np.where(np.isfinite(found), found, 0.0)
+    size = np.abs(slopes[:, 0]) + np.abs(found) * (np.abs(own[1]) + np.sqrt(np.abs(own[2])))
+    other = np.abs(slopes[:, 0] - found * own[1]) > _NO_SHIFT * size
+    # A parameter that adds a constant to the log density, as of groups of counts, moves no latent value.
+    return np.where(other & (slopes[:, 1:] != 0.0).any(axis=1), np.nan, found)

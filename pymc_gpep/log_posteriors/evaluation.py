@@ -28,7 +28,7 @@ class Evaluation(NamedTuple):
 
     @classmethod
     def failed(cls, theta: Array, status: int) -> "Evaluation":
-        """Return what there is of a point at which the approximation fails."""
+        """Return the evaluation of a point at which the approximation fails."""
         return cls(np.asarray(theta), np.nan, np.full(np.size(theta), np.nan), np.nan, 0, status, np.empty(0))
 
     @property
@@ -63,7 +63,7 @@ class Trace(Protocol):
 
     @property
     def converged(self) -> bool:
-        """Whether that is what was sought."""
+        """Whether the search reached its target."""
 
     @property
     def interrupted(self) -> bool:
@@ -71,19 +71,19 @@ class Trace(Protocol):
 
     @property
     def losses(self) -> Array:
-        """Negative log posterior at each iteration, what PyMC's other methods call the loss."""
+        """Negative log posterior at each iteration, the loss of PyMC's other methods."""
 
     @property
     def unit(self) -> str:
-        """What is counted: "iteration" or "step"."""
+        """Counted unit: "iteration" or "step"."""
 
     @property
     def columns(self) -> Mapping[str, Array]:
-        """What is known of each iteration, by name."""
+        """Records of each iteration, by name."""
 
     @property
     def slopes(self) -> Array:
-        """Largest slope of the log posterior at each iteration; NaN where none is known."""
+        """Largest slope of the log posterior at each iteration; NaN if it was not computed."""
 
     @property
     def per_epoch(self) -> int:
@@ -91,11 +91,11 @@ class Trace(Protocol):
 
     @property
     def first(self) -> Evaluation:
-        """Where the search began, as far as that is known."""
+        """First point of the search, if it is stored."""
 
     @property
     def outcome(self) -> str:
-        """How it ended, in words that what was sought begins."""
+        """End of the search in words, which begin with its target."""
 
     @property
     def agreement(self) -> str:
@@ -107,16 +107,16 @@ class Trace(Protocol):
 
     @property
     def units(self) -> Array | None:
-        """Matrix (d, d) of units in which the log posterior curves alike in all directions, where the search knows."""
+        """Matrix (d, d) of units with equal curvature in all directions, if the search computed it."""
 
     def stored(self) -> xr.Dataset:
-        """Return what a file has of each iteration."""
+        """Return the records of each iteration for a file."""
 
     def described(self) -> dict[str, Any]:
-        """Return what a file says of the search."""
+        """Return the description of the search for a file."""
 
     def broken_off(self, why: str) -> Self:
         """Return the same, as one whose integral over hyperparameters was interrupted."""
 
     def ended_as(self, why: str) -> Self:
-        """Return the same, as one that has ended for a reason."""
+        """Return a copy that has ended for a reason."""

@@ -1,32 +1,32 @@
 """The hyperparameters of a model as a flat vector, their log prior, and labels checked before any work."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import xarray as xr
 from numpy.typing import NDArray
 from pymc.blocking import DictToArrayBijection, PointType, RaveledVars
-from pymc.distributions.continuous import FlatRV
+from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.logprob.basic import transformed_conditional_logp
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace
+from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import AtPoint, ModelFunctions, initial_point
-from pymc_gpep.latent.latent_prior import IntegratedVariables
+from pymc_gpep.graphs.interpreted import INTERPRETED, AtPoint, ModelFunctions, graph_function, initial_point
+from pymc_gpep.latent.latent_prior import IntegratedVariables, LatentPrior
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.natural_scale import draw_hyperparameters
-from pymc_gpep.rows.chunks import chunks
-from pymc_gpep.rows.rows import RowError, Rows
+from pymc_gpep.rows.rows import RowError, Rows, chunks
 
 
 def checked_labels(rows: Rows, likelihood: Likelihood, functions: int) -> NDArray[np.int64]:
@@ -44,7 +44,7 @@ def checked_labels(rows: Rows, likelihood: Likelihood, functions: int) -> NDArra
 
 
 def checked_chunks(rows: Rows, likelihood: Likelihood, functions: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-    """Chunk by chunk the labels of all rows; raises what `checked_labels` does."""
+    """Yield the labels of all rows chunk by chunk; raises the errors of `checked_labels`."""
     first = int(getattr(rows, "first", 0))
     for chunk in chunks(rows):
         here = rows.labels(chunk)
@@ -75,7 +75,7 @@ def _first_bad(labels: NDArray[np.int64], likelihood: Likelihood, functions: int
 
 
 def _why(labels: NDArray[np.int64], likelihood: Likelihood, functions: int) -> str:
-    """What is wrong with some labels; empty if nothing is."""
+    """Return the fault of some labels; empty if they are valid."""
     try:
         if labels.size:
             likelihood.check(labels, functions, len(labels))
@@ -92,8 +92,8 @@ def log_prior(classifier: GPClassifier) -> TensorVariable:
     """Log priors of the hyperparameters, log Jacobians and the model's other terms, in terms of value variables.
 
     It is minus infinity where the density of an integrated variable is zero, as of a negative standard deviation.
-    Otherwise it is what `model.logp(vars=...)` returns. That function rewrites the whole model on the way. It computes
-    every matrix of the size of the data that does not depend on a hyperparameter, such as distances between inputs.
+    Otherwise it equals `model.logp(vars=...)`. That function rewrites the whole model. It computes every matrix of the
+    size of the data that does not depend on a hyperparameter, such as distances between inputs.
     """
     model = classifier.model
     terms = [*classifier.hyperparameters, *(rv for rv in model.observed_RVs if rv not in classifier.observed)]
@@ -110,6 +110,12 @@ def log_prior(classifier: GPClassifier) -> TensorVariable:
 
 
 _STEP = 1e-3  # of differences of slopes of log priors
+_MANY = 100  # Number of points from which on one graph computes them all.
+
+
+def _computed(outputs: Sequence[Variable]) -> list[Variable]:
+    """Return the variables behind some outputs, and these, that an operation computes."""
+    return [v for v in ancestors(outputs) if v.owner is not None]
 
 
 def check_start(start: Any) -> None:
@@ -122,13 +128,13 @@ def check_start(start: Any) -> None:
 
 
 class Hyperparameters:
-    """The hyperparameters of a classifier, with the data that it has when this is made.
+    """The hyperparameters of a classifier, with a copy of its data.
 
     Attributes
     ----------
     data : dict
-        The data of the model when this was made, as constants that take their place. Later `pm.set_data` changes
-        neither this nor what is made of it.
+        Data of the model at construction, as constants that replace them. Later `pm.set_data` does not change this
+        object.
     value_vars : list of TensorVariable
         Unconstrained, in the order of flat vectors.
     """
@@ -228,11 +234,23 @@ class Hyperparameters:
 
     @cached_property
     def scales_of_priors(self) -> frozenset[str]:
-        """Names of those, transformed, that the priors of other hyperparameters depend on."""
+        """Return names of transformed hyperparameters in the priors of other hyperparameters."""
         rvs = self.classifier.hyperparameters
         above = {rv: set(ancestors(rv.owner.inputs)) for rv in rvs}
         transforms = self.classifier.model.rvs_to_transforms
         return frozenset(rv.name for rv in rvs if transforms[rv] and any(rv in of for of in above.values()))
+
+    @property
+    def without_density(self) -> NDArray[np.bool_]:
+        """Mask (d,) of the hyperparameters whose prior is flat, on the whole line or on one side of 0."""
+        names = [rv.name for rv in self.classifier.hyperparameters if isinstance(rv.owner.op, FlatRV | HalfFlatRV)]
+        return np.isin(self.owners, names)
+
+    @property
+    def transformed(self) -> NDArray[np.bool_]:
+        """Mask (d,) of the hyperparameters that have a transform."""
+        transforms = self.classifier.model.rvs_to_transforms
+        return np.isin(self.owners, [rv.name for rv in self.classifier.hyperparameters if transforms[rv]])
 
     def in_graphs(self, graphs: Sequence[Variable]) -> NDArray[np.bool_]:
         """Return a mask (d,) of the untransformed hyperparameters that some graphs depend on."""
@@ -267,16 +285,28 @@ class Hyperparameters:
     @cached_property
     def _log_prior_and_slope(self) -> AtPoint:
         inputs = self.value_vars
-        # A flat prior does not depend on what it is of.
+        # A flat prior does not depend on its variable.
         slopes = pytensor.grad(self.prior, inputs, disconnected_inputs="ignore") if inputs else [pt.zeros(0)]
         return self.functions([self.prior, pt.concatenate([slope.ravel() for slope in slopes])])
 
     def natural(self, thetas: Array) -> dict[str, Array]:
         """Hyperparameters on their natural scale, (s, ...) by name, for flat vectors (s, d)."""
         rvs = self.classifier.hyperparameters
-        function = self.functions(rvs)
-        values = [function(self.point(theta)) for theta in thetas]
-        return {rv.name: np.array(column) for rv, column in zip(rvs, zip(*values, strict=True), strict=True)}
+        known = self.functions.known(rvs)
+        if len(thetas) < _MANY or not all(isinstance(v.owner.op, Elemwise | DimShuffle) for v in _computed(known)):
+            function = self.functions(rvs)
+            values = [function(self.point(theta)) for theta in thetas]
+            return {rv.name: np.array(column) for rv, column in zip(rvs, zip(*values, strict=True), strict=True)}
+        every = {v.name: v.type.clone(shape=(None, *v.type.shape))(name=v.name) for v in self.value_vars}
+        outputs = vectorize_graph(known, {v: every[v.name] for v in self.value_vars})
+        sizes = {name: (shape, int(np.prod(shape))) for name, shape, *_ in self._point_map}
+        parts = np.split(np.asarray(thetas, np.float64), np.cumsum([size for _, size in sizes.values()])[:-1], axis=1)
+        given = {
+            name: part.reshape(-1, *shape).astype(every[name].dtype)
+            for (name, (shape, _)), part in zip(sizes.items(), parts, strict=True)
+        }
+        found = graph_function(self.classifier.model, list(every.values()), outputs)(*(given[name] for name in every))
+        return {rv.name: np.asarray(value) for rv, value in zip(rvs, found, strict=True)}
 
     def draw_prior(self, count: int, random_seed: int = 0) -> Array:
         """Draws (count, d) from the priors of the hyperparameters, unconstrained.
@@ -290,3 +320,39 @@ class Hyperparameters:
         except NotImplementedError:
             return np.asarray(initial + rng.standard_normal((count, initial.size)))
         return np.array([self.flat(draw) for draw in draws]).reshape(count, initial.size)
+
+
+def unconstrain(prior: LatentPrior) -> Callable[[Mapping[str, Any]], PointType]:
+    """Make the function from values of the hyperparameters, by name, to values of the value variables, by name.
+
+    The values have the shapes of the hyperparameters. Names of other variables may be among them.
+    """
+    model = prior.model
+    rvs = list(prior.hyperparameters)
+    given = {rv: rv.type(rv.name) for rv in rvs}
+    transforms = [model.rvs_to_transforms[rv] for rv in rvs]
+    values = [
+        rv if transform is None else transform.forward(rv, *rv.owner.inputs)
+        for rv, transform in zip(rvs, transforms, strict=True)
+    ]
+    function = graph_function(model, list(given.values()), graph_replace(values, given, strict=False) if values else [])
+    names = [model.rvs_to_values[rv].name for rv in rvs]
+
+    def point(of: Mapping[str, Any]) -> PointType:
+        arguments = (np.asarray(of[rv.name], dtype=rv.dtype) for rv in rvs)
+        return dict(zip(names, function(*arguments), strict=True))
+
+    return point
+
+
+def draw_hyperparameters(prior: LatentPrior, random_seed: int) -> PointType:
+    """One draw from the priors of the hyperparameters, as values of the value variables by name.
+
+    Raises
+    ------
+    NotImplementedError
+        If a prior is improper.
+    """
+    rvs = list(prior.hyperparameters)
+    drawn = pm.draw(rvs, random_seed=random_seed, mode=INTERPRETED)
+    return unconstrain(prior)(dict(zip((rv.name for rv in rvs), drawn, strict=True)))

@@ -9,16 +9,21 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
+from scipy.special import logsumexp
 
 from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.approximations.prior_sites import Factor, PriorSites
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.gaussians.posterior import DensePosterior, posterior_of_normals
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.prior_form import PriorForm
 from pymc_gpep.gaussians.sites import Sites
-from pymc_gpep.latent.latent_prior import Elsewhere, PriorAtNewRows
+from pymc_gpep.gaussians.whitening import posterior_of_normals
+from pymc_gpep.latent.latent_prior import Elsewhere
+from pymc_gpep.likelihoods.factor_averages import normal_rule
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from pymc_gpep.solvers.inducing import Block, row_blocks
+from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 from pymc_gpep.solvers.sparse_sweeps import LeftOut
 from pymc_gpep.solvers.whitened_posterior import CoupledWhitened
 from pymc_gpep.sums.row_groups import RowGroups, combined
@@ -36,7 +41,7 @@ class NewRows(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Prior moments that say how far some inputs are from what a posterior is known by."""
+    """Prior moments that measure the distance of inputs from the values that determine a posterior."""
 
     cross: Array
     """Covariances, (q, m, n); NaN for what is to be left out."""
@@ -47,7 +52,7 @@ class Reach(NamedTuple):
 
 
 class GroupOfRows(NamedTuple):
-    """The posterior of latent values at m rows, N(μ, R Rᵀ), and the sites that stand for what was observed there."""
+    """The posterior of latent values at m rows, N(μ, R Rᵀ), and the sites of their observations."""
 
     mean: Array
     """μ, (c, m)."""
@@ -58,10 +63,13 @@ class GroupOfRows(NamedTuple):
     weights: Array
     """The force ν − Πμ of the sites, (c, m)."""
     own: "Labelled"
-    """What is left out."""
-    others: "tuple[Labelled, NDArray[np.intp], Labelled] | None" = None
-    """Where sites stand for other observations as well: all observations, places (k,) of others among the rows, and
-    these others. None without others."""
+    """Observations to leave out, at the first of the rows."""
+    kept: "tuple[tuple[NDArray[np.intp], Labelled], ...]" = ()
+    """Observations that stay, for which sites stand as well, with their places among the rows."""
+    whole: "Labelled | None" = None
+    """All observations of the rows, where some stay."""
+    taken: tuple[Array, Array] | None = None
+    """Precisions and forces (m,) that draws without the rows lack of the posterior; those of all sites if None."""
 
 
 class Labelled(NamedTuple):
@@ -79,9 +87,9 @@ class LatentFunctions(ABC):
     n_functions : int
         c.
     n_points : int
-        How many rows were fitted, n.
+        Number of fitted rows, n.
     size : int
-        How many values of each function the posterior is known by: n, or the number of inducing inputs.
+        Number of values of each function that determine the posterior: n, or the number of inducing inputs.
     """
 
     n_functions: int
@@ -89,12 +97,22 @@ class LatentFunctions(ABC):
     size: int
 
     def of(self, response: str) -> Self:
-        """Return the same functions, whose new rows are those of an observed variable of the model, by its name."""
+        """Return the same functions with new rows of an observed variable of the model, by its name."""
         return self
+
+    def at_rows_of(self, elsewhere: Elsewhere) -> Self:
+        """Return these functions with the new rows of another prior of the same variables.
+
+        Raises
+        ------
+        TypeError
+            If the posterior is not computed from all fitted rows.
+        """
+        raise TypeError(f"{type(self).__name__} predicts no rows of another prior.")
 
     @property
     def takes(self) -> Collection[str]:
-        """Names of data of the model that say what new rows are; nothing where inputs alone say it."""
+        """Names of data of the model that define new rows; empty if inputs alone define them."""
         return ()
 
     @abstractmethod
@@ -105,7 +123,7 @@ class LatentFunctions(ABC):
         """
 
     def missing_rows(self) -> Any:
-        """Return the rows of the model whose responses are missing, as `new_rows` returns others.
+        """Return the rows of the model with missing responses, in the form of `new_rows`.
 
         Raises
         ------
@@ -127,11 +145,11 @@ class LatentFunctions(ABC):
     @property
     @abstractmethod
     def own(self) -> Array:
-        """Prior variances of what the posterior is known by, (q, size)."""
+        """Prior variances of the values that determine the posterior, (q, size)."""
 
     @abstractmethod
     def at(self, inputs: Any) -> NewRows:
-        """Return the functions at new rows, inputs (m, d) where these say what rows are."""
+        """Return the functions at new rows, given by inputs (m, d) or by data."""
 
     def prior_at(self, inputs: Any) -> tuple[Array, Array, Array]:
         """Return prior moments at new rows: covariances with all fitted rows (1 or c, m, n), variances and means.
@@ -139,7 +157,7 @@ class LatentFunctions(ABC):
         Raises
         ------
         TypeError
-            If the posterior is not known by all fitted rows.
+            If the values at fitted rows do not determine the posterior.
         """
         raise TypeError(f"{type(self).__name__} knows no covariances with all rows that were fitted.")
 
@@ -154,7 +172,7 @@ class LatentFunctions(ABC):
 
     @abstractmethod
     def left_out(self) -> Iterator[LeftOut]:
-        """Return all rows in order, part by part, each given the labels of all others.
+        """Yield all rows in order, part by part, each given the labels of all other rows.
 
         Raises
         ------
@@ -163,28 +181,28 @@ class LatentFunctions(ABC):
         """
 
     def group(self, rows: NDArray[np.intp]) -> GroupOfRows:
-        """Return the posterior of some of the rows that were fitted, with their sites.
+        """Return the posterior of some fitted rows, with their sites.
 
         Raises
         ------
         NotImplementedError
-            If there is no joint posterior of rows, or if sites are not of rows.
+            If the rows have no joint posterior, or if sites do not belong to rows.
         """
         raise NotImplementedError("Groups of rows are left out of posteriors of all rows together, which this has not.")
 
     @abstractmethod
     def refitted(self, i: int) -> tuple[LeftOut, bool]:
-        """Return a row by a fit to the others, and whether that converged.
+        """Return a row by a fit to the other rows, and whether this fit converged.
 
         Raises
         ------
         NotImplementedError
-            If fits to some of the rows are not made.
+            If fits to some of the rows are not supported.
         """
 
     @abstractmethod
     def among_fitted(self) -> Reach:
-        """Return prior moments of some fitted rows with what the posterior is known by; NaN for a row and itself."""
+        """Return prior moments of fitted rows with the determining values; NaN for a row with itself."""
 
     @abstractmethod
     def whitened(self) -> tuple[Array, Array]:
@@ -205,13 +223,17 @@ class LatentFunctions(ABC):
         """Return the covariance (c, n, c, n) at the model's points of f, or of z for functions that are `rotated`."""
 
     def of_normals(self, matrix: Array) -> Array:
-        """Return J S (cn, p) of S (q, p), where latent functions are made of standard normals by rows J (cn, q).
+        """Return J S (cn, p) for S (q, p), if latent functions are standard normals times rows J (cn, q).
 
         Raises
         ------
         NotImplementedError
-            If there is no joint posterior of all rows.
+            If the rows have no joint posterior.
         """
+        raise NotImplementedError("Latent values of all rows together are not made of standard normals here.")
+
+    def gram(self, weights: Array) -> Array:
+        """Return JᵀwJ (q, q) of w (n,), with one function; `of_normals` has J and the error."""
         raise NotImplementedError("Latent values of all rows together are not made of standard normals here.")
 
     def joint_covariance_among(self, points: Sequence[int]) -> Array:
@@ -241,7 +263,7 @@ def without_common(mean: Array, cov: Array) -> tuple[Array, Array]:
 
 
 _SOME = 200  # fitted rows that are looked at for all
-_ROWS = 500  # after which progress is told, and an interrupt is heeded
+_ROWS = 500  # rows between updates of the progress and checks for an interrupt
 
 
 class DenseFunctions(LatentFunctions):
@@ -254,8 +276,8 @@ class DenseFunctions(LatentFunctions):
     point : dict
         Values of the model's value variables.
     elsewhere : callable
-        Function that makes prior moments at new rows of an observed variable by its name, where these are wanted; of
-        the only one, if None.
+        Function that computes prior moments at new rows of an observed variable, by its name; None for the only
+        variable.
     names : str
         Names of the latent values in the model, for messages.
     roots : callable, optional
@@ -264,11 +286,11 @@ class DenseFunctions(LatentFunctions):
 
     Attributes
     ----------
-    posterior : DensePosterior
+    posterior : Posterior
         The posterior of the solution, which is asked for all that depends on the form of the prior.
     """
 
-    posterior: DensePosterior
+    posterior: Posterior
 
     def __init__(
         self,
@@ -293,6 +315,11 @@ class DenseFunctions(LatentFunctions):
         other = copy(self)
         other.__dict__.pop("_elsewhere", None)
         other._of = response
+        return other
+
+    def at_rows_of(self, elsewhere: Elsewhere) -> Self:
+        other = copy(self)
+        other._elsewhere = elsewhere
         return other
 
     @property
@@ -321,32 +348,73 @@ class DenseFunctions(LatentFunctions):
         return self._elsewhere(self._point, inputs)
 
     def at(self, inputs: Any) -> NewRows:
-        return NewRows(*self.posterior.at(PriorAtNewRows(self._elsewhere, self._point, inputs)))
+        there = self._elsewhere.at(self._point, inputs, self.posterior.prior.by_normals)
+        return NewRows(*self.posterior.at(there))
 
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
         return self.solution.mean[:, rows], self.solution.cov[rows]
 
     def left_out(self) -> Iterator[LeftOut]:
         mean, cov = leave_one_out_moments(self._approximator, self.solution)
+        _refuse_improper(self.posterior.prior, self.solution.cov, cov)
         for start in range(0, self.n_points, _ROWS):
             rows = slice(start, min(start + _ROWS, self.n_points))
-            yield LeftOut(rows, mean[rows], cov[rows])
+            yield self._following(LeftOut(rows, mean[rows], cov[rows]))
 
     @cached_property
-    def _response(self) -> DensePosterior:
-        """The posterior that says how means follow what is left out."""
+    def _priors(self) -> PriorSites | None:
+        """The factors of priors, whose sites follow rows that are left out."""
+        return PriorSites.of(self.solution, self._response)
+
+    def _following(self, found: LeftOut, of: NDArray[np.int64] | None = None) -> LeftOut:
+        """Return rows given others, where sites of factors of priors follow what is left out.
+
+        Parameters
+        ----------
+        found : LeftOut
+            Rows given others with the sites of the fit.
+        of : array (n,), optional
+            The point of each row; rows are points if not given.
+        """
+        if self._priors is None or not self._approximator.matches_moments:
+            return found
+        return self._priors.followed(found, self.alike, of, self._rest)
+
+    def _rest(self, rows: NDArray[np.intp]) -> list[Factor]:
+        """Return factors of the other rows of the points of rows."""
+        return []
+
+    @cached_property
+    def _response(self) -> Posterior:
+        """The posterior whose covariance gives the response of means to left-out rows."""
         return self._approximator.response(self.solution)
 
-    def group(self, rows: NDArray[np.intp]) -> GroupOfRows:
+    def _at_points(self, points: NDArray[np.intp]) -> GroupOfRows:
+        """Return the posterior of points, as of observations that are left out together."""
         posterior = self._response
         if not posterior.sites.pointwise:
             raise NotImplementedError(
                 f"Sites of {self._approximator.name!r} are not of rows, so that none can be left out."
             )
-        sites = posterior.sites.at(rows)
-        own = Labelled(self.solution.likelihood.at(rows), self.solution.labels[rows])
-        moments = self.solution.mean[:, rows], posterior.root_among(rows)
-        return GroupOfRows(*moments, sites, posterior.weights[:, rows], own)
+        own = Labelled(self.solution.likelihood.at(points), self.solution.labels[points])
+        moments = self.solution.mean[:, points], posterior.root_among(points)
+        return GroupOfRows(*moments, posterior.sites.at(points), posterior.weights[:, points], own)
+
+    def group(self, rows: NDArray[np.intp]) -> GroupOfRows:
+        found = self._at_points(rows)
+        if self._priors is None or np.isin(rows, self._priors.points).any():
+            return found
+        factors, *moved = self._priors.of_group(rows)
+        if not factors.size:
+            return found
+        whole = self._at_points(every := np.concatenate([rows, factors]))
+        precision, location = (each.copy() for each in self._priors.natural(every))
+        precision[len(rows) :] -= moved[0]
+        location[len(rows) :] -= moved[1]
+        of_factors = Labelled(self.solution.likelihood.at(factors), self.solution.labels[factors])
+        kept = np.arange(len(rows), len(every)), of_factors
+        taken = precision, location - precision * whole.mean[0]
+        return whole._replace(own=found.own, kept=(kept,), whole=whole.own, taken=taken)
 
     def refitted(self, i: int) -> tuple[LeftOut, bool]:
         solution, prior = self.solution, self.posterior.prior
@@ -360,12 +428,12 @@ class DenseFunctions(LatentFunctions):
         return LeftOut(slice(i, i + 1), mean.T, cov), again.convergence.converged
 
     def among_fitted(self) -> Reach:
-        n = self.posterior.prior.shape[1]
-        some = np.arange(0, n, -(-n // _SOME))
-        return Reach(*self.posterior.prior.reach(some), self.own)
+        some = np.arange(0, self.posterior.prior.shape[1], -(-self.posterior.prior.shape[1] // _SOME))
+        cross, variance = self.posterior.prior.reach(some)
+        return Reach(cross, variance, self.own)
 
     @cached_property
-    def _factorised(self) -> DensePosterior:
+    def _factorised(self) -> Posterior:
         """The posterior, with factors of the prior covariance."""
         if self._roots is not None:
             return self.posterior.rooted(self._roots())
@@ -413,11 +481,14 @@ class DenseFunctions(LatentFunctions):
     def of_normals(self, matrix: Array) -> Array:
         return self._factorised.prior.combined(matrix)
 
+    def gram(self, weights: Array) -> Array:
+        return self._factorised.prior.gram(weights)
+
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
         return self._drawn(rng, count)
 
     def _drawn(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-        """Return draws of the values that the posterior is known by, and of z."""
+        """Return draws of the values that determine the posterior, and of z."""
         posterior = self._factorised
         z = posterior.draw_whitened(rng, count) if self._normals is None else self._normals.draw(rng, count)
         return posterior.prior.latent(z), z
@@ -428,16 +499,16 @@ class DenseFunctions(LatentFunctions):
             return
         f, z = self._drawn(rng, count)
         for rows in row_blocks(len(inputs), self.n_functions * max(self.size, count)):
-            there = PriorAtNewRows(self._elsewhere, self._point, inputs[rows])
-            yield rows, self.posterior.draw_at(rng, f, z, there)
+            there = self._elsewhere.at(self._point, inputs[rows], self.posterior.prior.by_normals)
+            yield rows, self.posterior.prior.draw_at(rng, f, z, *there)
 
 
 def leave_one_out_moments(approximator: Approximator, solution: Solution) -> tuple[Array, Array]:
-    """Return mean (n, c) and covariance (n, c, c) of the latent values of each row given the labels of the others.
+    """Return mean (n, c) and covariance (n, c, c) of the latent values of each row given the labels of the other rows.
 
     The cavity approximates them: the posterior with the site of the row left out (EP-LOO and LA-LOO of Vehtari,
-    Mononen, Tolvanen, Sivula and Winther 2016, the most accurate of the fast ways they compare). Where the means of an
-    approximation do not follow its own covariance, the mean of the cavity comes from its linear response instead.
+    Mononen, Tolvanen, Sivula and Winther 2016, the most accurate fast method in their comparison). If the means of an
+    approximation do not follow its own covariance, the cavity mean comes from its linear response.
     """
     mean, cov = solution.posterior.cavities(solution.mean, solution.cov)
     response = approximator.response(solution)
@@ -446,6 +517,19 @@ def leave_one_out_moments(approximator: Approximator, solution: Solution) -> tup
     return mean, cov
 
 
+def _refuse_improper(prior: PriorForm, cov: Array, without: Array) -> None:
+    """Raise a ValueError if a row alone informs on a flat coefficient, by covariances (n, c, c) with and without it."""
+    if not prior.flat.size:
+        return
+    own, wide = (each.diagonal(axis1=1, axis2=2).max(axis=1) for each in (cov, without))
+    if (alone := np.flatnonzero(own < 10.0 * prior.least_kept * wide)).size:
+        raise ValueError(
+            f"Row {alone[0]} alone informs on a coefficient with a flat prior, as {alone.size} rows do. Without it the "
+            "posterior is improper and predicts nothing. Give the coefficient a density, pm.Normal(..., 0, s)."
+        )
+
+
+_NODES = 64  # of a Gauss-Hermite rule, for marginals without one row of a group
 _ROWS_AT_A_TIME = 2_000_000  # rows of groups without one of them, that are worked on at a time
 
 
@@ -510,7 +594,7 @@ class GroupedFunctions(DenseFunctions):
         return self._groups.likelihood_of(likelihood, y, rows, of, briefly)
 
     def left_out(self) -> Iterator[LeftOut]:
-        """See `LatentFunctions`: a row given the others has the cavity of its group times their densities."""
+        """See `LatentFunctions`: the cavity of the group times densities of the group's other rows."""
         mean, cov = leave_one_out_moments(self._approximator, self.solution)
         of = self._groups.of
         log_density = np.full(self.n_points, np.nan)
@@ -525,13 +609,38 @@ class GroupedFunctions(DenseFunctions):
             centre, spread = mean[group, 0] + variance * terms[1], variance * (1.0 + variance * terms[2])
             row_mean[:, 0] = np.where(places >= 0, centre[places], row_mean[:, 0])
             row_cov[:, 0, 0] = np.where(places >= 0, spread[places], row_cov[:, 0, 0])
-        yield LeftOut(slice(0, self.n_points), row_mean, row_cov, log_density)
+        # A prior with heavy tails may leave no cavity of a group, where other rows leave that of a row.
+        improper = ~(cov[of, 0, 0] > 0.0) & (np.bincount(of)[of] > 1)
+        if (rows := np.flatnonzero(improper)).size:
+            log_density[rows], row_mean[rows, 0], row_cov[rows, 0, 0] = self._divided(rows)
+        yield self._following(LeftOut(slice(0, self.n_points), row_mean, row_cov, log_density), of)
+
+    def _rest(self, rows: NDArray[np.intp]) -> list[Factor]:
+        of = self._groups.of
+        others = [np.flatnonzero((of == of[i]) & (np.arange(len(of)) != i)) for i in rows]
+        problem = np.flatnonzero([len(each) for each in others])
+        if not problem.size:
+            return []
+        group = np.repeat(np.arange(problem.size), [len(others[i]) for i in problem])
+        likelihood, labels = self._parts(np.concatenate([others[i] for i in problem]), group)
+        return [Factor(likelihood, labels, problem, np.zeros(problem.size, np.intp))]
+
+    def _divided(self, rows: NDArray[np.intp]) -> tuple[Array, Array, Array]:
+        """Return left-out log densities of rows, and moments, (m,), of marginals divided by these densities."""
+        of, (z, weights) = self._groups.of[rows], normal_rule(_NODES, 1)
+        f = self.solution.mean[0, of] + np.sqrt(self.solution.cov[of, 0, 0]) * z
+        of_row = self.likelihood.at(rows).log_densities(f[:, None], self.labels[rows])
+        terms = np.log(weights)[:, None] - of_row
+        total = logsumexp(terms, axis=0)
+        share = np.exp(terms - total)
+        mean = (share * f).sum(axis=0)
+        return -total, mean, (share * (f - mean) ** 2).sum(axis=0)
 
     def _without_each(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Likelihood, Array]]:
-        """Yield rows (m,) of groups with others, and the likelihood of the other rows of the group of each.
+        """Yield rows (m,) of groups with several rows, and the likelihood of the other rows of each row's group.
 
-        Equal rows of a group are looked at once. The second of what is yielded is the place among the m rows of each
-        row (n,), −1 of rows that come in another part.
+        Equal rows of a group are treated once. The second result has the position among the m rows for each row (n,),
+        −1 for rows of another part.
         """
         of, ids = self._groups.of, self.alike
         order = np.argsort(of, kind="stable")
@@ -573,11 +682,11 @@ class GroupedFunctions(DenseFunctions):
         rest = np.setdiff1d(members, rows)
         if not rest.size:
             return found
-        left, others = self._labelled(rest, places)
-        return found._replace(own=self._labelled(rows, places)[1], others=(found.own, left, others))
+        kept = *found.kept, self._labelled(rest, places)
+        return found._replace(own=self._labelled(rows, places)[1], kept=kept, whole=found.whole or found.own)
 
     def _labelled(self, rows: NDArray[np.intp], groups: NDArray[np.intp]) -> tuple[NDArray[np.intp], Labelled]:
-        """Return places among some groups of those that rows are in, and what was observed at the rows."""
+        """Return the positions of the groups of rows among some groups, and the observations of the rows."""
         places, of = np.unique(np.searchsorted(groups, self._groups.of[rows]), return_inverse=True)
         return places, Labelled(*self._parts(rows, of, briefly=True))
 

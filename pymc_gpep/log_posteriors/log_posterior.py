@@ -39,7 +39,7 @@ class StoredFit:
     best : Evaluation
         Evaluation at the end of the search.
     rows : FormerRows or None
-        Record of the rows that were fitted in place of those of the model.
+        Record of the rows that were fitted in place of the rows of the model.
     gps : tuple of pm.gp.Latent, or None
     """
 
@@ -76,7 +76,7 @@ class StoredFit:
 class LogPosterior(ABC):
     """log p(θ | y) up to a constant, with gradient, as a method computes it.
 
-    A flat vector holds θ, unconstrained, and after it what else is learned, such as inducing inputs.
+    A flat vector holds θ, unconstrained, and then further learned values, such as inducing inputs.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class LogPosterior(ABC):
     kind : str
         Name of its kind in a file.
     by : str
-        Values by which the posterior of the latent functions is known, in words.
+        Values that determine the posterior of the latent functions, in words.
     joint : bool
         Whether there is a joint posterior of all latent values at the rows.
     learns : str
@@ -131,16 +131,16 @@ class LogPosterior(ABC):
 
     @property
     def rows(self) -> Rows | None:
-        """The rows that were fitted in place of those of the model; None where those of the model were fitted."""
+        """Rows that were fitted in place of the model's rows; None if the model's rows were fitted."""
         return None
 
     @property
     def algebra(self) -> str:
-        """A sentence that says what matrices are made of, where that is a choice; else empty."""
+        """Sentence about the form of the matrices, if it was chosen; else empty."""
         return ""
 
     def described(self) -> dict[str, Any]:
-        """Return what a file says of the method."""
+        """Return the description of the method for a file."""
         return {"approximation": self.name, "options": json.dumps(asdict(self.approximator))}
 
     def theta(self, x: Array) -> Array:
@@ -152,7 +152,7 @@ class LogPosterior(ABC):
         return self.space.point(self.theta(x))
 
     def flat(self, theta: Array) -> Array:
-        """The flat vector for hyperparameters, and what else is learned where it begins."""
+        """Return the flat vector for hyperparameters, with initial values of further learned parameters."""
         return theta
 
     @property
@@ -173,7 +173,7 @@ class LogPosterior(ABC):
         return self.loosely()
 
     def curvature(self, here: Evaluation) -> Curvature | None:
-        """Return about the curvature at a point in the hyperparameters that shift prior means; None if none is known.
+        """Return the approximate curvature in hyperparameters that shift prior means; None if it is unavailable.
 
         A prior mean m + A β with sites of precision Π has the curvature AᵀM A in β, M = (Π⁻¹ + K)⁻¹. This is exact for
         normal observations.
@@ -202,9 +202,14 @@ class LogPosterior(ABC):
     def entries(self) -> int:
         """How many numbers the matrices of one solution hold."""
 
+    @property
+    def kept(self) -> int:
+        """How many numbers a solution keeps in memory."""
+        return self.entries
+
     @abstractmethod
     def check_moments(self, x: Array) -> None:
-        """Raise a ValueError if prior moments at one point cannot be those of a Gaussian process."""
+        """Raise a ValueError if prior moments at one point are invalid for a Gaussian process."""
 
     @abstractmethod
     def __call__(self, x: Array, start: Any = None) -> Evaluation:
@@ -245,24 +250,24 @@ class LogPosterior(ABC):
         ValueError
             If the solution has no posterior.
         StructureError
-            If `gps` are missing, and the graph of the model does not say what the prior is at other inputs.
+            If `gps` are missing, and the graph of the model does not determine the prior at new inputs.
         """
 
     @abstractmethod
     def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
-        """Return the prior covariance (1 or c, m, m) of rows, of some where there are many, and what was observed."""
+        """Return the prior covariance (1 or c, m, m) of rows, or of a sample of many rows, with their observations."""
 
     def ending_with(self, x: Array, solution: Any) -> Self:
         """Return the log posterior of a fit that ended with a solution at x, where that makes another one."""
         return self
 
     def stored(self, x: Array, solution: Any) -> xr.Dataset:
-        """Return what a file has of the posterior at x; nothing where it is solved again.
+        """Return arrays of the posterior at x for a file; empty if a loaded fit solves again.
 
         Raises
         ------
         ValueError
-            If there is no posterior.
+            If the solution has no posterior.
         """
         return xr.Dataset()
 
@@ -271,7 +276,7 @@ class LogPosterior(ABC):
         raise NotImplementedError(f"A fit by {self.by} is solved again.")
 
     def few_prior(self, x: Array) -> Array:
-        """Return the prior covariance (q, m, m) of a few of the inputs at which functions are known."""
+        """Return the prior covariance (q, m, m) of a few inputs whose values determine the posterior."""
         raise NotImplementedError(f"A fit by {self.by} is solved again.")
 
     @abstractmethod
@@ -288,12 +293,12 @@ class LogPosterior(ABC):
         return "converged" if converged else "NOT converged"
 
     def anchors(self, x: Array, solution: Any = None) -> Array:
-        """Return the inputs (1 or c, M, d) at which the latent functions are known, if not those of all rows.
+        """Return the inputs (1 or c, M, d) whose values determine the latent functions, if not the inputs of all rows.
 
         Raises
         ------
         AttributeError
-            If there are no such inputs.
+            If all rows determine the latent functions.
         """
         raise AttributeError(f"A fit by {self.by} has no inducing inputs.")
 
@@ -309,19 +314,19 @@ class LogPosterior(ABC):
 
     @abstractmethod
     def heading(self, trace: Trace, solution: Any, converged: bool) -> str:
-        """Return a sentence with the method, what was chosen, its number, and whether the fit converged."""
+        """Return a sentence with the method, its choices, its evidence or bound, and whether the fit converged."""
 
     @abstractmethod
     def ending(self, trace: Trace, solution: Callable[[], Any]) -> str:
-        """Return how a fit ended, in sentences; `solution` computes the one at its end, where it is needed."""
+        """Return sentences about the end of a fit; `solution` computes the final solution, if needed."""
 
     def check_effects(self, what: str) -> None:
-        """Raise what `check_joint` raises unless there is a joint posterior of effects.
+        """Raise the error of `check_joint` unless the effects have a joint posterior.
 
         Parameters
         ----------
         what : str
-            Caller that needs it, for the message.
+            Name of the caller, for the message.
         """
         if not self.classifier.prior.effects:
             self.check_joint(what)
@@ -332,7 +337,7 @@ class LogPosterior(ABC):
         Parameters
         ----------
         what : str
-            Caller that needs it, for the message.
+            Name of the caller, for the message.
         """
         if self.joint:
             return

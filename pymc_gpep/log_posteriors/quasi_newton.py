@@ -1,7 +1,7 @@
 """Quasi-Newton steps to a maximum: an estimate of the inverse curvature, and a line search.
 
-The estimate H begins at known curvatures. It learns from pairs of a step s and the fall y of the gradient over that
-step (BFGS). Steps s = H g do not depend on units of the parameters if the first estimate does not.
+The estimate H begins at given curvatures. Pairs of a step s and the decrease y of the gradient over this step update it
+(BFGS). Steps s = H g do not depend on units of the parameters if the first estimate does not.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Curvature(NamedTuple):
 def root_of_inverse(matrix: Array, least: float = _COLLINEAR) -> Array:
     """Return a root R (k, k) of the inverse of a curvature, R Rᵀ, with `least` for smaller relative eigenvalues.
 
-    Eigenvalues are those of the matrix with a unit diagonal, so that they do not depend on units.
+    Eigenvalues belong to the matrix scaled to a unit diagonal, so that they do not depend on units.
     """
     scale = np.sqrt(np.where(matrix.diagonal() > 0.0, matrix.diagonal(), 1.0))
     values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))

@@ -18,13 +18,13 @@ from scipy.linalg import solve_triangular
 
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
 from pymc_gpep.approximations.solution import Convergence, Neighbours
-from pymc_gpep.approximations.sparse_ep import Number, SparseApproximation, SparseSolution
+from pymc_gpep.approximations.sparse_ep import Number, Solved, SparseApproximation, SparseSolution
 from pymc_gpep.array_types import Array
-from pymc_gpep.evidence.memory import check_memory
+from pymc_gpep.evidence.memory_check import check_memory
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.graphs.interpreted import evaluate
-from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters, checked_labels
@@ -33,11 +33,10 @@ from pymc_gpep.log_posteriors.log_posterior import Gps, LogPosterior, StoredFit
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.prior_moments.prior_functions import prior_moments
-from pymc_gpep.processes.cross_covariance import inputs_by_name
+from pymc_gpep.processes.processes import inputs_by_name
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
-from pymc_gpep.rows.chunks import column_deviations
-from pymc_gpep.rows.rows import Rows
+from pymc_gpep.reading.classifier import LikelihoodElsewhere
+from pymc_gpep.rows.rows import Rows, column_deviations
 from pymc_gpep.solvers.inducing import Block, InducingWhitening, row_blocks
 from pymc_gpep.solvers.problem import from_start_or_cold
 from pymc_gpep.solvers.sparse_sweeps import LeftOut
@@ -164,8 +163,8 @@ class BlockFunctions(LatentFunctions):
     def _linear(self, rotated: NDArray[np.bool_]) -> tuple[Array, list[Array], list[Array], Array]:
         """All latent values of the model as f = m + Bᵀv + e: mean m, maps B, covariances C, and the mean of v.
 
-        e ~ N(0, C − BᵀB) is what inducing values leave unsaid, of all points together. For functions that are `rotated`
-        it is all of z = L⁻¹ (f − m), with C the identity.
+        e ~ N(0, C − BᵀB) is the residual of all points given the inducing values. For `rotated` functions the values
+        are z = L⁻¹ (f − m), with C the identity.
         """
         prior, posterior = self._own_prior, self._posterior.as_inducing
         features = posterior.whitening.features(self._at_model())
@@ -243,15 +242,15 @@ class BlockFunctions(LatentFunctions):
 
 
 class BlockLogPosterior(LogPosterior):
-    """A log posterior whose functions are known at anchors: inducing inputs, or the inputs of active rows.
+    """A log posterior whose functions are determined at anchors: inducing inputs, or the inputs of active rows.
 
     Parameters
     ----------
     space : Hyperparameters
     blocks : InducingBlocks or None
-        Prior moments, with the rows that are fitted; None in a fit that was read without `gp`, which asks the model.
+        Prior moments, with the fitted rows; None in a fit that was read without `gp`, which uses the model.
     rows : Rows, optional
-        What is fitted in place of the rows of the model.
+        Rows to fit in place of the rows of the model.
     """
 
     def __init__(self, space: Hyperparameters, blocks: InducingBlocks | None, rows: Rows | None) -> None:
@@ -274,7 +273,7 @@ class BlockLogPosterior(LogPosterior):
 
     @abstractmethod
     def left_out(self, x: Array, solution: Any, gps: Gps) -> Iterator[LeftOut] | None:
-        """Return all rows, each given the labels of all others; None where sites leave functions independent."""
+        """Return all rows, each given the labels of all other rows; None if sites leave functions independent."""
 
     def blocks(self, gps: Gps = None) -> InducingBlocks:
         """Return prior moments by blocks, with the data that was fitted."""
@@ -349,9 +348,9 @@ class SparseLogPosterior(BlockLogPosterior):
     learn : bool
         Whether inducing inputs are part of the flat vector, or stay as they are.
     rows : Rows, optional
-        Rows that are fitted in place of those of the model.
+        Rows to fit in place of the rows of the model.
     units : array (d,), optional
-        Units of the columns of inducing inputs, where the rows are no longer there to tell.
+        Units of the columns of inducing inputs, if the rows are no longer available.
     """
 
     kind: ClassVar[str] = "inducing"
@@ -387,7 +386,7 @@ class SparseLogPosterior(BlockLogPosterior):
         return cls(space, made, file.blocks, stored["inputs"].values, learned, file.rows, units)
 
     @property
-    def learns(self) -> str:  # type: ignore[override]  # it depends on what is learned
+    def learns(self) -> str:  # type: ignore[override]  # it depends on the learned parameters
         return "Hyperparameters and inducing inputs" if self._learn else "Hyperparameters"
 
     @property
@@ -406,7 +405,7 @@ class SparseLogPosterior(BlockLogPosterior):
 
     @cached_property
     def _likelihood(self) -> Likelihood:
-        # What a likelihood with sites is given is the same at all rows, of which the data may have more than the model.
+        # Parameters of a likelihood with sites are equal at all rows; the data may have more rows than the model.
         (parameters,) = evaluate([self.classifier.parameters])
         every_row = len(parameters), self.blocks().rows.n_rows
         return self.classifier.likelihood_model.given(np.broadcast_to(parameters[:, :1], every_row))
@@ -495,7 +494,6 @@ class SparseLogPosterior(BlockLogPosterior):
             likelihood=likelihood,
             start=np.empty(0),
             convergence=Convergence.restored(table, self.approximator.tolerance),
-            inducing_slope=np.empty(0),
             floored=int(attrs["floored"]),
         )
 
@@ -519,10 +517,10 @@ class SparseLogPosterior(BlockLogPosterior):
     def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
         if isinstance(start, Neighbours):
             start = start.predict(self.approximator, theta)
-        found = self._evaluation(theta, lambda prior, pull: self._solve(prior, start, pull))
-        if found.status != CONVERGED:
-            found.gradient[:] = np.nan
-        return found
+        prior = self.prior_at(theta)
+        found = self._solve(prior, start)
+        slopes = prior.row_slopes(found.bars()) if found.solution.converged else None
+        return self._evaluated(theta, prior, found.solution, slopes)
 
     def after_one_sweep(self, theta: Array, start: Array) -> Evaluation:
         """Evaluate after one sweep from the sites of a neighbour, with the gradient for the sites that it ends with.
@@ -530,34 +528,19 @@ class SparseLogPosterior(BlockLogPosterior):
         The log posterior is that before the sweep. It is not that of the model until EP has converged; the gradient is
         exact for the sites as they are.
         """
-
-        def swept(prior: PriorAt, pull: Callable[[slice, Block], None]) -> SparseSolution:
-            return self.approximator.one_sweep().solve(
-                prior, self.labels, start, likelihood=self._likelihood, pull=pull, pull_anyway=True
-            )
-
-        return self._evaluation(theta, swept)
-
-    def _evaluation(
-        self, theta: Array, solve: Callable[[PriorAt, Callable[[slice, Block], None]], SparseSolution]
-    ) -> Evaluation:
         prior = self.prior_at(theta)
-        of_theta, of_inducing = np.zeros(self.space.size), np.zeros(self._inducing.shape)
-
-        def pull(rows: slice, bars: Block) -> None:
-            by_theta, by_inducing = prior.slopes(rows, bars)
-            of_theta[:] += by_theta
-            of_inducing[:] += by_inducing
-
-        return self._evaluated(theta, prior, solve(prior, pull), of_theta, of_inducing)
+        found = self.approximator.one_sweep().solved(prior, self.labels, start, likelihood=self._likelihood)
+        went = found.solution.convergence.status in (CONVERGED, OUT_OF_ITERATIONS)
+        return self._evaluated(theta, prior, found.solution, prior.row_slopes(found.bars()) if went else None)
 
     def _evaluated(
-        self, theta: Array, prior: PriorAt, solution: SparseSolution, of_theta: Array, of_inducing: Array
+        self, theta: Array, prior: PriorAt, solution: SparseSolution, slopes: tuple[Array, ...] | None
     ) -> Evaluation:
-        """An evaluation from a solution, and from derivatives by way of the moments of rows."""
-        if solution.inducing_slope.size:
-            by_inducing = prior.inducing_slopes(solution.inducing_slope)
-            of_theta, of_inducing = of_theta + by_inducing[0], of_inducing + by_inducing[1]
+        """An evaluation from a solution and the sums of `PriorAt.row_slopes`; without these the gradient is NaN."""
+        of_theta, of_inducing = np.full(self.space.size, np.nan), np.full(self._inducing.shape, np.nan)
+        if slopes and solution.posterior is not None:
+            product = solution.posterior.whitening.pull_factor(slopes[2])
+            of_theta, of_inducing = (a + b for a, b in zip(slopes, prior.inducing_slopes(product), strict=False))
         log_prior, of_prior = self.space.log_prior_and_slope(self.theta(theta))
         gradient = of_theta + of_prior
         if self._learn:
@@ -569,22 +552,20 @@ class SparseLogPosterior(BlockLogPosterior):
 
     def solve(self, theta: Array, start: Array | None = None) -> SparseSolution:
         """The approximate posterior of the latent functions at one point; `start` as for an evaluation."""
-        return self._solve(self.prior_at(theta), start if start is not None and start.size else None)
+        return self._solve(self.prior_at(theta), start if start is not None and start.size else None).solution
 
-    def _solve(
-        self, prior: PriorAt, start: Array | None, pull: Callable[[slice, Block], None] | None = None
-    ) -> SparseSolution:
+    def _solve(self, prior: PriorAt, start: Array | None) -> Solved:
         """From a start, and where that does not converge from none.
 
         But a bound that has not got to its maximum is one, and higher than where an iteration from nothing would be.
         """
 
-        def is_good(solution: SparseSolution) -> bool:
-            bound = solution.number is Number.BOUND and np.isfinite(solution.evidence)
-            return solution.convergence.converged or bool(bound)
+        def is_good(found: Solved) -> bool:
+            bound = found.solution.number is Number.BOUND and np.isfinite(found.solution.evidence)
+            return found.solution.converged or bool(bound)
 
         return from_start_or_cold(
-            lambda begin: self.approximator.solve(prior, self.labels, begin, likelihood=self._likelihood, pull=pull),
+            lambda begin: self.approximator.solved(prior, self.labels, begin, likelihood=self._likelihood),
             start,
             is_good,
         )

@@ -10,6 +10,7 @@ from scipy.stats import gaussian_kde
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.prior_form import covariance_root
 from pymc_gpep.reading import GPClassifier
 
 if TYPE_CHECKING:
@@ -32,17 +33,17 @@ def pyplot() -> Any:
 
 
 def single(ax: Axes | None, size: tuple[float, float] = (6.0, 4.5)) -> Axes:
-    """Return the axes given, or those of a new figure of that size in inches."""
+    """Return the axes given, or the axes of a new figure of this size in inches."""
     return pyplot().subplots(figsize=size, layout="constrained")[1] if ax is None else ax
 
 
 def panels(axes: Any, rows: int, columns: int, size: tuple[float, float] = (3.2, 3.0), **kwargs: Any) -> Any:
-    """Return the axes given as an array (rows, columns), or those of a new figure with panels of that size in inches.
+    """Return the axes given as an array (rows, columns), or the axes of a new figure; panel sizes are in inches.
 
     Raises
     ------
     ValueError
-        If the number of axes given is another one.
+        If the number of axes given differs.
     """
     if axes is None:
         figure_size = (columns * size[0], rows * size[1])
@@ -66,7 +67,7 @@ def colours(count: int) -> list[Any]:
     """Colours for so many classes or methods."""
     if count <= len(_OKABE_ITO):
         return list(_OKABE_ITO[:count])
-    # More cannot be told apart by hue; these at least differ in lightness.
+    # More colours cannot be distinguished by hue; these at least differ in lightness.
     return [pyplot().get_cmap("viridis")(i / (count - 1)) for i in range(count)]
 
 
@@ -83,7 +84,7 @@ def diagonal(ax: Axes, linestyle: str = "-") -> None:
 
 
 def same_frame(axes: Sequence[Axes]) -> None:
-    """Show what is drawn on all these axes, in the same frame with the same scale in both directions."""
+    """Give all axes the same frame, which shows all drawn points, with the same scale in both directions."""
     corners = np.concatenate([ax.dataLim.get_points() for ax in axes])
     low, high = corners.min(axis=0), corners.max(axis=0)
     centre, reach = (low + high) / 2, 0.54 * (high - low).max()
@@ -94,12 +95,12 @@ def same_frame(axes: Sequence[Axes]) -> None:
 
 
 def point_position(classifier: GPClassifier, point: Any) -> int:
-    """Position of the point of a name.
+    """Return the position of the point with this name.
 
     Raises
     ------
     ValueError
-        If there is no point of this name.
+        If no point has this name.
     """
     coords = classifier.coords_of_points()
     labels = list(range(classifier.n_points) if coords is None else coords)
@@ -126,8 +127,7 @@ _SIDE = 80  # points of a density in each direction
 
 def draw_gaussian(ax: Axes, mean: Array, cov: Array, masses: Sequence[float], style: Any, name: str) -> Any:
     """Ellipses of a Gaussian with given probabilities inside; returns a line for the legend."""
-    values, vectors = np.linalg.eigh(cov)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    root = covariance_root(cov)
     angle = np.linspace(0, 2 * np.pi, 200)
     circle = np.stack([np.cos(angle), np.sin(angle)])
     line = None

@@ -29,8 +29,8 @@ def plot_convergence(
     results : Fit, Solution or Convergence, or dict of str to them
         Results of `pm.fit`, or for "sites" also of an approximation's `solve`.
     of : {"hyperparameters", "sites"}
-        Iterations of the optimiser, each with its hyperparameters, or those of the approximation. For the latter a fit
-        is solved once more, at the hyperparameters that it ended with and from a cold start.
+        Iterations of the optimiser, each with its hyperparameters, or iterations of the approximation. For `"sites"` a
+        fit is solved once more, at its final hyperparameters and from a cold start.
     axes : array of two matplotlib.axes.Axes, optional
     legend : bool
     line_kwargs : dict, optional
@@ -46,7 +46,7 @@ def plot_convergence(
     Raises
     ------
     TypeError
-        If a result is not one of these.
+        If a result has another type.
     ValueError
         If `of` is unknown.
 

@@ -32,11 +32,10 @@ def plot_effective_likelihoods(
 ) -> NDArray[Any]:
     """Draw the Gaussians that stand for the likelihood of two points, over the likelihood itself.
 
-    A Gaussian posterior is the prior times such Gaussians, its sites. Each panel has for one method the contours of the
-    sites, and in grey those of the likelihood, p(y_i | f_i) p(y_j | f_j). Contours are where both have fallen to the
-    same parts of their maximum. An ellipse holds 90 per cent of the prior of both latent values. A good approximation
-    is like the likelihood where the prior is (Figure 5 of Nickisch and Rasmussen 2008). Hyperparameters are at their
-    maximum.
+    A Gaussian posterior is the prior times such Gaussians, its sites. Each panel has the contours of the sites of a
+    method, and in grey the contours of the likelihood, p(y_i | f_i) p(y_j | f_j). Contours are drawn at the same shares
+    of the maximum. An ellipse holds 90 per cent of the prior of both latent values. A good approximation is like the
+    likelihood where the prior is (Figure 5 of Nickisch and Rasmussen 2008). Hyperparameters are at their maximum.
 
     Parameters
     ----------
@@ -60,8 +59,8 @@ def plot_effective_likelihoods(
     TypeError
         If a result is not a fit, or if points have several latent values.
     ValueError
-        If there is no such point, or if both are the same. If `levels` are not parts of 1, or if the sites of a method
-        are not each of one point.
+        If a point does not exist, or if both points are the same. If `levels` are not between 0 and 1, or if the sites
+        of a method depend on several points.
 
     Examples
     --------
@@ -107,7 +106,7 @@ def _gaussian(solution: Solution, at: list[int]) -> tuple[Array, Array]:
 
 
 def _draw_exact(ax: Axes, solution: Solution, at: list[int], levels: Sequence[float]) -> None:
-    """Contours of the likelihood and the ellipse of the prior, which says what is shown."""
+    """Draw contours of the likelihood and the ellipse of the prior. Return the limits of the axes."""
     prior = solution.posterior.prior
     mean, cov = prior.mean[0, at], prior.among(np.array(at), np.array(at))[0]
     reach = _REACH * np.sqrt(np.diagonal(cov).max())

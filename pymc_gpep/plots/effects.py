@@ -62,9 +62,9 @@ def plot_effects(
     data: Mapping[str, ArrayLike] | None = None,
     ax: Any = None,
 ) -> Axes | NDArray[Any]:
-    """Draw means and intervals of variables that are affine in what was integrated.
+    """Draw means and intervals of variables that are affine in the integrated variables.
 
-    Intervals are those of a Gaussian with the mean and the standard deviation of `Fit.effects`.
+    Intervals belong to a Gaussian with the mean and the standard deviation of `Fit.effects`.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def plot_effects(
     order : bool
         Whether entries are in the order of their means, or of the averages of these over series.
     Xnew, data : array (m, d), dict of str to array, optional
-        Other inputs and data than those of the fit, as `Fit.effects` takes them. `x` is `Xnew` if not given.
+        New inputs and data, as for `Fit.effects`. `x` is `Xnew` if not given.
     ax : matplotlib.axes.Axes, or array of them, optional
         As many as there are names.
 
@@ -120,12 +120,12 @@ def plot_effects(
 
 
 def _series(found: xr.DataArray, x: Array | None) -> xr.DataArray:
-    """Return moments (moment, entries, series) of a variable of two axes, and those of others as they are.
+    """Return moments (moment, entries, series) of a variable of two axes, and unchanged moments otherwise.
 
     Raises
     ------
     ValueError
-        If it cannot be drawn.
+        If the variable cannot be drawn.
     """
     name = found.name
     numbers = f"fit.effects({name!r})[{name!r}] has the numbers."

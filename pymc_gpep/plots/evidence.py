@@ -43,7 +43,7 @@ def plot_evidence_grid(
     axes: Any = None,
     contour_kwargs: Mapping[str, Any] | None = None,
 ) -> NDArray[Any]:
-    """Draw what `gpep.diagnostics.evidence_grid` computed, as in Figure 7 of the nested EP paper.
+    """Draw results of `gpep.diagnostics.evidence_grid`, as in Figure 7 of the nested EP paper.
 
     Over two hyperparameters there are contours, or cells for quantities of few values, with a row for each quantity and
     a column for each method. The best point of the grid is marked, and points that did not converge are left white.
@@ -188,7 +188,7 @@ def plot_scores(
 ) -> NDArray[Any]:
     """Draw scores of held-out points with their intervals, and their differences to the reference.
 
-    The plots are those of Figures 9 and 10 of the nested EP paper.
+    Figures 9 and 10 of the nested EP paper have these plots.
 
     Parameters
     ----------

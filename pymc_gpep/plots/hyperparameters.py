@@ -60,7 +60,7 @@ def plot_relevance(
     TypeError
         If a result is neither a fit nor a DataTree.
     ValueError
-        If there is no such variable, if it is not a vector, or if `prob` is not a probability.
+        If the variable does not exist or is not a vector, or if `prob` is not a probability.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def plot_sensitivity(
     ax: Axes | None = None,
     point_kwargs: Mapping[str, Any] | None = None,
 ) -> Axes:
-    """Draw means and intervals of variables under each prior, relative to those of the fit.
+    """Draw means and intervals of variables under each prior, relative to the fit.
 
     Zero is the mean under the prior of the model, and one is its standard deviation.
 

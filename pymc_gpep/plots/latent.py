@@ -48,7 +48,7 @@ _ONE_VALUE = "Each point has one latent value in this model."
 
 
 class _Pair(NamedTuple):
-    """Two latent values: of which functions, of which points, by position, and what tells them apart."""
+    """Two latent values: positions of their functions and points, and the labels of the axes."""
 
     functions: list[int]
     points: list[int]
@@ -71,8 +71,8 @@ def plot_latent_pair(
 ) -> Axes:
     """Draw the posterior of two latent values, as each method has it, on the same axes.
 
-    Where a point has several latent values, they are those of one `point` for two `classes`. Where it has one, they are
-    those of two `points`.
+    If a point has several latent values, the pair belongs to one `point` and two `classes`. Otherwise it belongs to two
+    `points`.
 
     A fit is drawn as the ellipses of its Gaussian, draws from MCMC as points with the contours of a smoothed density
     (Figures 3, 4 and 6 of the nested EP paper). On the dotted line both latent values are equal.
@@ -110,7 +110,7 @@ def plot_latent_pair(
         If a result is neither a fit nor a DataTree. If `point` and `classes` are given where points have one latent
         value, or `points` where they have several.
     ValueError
-        If there is no such point or class, if both are the same, or if `masses` are not probabilities.
+        If a point or class does not exist, if both are the same, or if `masses` are not probabilities.
 
     Examples
     --------
@@ -182,9 +182,9 @@ def plot_latent_pairs(
     Raises
     ------
     TypeError
-        If a result is neither a fit nor a DataTree, or if `point` and `pairs` are not those that the model has.
+        If a result is neither a fit nor a DataTree, or if `point` and `pairs` do not suit the model.
     ValueError
-        If there is no such reference, point or class, or if there are too many pairs.
+        If the reference, the point or a class does not exist, or if there are too many pairs.
 
     Examples
     --------
@@ -295,8 +295,8 @@ def plot_latent_comparison(
 ) -> NDArray[Any]:
     """Draw means and standard deviations of all latent values by each method against those by a reference.
 
-    Where a likelihood sees only differences between functions, values are taken less their mean over the functions of a
-    point. The part that all functions have in common has its prior's deviation whatever the labels say.
+    If a likelihood depends only on differences between functions, the mean over the functions of a point is subtracted.
+    Labels do not change the common part of all functions.
 
     Where both agree points are on the line. These are the first two rows of Figures 6 and 8 of Nickisch and Rasmussen
     (2008), in one panel for each method. `plot_probability_comparison` draws the third row, of probabilities.
@@ -325,7 +325,7 @@ def plot_latent_comparison(
     TypeError
         If a result is neither a fit nor a DataTree.
     ValueError
-        If there is no such reference, if there is nothing to compare it with, or if a method has other latent values.
+        If the reference does not exist, if it is the only result, or if a method has other latent values.
 
     Examples
     --------

@@ -50,7 +50,7 @@ def input_grid(
     Raises
     ------
     ValueError
-        If `X` has a wrong shape, if more than two inputs are to vary, or if there is no such input.
+        If `X` has a wrong shape, if more than two inputs are to vary, or if an input does not exist.
 
     Examples
     --------
@@ -121,12 +121,12 @@ def regular(x: Array, values: Array) -> tuple[Array, Array, Array]:
     Returns
     -------
     tuple of arrays
-        Of both inputs their values, (p,) and (q,), and the grid (q, p, c).
+        Values of both inputs, (p,) and (q,), and the grid (q, p, c).
 
     Raises
     ------
     ValueError
-        If the points are no regular grid.
+        If the points are not a regular grid.
     """
     (first, i), (second, j) = (np.unique(x[:, k], return_inverse=True) for k in range(2))
     p, q = len(first), len(second)
@@ -162,9 +162,9 @@ def plot_probabilities(
     Parameters
     ----------
     source : Fit, DataArray, Dataset or array (m, c)
-        A fit, or class probabilities at `Xnew`: from `fit.predict`, from `gpep.predict_draws`, or any others.
+        A fit, or class probabilities at `Xnew`, for example from `fit.predict` or `gpep.predict_draws`.
     gp : pm.gp.Latent or sequence of them, optional
-        With a fit: what made the latent values, where the graph of the model does not say what their prior is.
+        With a fit: the processes of the latent values, if the graph of the model does not contain their prior.
     Xnew : array (m, d), optional
         New inputs of which one or two vary; two on a regular grid, see `input_grid`. With a fit the default is a grid
         around its data.
@@ -336,12 +336,12 @@ def plot_probability_comparison(
     Parameters
     ----------
     probabilities : dict of str to DataArray, Dataset or array (m, c)
-        Class probabilities at the same points: from `fit.predict`, from `gpep.predict_draws`, or any others.
+        Class probabilities at the same points, for example from `fit.predict` or `gpep.predict_draws`.
     reference : str
-        Name of those on the horizontal axis.
+        Name of the probabilities on the horizontal axis.
     y : array (m,) of int, optional
-        Labels of the points, 0...c-1. Then only the probability of the label is drawn for each point, and colours are
-        those of the labels; without, the probabilities of all classes.
+        Labels of the points, 0...c-1. Then only the probability of the label is drawn for each point, in the colour of
+        the label. Without labels, the probabilities of all classes are drawn.
     axes : array of matplotlib.axes.Axes, optional
         One for each method but the reference.
     legend : bool

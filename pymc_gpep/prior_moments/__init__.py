@@ -1,9 +1,9 @@
 """Prior moments of the latent functions of a model, as functions of the hyperparameters.
 
 prior_functions: compiled prior moments at the rows of the data
-moment_functions: compiled moments with inducing inputs, shared by models of one form
-inducing_blocks: prior moments with inducing inputs, a block of rows at a time
+inducing_blocks: prior moments with inducing inputs, a block of rows at a time, compiled once a form
 effects_beside: one Gaussian process plus effects, for methods with inducing inputs
+inducing_sum: one Gaussian process by inducing inputs plus effects, as rows with residuals at places
 precision_sum: sums of effects with a sparse precision
-drawn_sums: latent functions from draws of the model's variables
+proper_posteriors: refusal of models whose posterior is improper under flat priors
 """

@@ -4,28 +4,33 @@ The process is represented by inducing values. Effects are J z with standard nor
 graph of the model's argument with the data of that row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.prior_form import PriorForm
 from pymc_gpep.graphs.affine import Affinity
 from pymc_gpep.graphs.errors import StructureError, listing
+from pymc_gpep.graphs.interpreted import ModelFunctions, initial_point
 from pymc_gpep.latent.gp_latent import LatentGP
-from pymc_gpep.latent.latent_prior import Elsewhere, LatentPrior, SampledValues
+from pymc_gpep.latent.latent_prior import Elsewhere
+from pymc_gpep.prior_moments.proper_posteriors import check_columns
 from pymc_gpep.reading.classifier import GPClassifier
-from pymc_gpep.recipes import Recipe
-from pymc_gpep.sums.affine_map import SumVariables
 from pymc_gpep.sums.effects_of_rows import EffectsOfRows
-from pymc_gpep.sums.latent_sum import LatentSum
+from pymc_gpep.sums.latent_sum import LatentSum, SumInForm
+from pymc_gpep.sums.sum_values import SumVariables
 
+# Prior standard deviation of a coefficient times its column, as a root of the mean square, in place of a flat prior.
+_WIDE = 1024.0
 _ALL_ROWS = 'Methods on all rows together, "ep", "laplace", "kl", "nested_ep" and their like,'
 
 
@@ -40,7 +45,7 @@ def by_inducing(classifier: GPClassifier) -> GPClassifier:
     """
     classifier.check_one()
     whole = classifier.prior
-    if not isinstance(whole, LatentSum) or whole.alone or not whole.recipes:
+    if not isinstance(whole, LatentSum) or isinstance(whole, ProcessPlusEffects) or whole.alone or not whole.recipes:
         return classifier
     instead = f"{_ALL_ROWS} fit it."
     if not whole.processes:
@@ -68,43 +73,49 @@ def by_inducing(classifier: GPClassifier) -> GPClassifier:
             f"select or multiply values of {latent.f.name!r}. {instead} Or give the prior the inputs of all rows, and "
             "its magnitude to cov_func."
         )
-    return replace(classifier, prior=EffectsBeside(whole, whole.without_effects(latent).latents))
+    whole = _with_wide_priors(classifier, whole)
+    own = whole.owner[: whole.n_plain]
+    return replace(classifier, prior=ProcessPlusEffects.made_of(whole, owner=own))
+
+
+def _with_wide_priors(classifier: GPClassifier, whole: LatentSum) -> LatentSum:
+    """Return a sum with flat priors replaced by normal priors of the standard deviation `_WIDE` at a row.
+
+    Raises
+    ------
+    StructureError
+        If the posterior is improper under the flat priors.
+    """
+    if not whole.flat:
+        return whole
+    units = np.zeros((len(whole.flat), whole.n_plain))
+    units[np.arange(len(units)), whole.flat] = 1.0
+    slopes = whole.plain_map.graphs("argument", [pt.constant(units)])[1]
+    columns = whole.shaped(slopes, whole.n_points, batched=True)
+    values = ModelFunctions(classifier.model, classifier.hyperparameters)(
+        [classifier.parameters, classifier.labels, columns]
+    )(initial_point(classifier.model))
+    likelihood = classifier.likelihood_model.given(np.asarray(values[0], np.float64))
+    labels, found = likelihood.check(values[1], 1, whole.n_points), np.asarray(values[2], np.float64)
+    check_columns(found, labels, likelihood, whole.recipes)
+    # Powers of 2, so that a product with one is exact.
+    deviations = _WIDE * 2.0 ** -np.round(np.log2(np.sqrt((found[0] ** 2).mean(axis=0))))
+    recipes, begin = {}, 0
+    for variable, each in whole.recipes.items():
+        end = begin + len(each.flat)
+        recipes[variable] = each.widened(deviations[begin:end]) if each.flat else each
+        begin = end
+    return replace(whole, recipes=recipes)
 
 
 @dataclass(frozen=True, eq=False)
-class EffectsBeside(LatentPrior):
-    """The prior of a latent function that is a process and effects.
+class ProcessPlusEffects(SumInForm):
+    """A process, without its mean, by inducing values, and effects by standard normals."""
 
-    Attributes
-    ----------
-    whole : LatentSum
-        The sum.
-    latents : tuple of LatentGP
-        The process without its mean, which belongs to the effects.
-    """
-
-    whole: LatentSum
-    latents: tuple[LatentGP, ...]
-
-    @property
-    def model(self) -> pm.Model:
-        return self.whole.model
-
-    @property
-    def n_points(self) -> int:  # type: ignore[override]
-        return self.whole.n_points
-
-    @property
-    def n_functions(self) -> int:  # type: ignore[override]
-        return self.whole.n_functions
-
-    @property
-    def processes(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
-        return self.whole.processes
-
-    @property
-    def integrated(self) -> tuple[TensorVariable, ...]:
-        return self.whole.integrated
+    @cached_property
+    def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
+        (latent,) = self.processes
+        return self.without_effects(latent).latents
 
     @property
     def held(self) -> tuple[TensorVariable, ...]:
@@ -112,82 +123,13 @@ class EffectsBeside(LatentPrior):
         return ()
 
     @property
-    def inputs(self) -> list[str]:
-        return self.whole.inputs
-
-    @property
-    def recipes(self) -> Mapping[TensorVariable, Recipe]:  # type: ignore[override]
-        return self.whole.recipes
-
-    @property
     def implicit(self) -> tuple[TensorVariable, ...]:
-        return tuple(latent.free for latent in self.whole.processes)
-
-    @property
-    def singular(self) -> bool:
-        return True
-
-    @property
-    def kept(self) -> Mapping[TensorVariable, str]:  # type: ignore[override]
-        return self.whole.kept
-
-    @property
-    def predictor(self) -> tuple[TensorVariable, ...]:
-        return self.whole.predictor
-
-    @property
-    def sources(self) -> frozenset[Variable]:
-        return self.whole.sources
-
-    @property
-    def described(self) -> str:
-        return self.whole.described
+        return tuple(latent.free for latent in self.processes)
 
     @property
     def n_normals(self) -> int:
-        """See `LatentPrior`: those of the effects."""
-        return self.whole.n_plain
-
-    def covariance(self) -> TensorVariable:
-        return self.whole.covariance()
-
-    def mean(self) -> TensorVariable:
-        return self.whole.mean()
-
-    def latent_values(self) -> TensorVariable:
-        return self.whole.latent_values()
-
-    def variables(self, data: Mapping[Variable, Variable]) -> "_EffectsAlone":
-        """See `LatentPrior`: effects without the process."""
-        return _EffectsAlone(_Plain(self.whole), self.whole, data)
-
-    def sampled(self, data: Mapping[Variable, Variable]) -> SampledValues:
-        return self.whole.sampled(data)
-
-    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        return self.whole.elsewhere(gps, data)
-
-    def beside(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> "EffectsOfRows":
-        return EffectsOfRows(self.whole, inputs, data)
-
-
-class _Plain:
-    """A sum as its effects alone; see `pymc_gpep.sums.affine_map.InNormals`."""
-
-    def __init__(self, whole: LatentSum) -> None:
-        self._whole = whole
-        self.model, self.n_functions, self.n_normals = whole.model, whole.n_functions, whole.n_plain
-        self.owner: NDArray[np.int64] = whole.owner[: whole.n_plain]
-        self.held: tuple[TensorVariable, ...] = ()
-        self.integrated = tuple(rv for rv in whole.integrated if rv in whole.recipes)
-
-    @cached_property
-    def hyperparameters(self) -> tuple[TensorVariable, ...]:
-        return self._whole.hyperparameters
-
-    @property
-    def sources(self) -> frozenset[Variable]:
-        return self._whole.sources
+        """See `LatentPrior`: the number of standard normals of the effects."""
+        return self.n_plain
 
     def by_normals(
         self,
@@ -197,34 +139,47 @@ class _Plain:
         *,
         seen: bool = False,
     ) -> list[TensorVariable]:
-        still = [pt.zeros(shape) for shape in self._whole.sizes]
-        return self._whole.by_parts(outputs, z, still, seen=seen)
+        """See `EffectSum`: values of the process, less its mean, are 0 unless they are moved."""
+        still = [
+            (moved or {}).get(each.f, pt.zeros(shape)) for each, shape in zip(self.processes, self.sizes, strict=True)
+        ]
+        return self.by_parts(outputs, z, still, seen=seen)
 
-    def latent_values(self) -> TensorVariable:
-        return self._whole.latent_values()
+    @property
+    def arrays(self) -> Mapping[type[PriorForm], Callable[[], TensorVariable]]:
+        return {DensePrior: self.covariances}
+
+    def roots(self) -> None:
+        """See `LatentPrior`: the process has no coefficients."""
+
+    def variables(self, data: Mapping[Variable, Variable]) -> SumVariables:
+        """See `LatentPrior`: effects without the process."""
+        return _EffectsAlone(self, data)
 
     def variables_there(
         self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
-    ) -> Any:
+    ) -> NoReturn:
         raise NotImplementedError(
             "Effects at other inputs or data are not known to a fit by inducing inputs. fit.predict(Xnew, data={...}) "
             "returns the whole latent function there."
         )
 
+    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
+        return self.plain.elsewhere(gps, data)
+
+    def beside(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> EffectsOfRows:
+        return EffectsOfRows(self, inputs, data)
+
 
 class _EffectsAlone(SumVariables):
     """Effects as affine functions of standard normals, without the values of the process at rows."""
 
-    def __init__(self, plain: _Plain, whole: LatentSum, data: Mapping[Variable, Variable]) -> None:
-        super().__init__(plain, data)
-        self._whole = whole
-
     def _check(self, names: Sequence[str]) -> None:
         super()._check(names)
-        affinity = Affinity(self._whole.sources)
-        values = {latent.f for latent in self._whole.processes}
+        affinity = Affinity(self._prior.sources)
+        values = {latent.f for latent in self._prior.processes}
         for name in names:
-            if not values.isdisjoint(affinity.behind(self._whole.model[name])):
+            if not values.isdisjoint(affinity.behind(self._prior.model[name])):
                 raise ValueError(
                     f"{name!r} has values of a Gaussian process at rows. A fit by inducing inputs has no joint "
                     "posterior of these. fit.predict(Xnew, data={...}) returns the whole latent function."

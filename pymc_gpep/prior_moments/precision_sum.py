@@ -2,13 +2,18 @@
 
 Each variable is an affine function of numbers with a sparse precision (`Field`), or of standard normals. Coefficients,
 moments, draws and new rows refer to these numbers.
+
+Entries of coefficients are found at one point of the hyperparameters. Entries that no value has in common are then
+moved together (Curtis, Powell and Reid 1974). The number of evaluations is about the number of coefficients of a value.
+If that takes too many, slopes along random directions separate the few coefficients of a value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
+from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 import pymc as pm
@@ -19,39 +24,162 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.prior import BoundPrior, DensePrior
-from pymc_gpep.gaussians.row_prior import PrecisionPrior
-from pymc_gpep.graphs.interpreted import SEED, AtPoint, ModelFunctions
+from pymc_gpep.gaussians.precision_prior import PrecisionPrior, PrecisionStructure
+from pymc_gpep.gaussians.prior_form import BoundForm, PriorForm, TakesForms
+from pymc_gpep.graphs.interpreted import SEED, AtPoint
 from pymc_gpep.latent.latent_prior import Elsewhere, Joint, PosteriorFunctions, RowsOfNormals
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.reading.classifier import GPClassifier
-from pymc_gpep.recipes.recipe import shape_of
-from pymc_gpep.solvers.coefficients import Coefficients, Entries
-from pymc_gpep.solvers.precision_form import PrecisionStructure
-from pymc_gpep.solvers.prior_form import TakesForms
-from pymc_gpep.solvers.sparse_precision import pairs_of_rows
-from pymc_gpep.sums.affine_map import AffineMap, InNormals, SumVariables
+from pymc_gpep.recipes.recipe import Field, Recipe, shape_of
+from pymc_gpep.solvers.coefficients import Entries
+from pymc_gpep.solvers.sparse_precision import SparsePrecision, pairs_of_rows
+from pymc_gpep.sums.affine_map import (
+    AffineMap,
+    Blocks,
+    InNormals,
+    Linear,
+    entries_of,
+    every_entry,
+    in_full,
+)
 from pymc_gpep.sums.effect_sum import EffectSum
-from pymc_gpep.sums.latent_sum import LatentSum
-from pymc_gpep.sums.levels import NOT_ALIKE, NewData, RowsOfData
-from pymc_gpep.sums.sparse_slopes import Blocks, SparseSlopes, rows_of
-from pymc_gpep.sums.sum_elsewhere import SumElsewhere
-from pymc_gpep.sums.sum_values import SumValues
+from pymc_gpep.sums.latent_sum import LatentSum, SumInForm
+from pymc_gpep.sums.new_data import NOT_ALIKE, NewData, RowsOfData
+from pymc_gpep.sums.sum_elsewhere import ARGUMENT, SumElsewhere
+from pymc_gpep.sums.sum_values import SumVariables
+
+# Largest number of coefficients of a value that directions distinguish.
+_MOST_COEFFICIENTS = 8
 
 
-class Numbers(Protocol):
+def _colours(entries: Entries, q: int) -> NDArray[np.int64]:
+    """Return a number for each place, (q,), which no two places of a row share."""
+    there = entries.values != 0.0
+    row, along = np.nonzero(there)
+    place = entries.cells[row, along]
+    order = np.argsort(place, kind="stable")
+    starts = np.searchsorted(place[order], np.arange(q + 1))
+    colours, used = np.zeros(q, np.int64), np.zeros((len(entries.cells), 1), bool)
+    for each in np.flatnonzero(np.diff(starts)):
+        rows = row[order[starts[each] : starts[each + 1]]]
+        free = ~used[rows].any(axis=0)
+        colour = int(free.argmax()) if free.any() else used.shape[1]
+        if colour == used.shape[1]:
+            used = np.column_stack([used, np.zeros(len(used), bool)])
+        used[rows, colour] = True
+        colours[each] = colour
+    return colours
+
+
+class SparseSlopes:
+    """Values t + T x as a function of the hyperparameters.
+
+    Parameters
+    ----------
+    prior : InNormals
+    values : dict of str to TensorVariable
+        Variables by name that are made of x; their values stand one after the other.
+    blocks : sequence of tuple of int
+        Shapes of the variables that x is of.
+    data : mapping
+        Data of the model → their replacements.
+    rounding : float
+        Value, in units of the largest along a direction, that rounding may leave of zero.
+
+    Attributes
+    ----------
+    linear : callable
+        From directions (s, q) to T along these at some hyperparameters.
+    entries : Entries or None
+        T at some hyperparameters; None where T has no few coefficients.
+    shapes : dict of str to tuple of int
+        Shape of each variable.
+    """
+
+    def __init__(
+        self,
+        prior: InNormals,
+        values: Mapping[str, TensorVariable],
+        blocks: Blocks,
+        data: Mapping[Variable, Variable],
+        rounding: float = 0.0,
+    ) -> None:
+        self._affine = affine = AffineMap(prior, values, data, seen=True)
+        point = affine.functions.nearby(np.random.default_rng(SEED))
+        centres = affine.at(point, np.zeros(prior.n_normals))
+        self.shapes = {name: np.shape(centre) for name, centre in zip(values, centres, strict=True)}
+        still = _flat(centres)
+
+        def linear(directions: Array) -> Array:
+            return _rounded(np.stack([_flat(affine.at(point, x)) - still for x in directions]), rounding)
+
+        self.linear: Linear = linear
+        self.entries = entries_of(linear, blocks)
+
+    def _along(self, directions: Array) -> tuple[TensorVariable, TensorVariable]:
+        """Return t (m,) and T along directions (s, q), in terms of the random variables of the model."""
+        found = [self._affine.graphs(name, [pt.constant(directions)]) for name in self.shapes]
+        slopes = [along.reshape((len(directions), -1)) for _, along in found]
+        return pt.concatenate([centre.ravel() for centre, _ in found]), pt.concatenate(slopes, axis=1)
+
+    def graph(self) -> TensorVariable:
+        """Return T by its entries, (m, k), in terms of the random variables of the model."""
+        return self._graphs[1]
+
+    @cached_property
+    def _graphs(self) -> tuple[TensorVariable, TensorVariable]:
+        """Graphs of t (m,) and of T by its entries (m, k)."""
+        assert self.entries is not None
+        cells, q = self.entries.cells, self.entries.q
+        there = self.entries.values != 0.0
+        colours = _colours(self.entries, q)
+        k = cells.shape[1]
+        if k <= _MOST_COEFFICIENTS and colours.max() >= k + 2:
+            # A value of k coefficients has them from its slopes along a few directions.
+            directions = np.random.default_rng(SEED).standard_normal((k + 2, q))
+            apart = np.linalg.pinv(np.where(there, directions[:, cells], 0.0).swapaxes(0, 1))
+            centre, moved = self._along(directions)
+            return centre, cast(TensorVariable, (apart * moved.T[:, None]).sum(axis=2))
+        centre, moved = self._along((colours == np.arange(colours.max() + 1)[:, None]).astype(np.float64))
+        rows = np.arange(len(cells))[:, None]
+        return centre, cast(
+            TensorVariable, moved[pt.constant(colours[cells]), pt.constant(rows)] * there.astype(np.float64)
+        )
+
+    @cached_property
+    def _numbers(self) -> AtPoint:
+        return self._affine.functions(self._graphs, shared=True)
+
+    def __call__(self, point: PointType) -> tuple[Array, Entries]:
+        """Return t and T, given values of the value variables; T in full where it has no few coefficients."""
+        if self.entries is None:
+            every = self._affine(point)
+            slopes = [each.reshape(len(each), -1) for each in every.slopes.values()]
+            return _flat(list(every.centres.values())), in_full(np.concatenate(slopes, axis=1))
+        centre, values = self._numbers(point)
+        return centre, Entries(self.entries.cells, np.ascontiguousarray(values), self.entries.q)
+
+    def by_name(self, point: PointType) -> dict[str, tuple[Array, Entries]]:
+        """Return t (...) and rows of T by name."""
+        centre, rows = self(point)
+        found, begin = {}, 0
+        for name, shape in self.shapes.items():
+            own = slice(begin, begin := begin + int(np.prod(shape)))
+            found[name] = centre[own].reshape(shape), Entries(rows.cells[own], rows.values[own], rows.q)
+        return found
+
+
+def _flat(values: Sequence[Array]) -> Array:
+    return np.concatenate([np.ravel(np.asarray(each, np.float64)) for each in values])
+
+
+class Numbers(NamedTuple):
     """The posterior of x."""
 
-    @property
-    def centre(self) -> Array:
-        """Mean, (q,)."""
-
-    @property
-    def covariance(self) -> Any:
-        """Covariance, which has `solve` and `halved` of rows (m, q)."""
-
-    def variances_of(self, rows: Coefficients) -> Array:
-        """Return variances (m,) of T x, of rows T."""
+    centre: Array
+    """Mean, (q,)."""
+    precision: SparsePrecision
+    """Precision, factorised."""
 
 
 class _Solved:
@@ -64,7 +192,7 @@ class _Solved:
         return len(self._numbers.centre)
 
     def __matmul__(self, columns: Array) -> Array:
-        return np.asarray(self._numbers.covariance.solve(np.ascontiguousarray(columns.T)).T)
+        return np.asarray(self._numbers.precision.solve(np.ascontiguousarray(columns.T)).T)
 
 
 class _SparseJoint(Joint):
@@ -76,7 +204,7 @@ class _SparseJoint(Joint):
 
     def variances(self) -> dict[str, Array]:
         return {
-            name: np.maximum(self._numbers.variances_of(rows), 0.0).reshape(np.shape(self.means[name]))
+            name: np.maximum(self._numbers.precision.variances(rows), 0.0).reshape(np.shape(self.means[name]))
             for name, rows in self._rows.items()
         }
 
@@ -93,26 +221,23 @@ class PrecisionVariables(SumVariables):
 
     Parameters
     ----------
-    prior : InNormals
+    prior : EffectSum
     blocks : sequence of tuple of int
         Shapes of the variables that the numbers are of.
     data : mapping
         Data of the model → constants that take their place.
     """
 
-    def __init__(self, prior: InNormals, blocks: Blocks, data: Mapping[Variable, Variable]) -> None:
+    def __init__(self, prior: EffectSum, blocks: Blocks, data: Mapping[Variable, Variable]) -> None:
         super().__init__(prior, data)
         self._blocks = blocks
 
     @cached_property
-    def _own_rows(self) -> "_NamedRows":
-        return self._named(self._variables)
-
-    def _named(self, variables: Mapping[str, TensorVariable]) -> "_NamedRows":
-        return _NamedRows(self._prior, variables, self._blocks, self._data)
+    def _own_rows(self) -> SparseSlopes:
+        return SparseSlopes(self._prior, self._variables, self._blocks, self._data)
 
     def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
-        found = self._own_rows(point)
+        found = self._own_rows.by_name(point)
         flat = self.flat(z)
         return {
             name: np.stack([centre + rows.products(each).reshape(centre.shape) for each in flat])
@@ -130,14 +255,15 @@ class PrecisionVariables(SumVariables):
 
     def affine(self, names: Sequence[str]) -> Callable[[PointType, PosteriorFunctions], Joint]:
         self._check(names)
-        rows = self._named({name: self._prior.model[name] for name in names})
+        named = {name: self._prior.model[name] for name in names}
+        rows = SparseSlopes(self._prior, named, self._blocks, self._data)
         return lambda point, functions: self._sparse_joint(rows, names, point, functions)
 
     def _sparse_joint(
-        self, variables: "_NamedRows", names: Sequence[str], point: PointType, functions: PosteriorFunctions
+        self, variables: SparseSlopes, names: Sequence[str], point: PointType, functions: PosteriorFunctions
     ) -> Joint:
         numbers = _numbers(functions)
-        found = variables(point)
+        found = variables.by_name(point)
         means = {}
         for name in names:
             centre, rows = found[name]
@@ -149,52 +275,17 @@ class PrecisionVariables(SumVariables):
     ) -> Array:
         numbers = _numbers(functions)
         slopes = np.zeros((size, len(numbers.centre)))
-        for name, (_, rows) in self._own_rows(point).items():
+        for name, (_, rows) in self._own_rows.by_name(point).items():
             if name in places:
                 slopes[places[name]] = rows.some(np.arange(len(rows.cells)))
-        half = numbers.covariance.halved(slopes)
+        half = numbers.precision.halved(slopes)
         found: Array = half @ half.T
         return found
 
 
-class _NamedRows:
-    """Variables by name as t + T x, by entries of T where these are few."""
-
-    def __init__(
-        self,
-        prior: InNormals,
-        variables: Mapping[str, TensorVariable],
-        blocks: Blocks,
-        data: Mapping[Variable, Variable],
-    ) -> None:
-        self._names = list(variables)
-        self._slopes = SparseSlopes(prior, list(variables.values()), blocks, data)
-        self._dense = AffineMap(prior, variables, data) if self._slopes.entries is None else None
-
-    def __call__(self, point: PointType) -> dict[str, tuple[Array, Entries]]:
-        """Return t (...) and rows of T by name."""
-        if self._dense is not None:
-            found = self._dense(point)
-            return {name: (centre, _in_full(found.slopes[name])) for name, centre in found.centres.items()}
-        centre, rows = self._slopes(point)
-        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in self._slopes.shapes)])
-        own_rows = {}
-        for name, shape, begin, end in zip(self._names, self._slopes.shapes, ends[:-1], ends[1:], strict=True):
-            own = Entries(rows.cells[begin:end], rows.values[begin:end], rows.q)
-            own_rows[name] = centre[begin:end].reshape(shape), own
-        return own_rows
-
-
-def _in_full(slopes: Array) -> Entries:
-    """Rows of all coefficients, of slopes (q, ...)."""
-    q = len(slopes)
-    values = np.ascontiguousarray(slopes.reshape(q, -1).T)
-    return Entries(np.tile(np.arange(q), (len(values), 1)), values, q)
-
-
 def _numbers(functions: PosteriorFunctions) -> Numbers:
-    found: Numbers = functions.posterior  # type: ignore[attr-defined]  # those of all rows together have it
-    return found
+    posterior = functions.posterior  # type: ignore[attr-defined]  # the functions of all rows together have it
+    return Numbers(posterior.coordinates[0], posterior.algebra.factor)
 
 
 _DIRECTIONS = 3  # along which rows are compared
@@ -217,17 +308,16 @@ class PrecisionElsewhere(SumElsewhere):
     def __init__(self, prior: EffectSum, blocks: Blocks, independent: Any, data: Mapping[Variable, Variable]) -> None:
         super().__init__(prior, None, data, blocks)
         self._independent = independent
-        self._functions: dict[tuple[str, ...], AtPoint] = {}
 
     @cached_property
     def _units(self) -> Array:
-        """A few directions, along which slopes tell rows apart."""
+        """A few directions along which slopes distinguish rows."""
         return np.random.default_rng(SEED).standard_normal((_DIRECTIONS, self._prior.n_normals))
 
     def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
-        """See `Elsewhere`; raises what `SumElsewhere` raises."""
+        """See `Elsewhere`; raises the errors of `SumElsewhere`."""
         if isinstance(x, RowsOfData):
-            mean, every = self._sparse_rows(point, (), [], self._rows)
+            mean, every = self._rows_at(point, self._own_rows, [], self._rows)
             rows = Entries(every.cells[x.positions], every.values[x.positions], every.q)
             return RowsOfNormals(rows, np.zeros((1, len(x))), mean[:, x.positions])
         for name in x.strange:
@@ -243,11 +333,7 @@ class PrecisionElsewhere(SumElsewhere):
 
     def _at_rows(self, point: PointType, x: NewData) -> tuple[Array, Entries]:
         """Return means (1, m) and coefficients at rows without new levels, or with their placeholders."""
-        names = (*x.by_row, *x.others)
-        if names not in self._complete:
-            self._at(point, NewData(x.by_row, x.others, len(x))[:1])  # refuses data that are missing
-            self._complete.add(names)
-        return self._sparse_rows(point, names, [*x.by_row.values(), *x.others.values()], len(x))
+        return self._rows_at(point, self._whole(point, x), x.values(len(x)), len(x))
 
     def _used(self, point: PointType, x: NewData, other: NewData) -> NDArray[np.bool_]:
         _, rows = self._at_rows(point, x)
@@ -257,86 +343,104 @@ class PrecisionElsewhere(SumElsewhere):
     def __call__(self, point: PointType, x: NewData | RowsOfData) -> NoReturn:
         raise TypeError("Covariances with all fitted rows are not known by a sparse precision.")
 
-    def _sparse_rows(
-        self, point: PointType, names: tuple[str, ...], values: Sequence[Any], m: int
-    ) -> tuple[Array, Entries]:
-        """Return means (1, m) and coefficients at data by name."""
+    def _rows_at(self, point: PointType, affine: AffineMap, values: Sequence[Any], m: int) -> tuple[Array, Entries]:
+        """Return means (1, m) and coefficients at m rows."""
         prior = self._prior
-        if names not in self._functions:
-            z = pt.vector("numbers", shape=(prior.n_normals,), dtype="float64")
-            known = {name: self._known[name] for name in names}
-            there = {v: pt.tensor(name, dtype=v.dtype, shape=(None,) * v.ndim) for name, v in known.items()}
-            functions = ModelFunctions(prior.model, prior.hyperparameters, self._data)
-            outputs = prior.by_normals([self._argument], z, seen=True)
-            self._functions[names] = functions(outputs, [z, *there.values()], there)
-        function = self._functions[names]
-
-        def argument(numbers: Array) -> Array:
-            return self._by_function(np.asarray(function(point, numbers, *values)[0]), m)
-
-        still = argument(np.zeros(prior.n_normals))
-        return still, rows_of(lambda numbers: argument(numbers)[0] - still[0], self._blocks)
+        centre, linear = affine.along(point, ARGUMENT, values, partial(prior.by_function, n_points=m, batched=True))
+        return prior.by_function(centre, m), every_entry(linear, self._blocks)
 
 
-_MANY = 500  # standard normals, below which matrices of them cost next to nothing
+_MANY = 60  # Number of standard normals below which matrices of them are as fast.
 _PAIRS = 40_000_000  # of entries of rows, at most: 160 MB of their places
-_DEARER = 50.0  # times that a product of a sparse factorisation takes as long as one of dense matrices
+_DENSE = 1.0 / 3.0  # Work of a dense factorisation of q numbers, in units of q³.
+_ORDER = 2  # Largest number of times that numbers are summed up.
+_ROUNDING = 1e-11  # Value, in units of the largest along a direction, that differences leave of zero.
+
+type Fields = Mapping[TensorVariable, Field]
 
 
 @dataclass(frozen=True, eq=False)
-class PrecisionSum(LatentSum):
+class PrecisionSum(SumInForm):
     """A sum of effects by numbers with a sparse precision.
 
     Attributes
     ----------
-    plain : LatentSum
-        The same by standard normals.
     slopes : SparseSlopes
         The latent function by x.
     structure : PrecisionStructure
         Where coefficients and precision have entries, with the data of the model that it was made with.
+    by_fields : mapping of TensorVariable to Field
+        The numbers of each variable.
     """
 
-    plain: LatentSum | None = None
     slopes: SparseSlopes | None = None
     structure: PrecisionStructure | None = None
+    by_fields: Fields = dataclass_field(default_factory=dict)
 
     @classmethod
     def of(cls, plain: LatentSum, data: Mapping[Variable, Variable]) -> "PrecisionSum | None":
-        """Return a sum by numbers with a sparse precision; None where matrices of standard normals are cheaper."""
-        n, q = plain.n_points, plain.n_normals
-        if plain.n_functions > 1 or plain.processes or q < _MANY or plain.seen:
+        """Return a sum by numbers with a sparse precision; None where matrices of standard normals are cheaper.
+
+        Where values take many numbers of a variable, running sums of these numbers may have few coefficients.
+        """
+        if plain.n_functions > 1 or plain.processes or plain.n_normals < _MANY or plain.seen:
             return None
-        made = {v: each.by_field() for v, each in plain.recipes.items()}
-        own = {each.name: getattr(plain, each.name) for each in fields(LatentSum)}
-        part = cls(**{**own, "recipes": made}, plain=plain)
-        rows = SparseSlopes(part, [part.shaped(part.argument, n)[0]], part.blocks, data)
+        part = cls._with({v: each.as_field for v, each in plain.recipes.items()}, plain)
+        rows = part._rows(data)
+        if rows.entries is None:
+            if (fields := part._summed(rows.linear)) is None:
+                return None
+            part = cls._with(fields, plain)
+            rows = part._rows(data, _ROUNDING)
+        n, q = plain.n_points, plain.n_normals
         if rows.entries is None or n * rows.entries.cells.shape[1] ** 2 > _PAIRS:
             return None
-        values = SparseSlopes(part, list(plain.recipes), part.blocks, data)
+        values = SparseSlopes(part, {str(v.name): v for v in plain.recipes}, part.blocks, data)
         if values.entries is None:
             return None
         structure = part.structured(rows, values)
         dense = q if n >= 2 * q else n
-        if _DEARER * structure.posterior.flops > float(dense) ** 3:
+        if structure.posterior.work > _DENSE * float(dense) ** 3:
             return None
         return replace(part, slopes=rows, structure=structure)
+
+    @classmethod
+    def _with(cls, fields: Fields, plain: LatentSum) -> "PrecisionSum":
+        made = {v: each.by_field(fields[v]) for v, each in plain.recipes.items()}
+        return cls.made_of(plain, recipes=made, by_fields=fields)
+
+    def _rows(self, data: Mapping[Variable, Variable], rounding: float = 0.0) -> SparseSlopes:
+        argument = {"argument": self.shaped(self.argument, self.n_points)[0]}
+        return SparseSlopes(self, argument, self.blocks, data, rounding)
+
+    def _summed(self, linear: Linear) -> Fields | None:
+        """Return fields by running sums of numbers of which values take many; None if values take many of the sums."""
+        found = dict(self.by_fields)
+        begin, q = 0, self.n_normals
+        for variable, recipe in self.recipes.items():
+            within = 0
+            for shape in _blocks(variable, recipe, found[variable]):
+                own = slice(begin, begin + int(np.prod(shape)))
+                order, few = 0, entries_of(_of_sums(linear, own, shape, q, 0), [shape])
+                while few is None and order < _ORDER and shape[-1] > 1:
+                    found[variable] = found[variable].cumulated(within, shape)
+                    order += 1
+                    few = entries_of(_of_sums(linear, own, shape, q, order), [shape])
+                if few is None:
+                    return None
+                begin, within = own.stop, within + int(np.prod(shape))
+        return found
 
     @property
     def blocks(self) -> list[tuple[int, ...]]:
         """Shapes of the numbers of each variable."""
-        found: list[tuple[int, ...]] = []
-        for variable, recipe in self.recipes.items():
-            shape = shape_of(variable)
-            own = shape if int(np.prod(shape)) == recipe.size else (recipe.size,)
-            found += recipe.as_field.blocks or (own,)
-        return found
+        return [shape for v, recipe in self.recipes.items() for shape in _blocks(v, recipe, self.by_fields[v])]
 
     def structured(self, rows: SparseSlopes, values: SparseSlopes) -> PrecisionStructure:
-        """Return where rows and precision have entries; covariances of the entries of a variable are wanted, too."""
+        """Return the pattern of rows and precision, including covariances between the entries of a variable."""
         assert rows.entries is not None
         assert values.entries is not None
-        given = [each.as_field for each in self._plain.recipes.values()]
+        given = list(self.by_fields.values())
         begins = [own.start for own in self.places.values()]
         columns = np.zeros((sum(len(each.widths) for each in given), self.n_normals))
         ends = accumulate(len(each.widths) for each in given)
@@ -349,43 +453,66 @@ class PrecisionSum(LatentSum):
             columns,
             np.concatenate([each.widths for each in given]),
             [pairs_of_rows(values.entries.cells)],
+            np.array(self.plain.flat, np.int64),
         )
-
-    @property
-    def _plain(self) -> LatentSum:
-        assert self.plain is not None
-        return self.plain
 
     def array(self) -> TensorVariable:
         """Return coefficients of rows and entries of the precision, (1, 1, nk + m)."""
         assert self.slopes is not None
-        entries = [each.as_field.entries(each.scales).astype("float64") for each in self._plain.recipes.values()]
+        recipes = self.plain.recipes
+        entries = [field.entries(recipes[v].scales).astype("float64") for v, field in self.by_fields.items()]
         found: TensorVariable = pt.concatenate([self.slopes.graph().ravel(), *entries])[None, None]
         return found
 
     @property
-    def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
+    def arrays(self) -> Mapping[type[PriorForm], Callable[[], TensorVariable]]:
         return {PrecisionPrior: self.array}
 
-    def bound(self, prior_type: type[DensePrior], data: Mapping[Variable, Variable]) -> tuple[Any, TensorVariable]:
+    def bound(self, prior_type: type[PriorForm], data: Mapping[Variable, Variable]) -> tuple[Any, TensorVariable]:
         assert self.structure is not None
-        return BoundPrior(PrecisionPrior, self.structure), self.array()
+        return BoundForm(PrecisionPrior, self.structure), self.array()
 
     def covariances(self) -> TensorVariable:
-        return self._plain.covariances()
+        return self.plain.covariances()
 
     def roots(self) -> TensorVariable:
-        return self._plain.roots()
-
-    def sampled(self, data: Mapping[Variable, Variable]) -> SumValues:
-        return self._plain.sampled(data)
+        return self.plain.roots()
 
     def variables(self, data: Mapping[Variable, Variable]) -> PrecisionVariables:
         return PrecisionVariables(self, self.blocks, data)
 
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        independent = [each.field is None for each in self._plain.recipes.values() for _ in range(each.size)]
+        plain = self.plain.recipes
+        independent = [field.independent for v, field in self.by_fields.items() for _ in range(plain[v].size)]
         return PrecisionElsewhere(self, self.blocks, np.array(independent), data)
+
+
+def _blocks(variable: TensorVariable, recipe: Recipe, field: Field) -> Sequence[tuple[int, ...]]:
+    """Return the shapes of the numbers of a variable."""
+    shape = shape_of(variable)
+    return field.blocks or (shape if int(np.prod(shape)) == recipe.size else (recipe.size,),)
+
+
+def _of_sums(linear: Linear, own: slice, shape: tuple[int, ...], q: int, order: int) -> Linear:
+    """Return a linear function of some of q numbers, or of their running sums of an order."""
+
+    def of(directions: Array) -> Array:
+        parts = directions.reshape(-1, *shape)
+        for _ in range(order):
+            parts = np.diff(parts, axis=-1, prepend=0.0)
+        every = np.zeros((len(directions), q))
+        every[:, own] = parts.reshape(directions.shape)
+        return _rounded(linear(every), _ROUNDING if order else 0.0)
+
+    return of
+
+
+def _rounded(values: Array, rounding: float) -> Array:
+    """Return values (s, m) along directions with zeros in place of rounding errors."""
+    if not rounding:
+        return values
+    sizes = np.abs(values)
+    return np.where(sizes > rounding * sizes.max(axis=1, keepdims=True, initial=0.0), values, 0.0)
 
 
 def suited(classifier: GPClassifier, approximator: TakesForms) -> GPClassifier:
@@ -397,7 +524,7 @@ def suited(classifier: GPClassifier, approximator: TakesForms) -> GPClassifier:
     plain = prior.plain if isinstance(prior, PrecisionSum) else prior
     if not isinstance(plain, LatentSum):
         return classifier
-    if not approximator.takes(PrecisionPrior.form):
+    if not approximator.takes(PrecisionPrior):
         return classifier if plain is prior else replace(classifier, prior=plain)
     if plain is not prior:
         return classifier

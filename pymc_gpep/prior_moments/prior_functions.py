@@ -15,12 +15,12 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.prior_form import PriorForm, TakesForms
+from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.graphs.interpreted import ModelFunctions
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.observed import rows_text
 from pymc_gpep.reading.classifier import GPClassifier
-from pymc_gpep.solvers.prior_form import TakesForms
-from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.sums.row_groups import row_groups
 
 
@@ -63,9 +63,15 @@ class Moments(NamedTuple):
     """The likelihood with its parameters at the point."""
 
 
-def prior_type_of(classifier: GPClassifier, approximator: TakesForms) -> type[DensePrior]:
-    """Return the type of prior that suits the size of a problem best, of those that an approximation takes."""
-    found = next((kind for kind in classifier.prior.arrays if approximator.takes(kind.form)), None)
+def prior_type_of(classifier: GPClassifier, approximator: TakesForms) -> type[PriorForm]:
+    """Return the type of prior that suits the size of a problem best, among the types of an approximation."""
+    found = next((kind for kind in classifier.prior.arrays if approximator.takes(kind)), None)
+    if found is None and classifier.prior.flat:
+        names = [str(variable.name) for variable, each in classifier.prior.recipes.items() if each.flat]
+        raise StructureError(
+            f"{approximator!r} takes prior covariances, and {', '.join(map(repr, names))} has none, but a flat "
+            f"prior. Give it a density, pm.Normal({names[0]!r}, 0, s), or take method='laplace'."
+        )
     if found is None:
         offered = ", ".join(kind.__name__ for kind in classifier.prior.arrays)
         raise ValueError(f"{approximator!r} takes none of the forms that the prior of the model has: {offered}.")
@@ -75,9 +81,9 @@ def prior_type_of(classifier: GPClassifier, approximator: TakesForms) -> type[De
 def prior_array_of(
     classifier: GPClassifier, approximator: TakesForms, data: Mapping[Variable, Variable], interpreted: bool
 ) -> tuple[Any, TensorVariable]:
-    """Return what makes the prior of an approximation, with data of the model as given, and the array that it takes.
+    """Return the maker of the prior of an approximation, with data of the model as given, and the array that it takes.
 
-    Rows stand apart only where a graph is `interpreted`: compiled code would know them by nothing but a name.
+    Rows are separated only if a graph is `interpreted`: compiled code identifies a prior by its name alone.
     """
     prior_type = prior_type_of(classifier, approximator)
     bound = classifier.prior.bound(prior_type, data) if interpreted else None
@@ -135,7 +141,7 @@ def prior_roots(
 
 
 def check_moments(moments: Moments, prior_type: Any = DensePrior) -> None:
-    """Raise a ValueError if prior moments cannot be those of a Gaussian process, or if the likelihood cannot be one."""
+    """Raise a ValueError if prior moments are invalid for a Gaussian process, or if the likelihood's parameters are."""
     k, mean, labels, likelihood = moments
     for name, values in (("covariance", k), ("mean", mean)):
         if bad := np.count_nonzero(~np.isfinite(values)):
@@ -165,7 +171,7 @@ def by_groups(classifier: GPClassifier, approximator: Any) -> GPClassifier:
     Groups are for approximations of which a point may have a factor that depends on hyperparameters.
     """
     prior = classifier.prior
-    if not isinstance(prior, LatentSum) or classifier.groups is not None:
+    if classifier.groups is not None:
         return classifier
     if "groups" not in prior.made:
         given = classifier.likelihood_model, classifier.labels, classifier.parameters

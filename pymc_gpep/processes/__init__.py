@@ -2,6 +2,6 @@
 
 process_functions: covariance and mean of a process at any inputs, as graphs
 stationary: stationary covariances, with length scales and profile read from the graph
-cross_covariance: covariances between the rows of the data and new inputs
-processes: all Gaussian processes of a model as the prior of its latent functions
+processes: the Gaussian processes of a model as the prior of its latent functions
+inducing_rows: rows of the normals of inducing values, and residuals, computed block by block
 """

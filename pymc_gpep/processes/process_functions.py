@@ -21,7 +21,7 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.double_precision import whole
+from pymc_gpep.graphs.alike_graphs import whole
 from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.graphs.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Leaves, Role, Walk, named
 from pymc_gpep.latent.gp_latent import LatentGP, is_process, without_jitter
@@ -64,7 +64,7 @@ class OfMaker:
         return self._of(partial(self._gp.cov_func, diag=True), a)
 
     def mean(self, a: TensorVariable) -> TensorVariable:
-        # A mean function may squeeze what is known to have one column, as `pm.gp.mean.Linear` does for one coefficient.
+        # A mean function may squeeze a single column, as `pm.gp.mean.Linear` does for one coefficient.
         columns = self.inputs.type.shape[1]
         return self._of(self._gp.mean_func, a if columns is None else pt.specify_shape(a, (None, columns)))
 
@@ -111,18 +111,19 @@ class OfGraph:
 
 
 class _Columns:
-    """The inputs that data in graphs are, and which of their columns each of these is.
+    """Inputs behind the data of graphs, with the columns of each data variable.
 
     Parameters
     ----------
     found : iterable of Variable
-        Data over points. The inputs are the array that `pm.gp.Latent.prior` was given, where they are columns of one;
-        else the first that has the columns of all others.
+        Data over points. The inputs are the array given to `pm.gp.Latent.prior` if all data are its columns. Otherwise
+        they are the first array that contains all columns.
 
     Raises
     ------
     CannotSplitError
-        If there are no such data, if they are not columns of one array, or if the order of its columns is not known.
+        If there are no data over points, if they are not columns of one array, or if the order of its columns is
+        unknown.
     """
 
     def __init__(self, found: Iterable[Variable]) -> None:
@@ -192,19 +193,19 @@ class _At:
 
 
 def process_functions(prior: LatentPrior, gps: Mapping[LatentGP, pm.gp.Latent] | None) -> list[ProcessFunctions]:
-    """Each prior of a model as functions of inputs.
+    """Return each prior of a model as functions of inputs.
 
     Parameters
     ----------
     prior : LatentPrior
     gps : dict of LatentGP to pm.gp.Latent, optional
-        The processes that made the priors; if not given the priors are read from the model's graph.
+        The processes of the priors; if not given the priors are read from the model's graph.
 
     Raises
     ------
     StructureError
-        If the graph of a prior cannot be made over other inputs. With `gps` it is raised if the graph can be made, but
-        inputs are computed within the model. The inputs of the graph are then not those of a `pm.gp.Latent`.
+        If the graph of a prior cannot be built over new inputs. With `gps` it is also raised if the model computes its
+        inputs. The inputs of the graph then differ from the inputs of a `pm.gp.Latent`.
     """
     if gps is not None:
         for latent, gp in gps.items():
@@ -258,7 +259,7 @@ def _refuse_other_inputs(prior: LatentPrior, latent: LatentGP, gp: pm.gp.Latent)
 
 
 def _is_in_order(noted: NotedInputs) -> bool:
-    """Whether what has the values of all inputs has their columns in order too."""
+    """Whether data with the values of all inputs have their columns in order."""
     if noted.columns is None:
         return not some_columns_alike(noted.array)
     return noted.columns == tuple(range(noted.array.shape[1]))
@@ -286,7 +287,7 @@ def _data(leaf: Variable) -> Array:
 
 
 class MovedSum:
-    """Expressions over other rows than those of a model, in terms of values of its processes there.
+    """Expressions over new rows, in terms of values of the model's processes at these rows.
 
     Constants that are columns of the inputs become these columns of new inputs. Data of the model stay as they are.
 
@@ -344,7 +345,7 @@ class MovedSum:
         return variable in ancestors([self._leaves[f]])
 
     def _columns(self, leaf: Constant) -> TensorVariable:
-        """Return the columns of the new inputs that a constant has of those of the model."""
+        """Return the columns of the new inputs for a constant that consists of columns of the model's inputs."""
         array = np.asarray(leaf.data, dtype=np.float64)
         if array.shape == self._inputs.shape and np.array_equal(array, self._inputs):
             return self._x
@@ -362,12 +363,12 @@ class MovedSum:
         return self._x[:, columns[0]] if array.ndim == 1 else self._x[:, columns]
 
     def moved(self, expression: TensorVariable, axis: int) -> TensorVariable:
-        """Return an expression whose axis over points runs over the new ones.
+        """Return an expression whose axis over points runs over the new points.
 
         Raises
         ------
         CannotSplitError
-            If it cannot be had there.
+            If the expression cannot be computed at new points.
         """
         (own,) = graph_replace([expression], self._leaves, strict=False)
         one = own.type.broadcastable
@@ -390,7 +391,7 @@ class MovedSum:
     def with_values(
         self, expression: TensorVariable, values: Mapping[TensorVariable, TensorVariable]
     ) -> TensorVariable:
-        """Return an expression with values of processes there, which may be made of values of others."""
+        """Return an expression with values of processes at new rows, which may depend on values of other processes."""
         there = {self.values[f]: value.astype(f.dtype) for f, value in values.items()}
         while not set(there).isdisjoint(ancestors([expression])):
             (expression,) = graph_replace([expression], there, strict=False)

@@ -1,20 +1,22 @@
-"""The Gaussian processes of a model: their prior, their variables, and their values for samplers."""
+"""The Gaussian processes of a model: their prior, also at other inputs, their variables, and values for samplers."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
 from pymc.pytensorf import get_symbolic_rv_shapes
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable, equal_computations
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Cast
 from pytensor.tensor.linalg.decomposition.cholesky import cholesky
 from pytensor.tensor.shape import shape_tuple
 from pytensor.tensor.variable import TensorVariable
@@ -23,14 +25,190 @@ from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.whitening import Sampled
-from pymc_gpep.graphs.double_precision import in_double_precision
+from pymc_gpep.graphs.affine import is_elementwise
+from pymc_gpep.graphs.alike_graphs import in_double_precision
 from pymc_gpep.graphs.errors import StructureError, describe, listing
-from pymc_gpep.graphs.interpreted import evaluate
-from pymc_gpep.latent.gp_latent import LatentGP, is_process, latents_among, refuse_common_variables
-from pymc_gpep.latent.latent_prior import IntegratedVariables, Joint, LatentPrior, PosteriorFunctions, SampledValues
+from pymc_gpep.graphs.interpreted import ModelFunctions, evaluate, initial_point
+from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart
+from pymc_gpep.latent.gp_latent import (
+    LatentGP,
+    is_process,
+    latents_among,
+    refuse_common_variables,
+    refuse_what_was_made,
+)
+from pymc_gpep.latent.latent_prior import (
+    Elsewhere,
+    IntegratedVariables,
+    Joint,
+    LatentPrior,
+    PosteriorFunctions,
+    SampledValues,
+)
 from pymc_gpep.latent.lowered_dims import lower_dims
-from pymc_gpep.processes.cross_covariance import CrossCovariance
+from pymc_gpep.processes.process_functions import AS_THEY_ARE, ProcessFunctions, process_functions
 from pymc_gpep.recipes import Recipe
+
+
+def new_inputs(x: ArrayLike | None, columns: int) -> Array:
+    """Check new inputs against the number of columns of the model's; (m, columns)."""
+    if x is None:
+        raise TypeError("predict needs new inputs: predict(Xnew), or predict(gp, Xnew).")
+    try:
+        values = np.asarray(x, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Xnew must be numbers, as the model's inputs are: {error}. Rows of a table are encoded as those of the "
+            "model were, by encode of gpep.columns."
+        ) from None
+    if values.ndim != 2:
+        advice = ""
+        if values.ndim == 1 and columns == 1:
+            advice = "; one input is a column, Xnew[:, None]"
+        elif values.ndim == 1 and len(values) == columns:
+            advice = "; one point is a row, Xnew[None]"
+        raise ValueError(
+            f"Xnew must be (points, inputs), here (points, {columns}), but has shape {values.shape}{advice}."
+        )
+    if values.shape[1] != columns:
+        raise ValueError(f"Xnew has {values.shape[1]} columns, but the model's inputs have {columns}.")
+    if not np.isfinite(values).all():
+        raise ValueError(f"Xnew must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not.")
+    return values
+
+
+def named_inputs(inputs: Variable, model: pm.Model) -> SharedVariable | None:
+    """Return the data that are the inputs of a process, but for their type and axes; None for other inputs."""
+    while inputs.owner is not None and (isinstance(inputs.owner.op, AS_THEY_ARE) or is_elementwise(inputs, Cast)):
+        inputs = inputs.owner.inputs[0]
+    return inputs if isinstance(inputs, SharedVariable) and inputs in model.data_vars else None
+
+
+def inputs_by_name(
+    x: ArrayLike | None, new: Mapping[str, ArrayLike], variable: SharedVariable | None, columns: int
+) -> Array:
+    """Check new inputs (m, columns) that are given as an array, or as the data of the model that they are."""
+    if variable is None or variable.name not in new:
+        return new_inputs(x, columns)
+    if x is not None:
+        raise TypeError(f"Xnew and data[{variable.name!r}] are the same inputs. Give one of them.")
+    given = np.asarray(new[variable.name])
+    if variable.ndim == 1 and given.ndim <= 1:
+        return new_inputs(given.reshape(-1, 1), columns)
+    return new_inputs(given[None] if given.shape == (columns,) else given, columns)
+
+
+def match_priors(prior: LatentPrior, gps: Sequence[pm.gp.Latent]) -> list[tuple[LatentGP, pm.gp.Latent]]:
+    """Each prior of the model with the `pm.gp.Latent` that made it."""
+    matched = []
+    for latent in prior.latents:
+        makers = [gp for gp in gps if getattr(gp, "f", None) is latent.f]
+        if not makers:
+            wanted = ", ".join(repr(latent.f.name) for latent in prior.latents)
+            raise ValueError(
+                f"gp: none of the {len(gps)} given made the latent values {latent.f.name!r}. Pass the pm.gp.Latent "
+                f"whose .prior made them, or a list of these for {wanted}. For a model that PyMC has made of another "
+                "one (pm.do, model.copy()) leave gp out."
+            )
+        if len(makers) > 1:
+            raise ValueError(f"gp: {latent.f.name!r} was given {len(makers)} times. Pass every pm.gp.Latent once.")
+        matched.append((latent, makers[0]))
+    if len(gps) > len(matched):
+        raise ValueError(f"gp: {len(gps)} were given, but the likelihood's latent values have only {len(matched)}.")
+    return matched
+
+
+def functions_of(prior: LatentPrior, gps: Sequence[pm.gp.Latent] | None) -> list[tuple[LatentGP, ProcessFunctions]]:
+    """Return each prior of the model with its covariance and mean functions; from the model's graph if `gps` is None.
+
+    Raises
+    ------
+    ValueError
+        If `gps` are not the processes of the latent values.
+    StructureError
+        If the graph does not determine the functions at new inputs.
+    """
+    makers = None if gps is None else dict(match_priors(prior, gps))
+    found = list(zip(prior.latents, process_functions(prior, makers), strict=True))
+    if makers is not None:  # graphs are split by rows; functions of a maker may do anything
+        for _, functions in found:
+            _check_apart(prior.model, functions)
+    return found
+
+
+def _check_apart(model: pm.Model, functions: ProcessFunctions) -> None:
+    """Refuse functions of inputs whose moments at an input depend on the other inputs."""
+    x, inputs = pt.dmatrix("X"), functions.inputs
+    moments = functions.covariance(x, inputs), functions.covariance(inputs, x), functions.variance(x), functions.mean(x)
+    axes = 0, 1, 0, moments[3].ndim - 1
+    rows = {x: np.asarray(evaluate([inputs])[0], dtype=np.float64)}
+    for moment, axis in zip(moments, axes, strict=True):
+
+        def by_rows(given: Sequence[TensorVariable], moment: TensorVariable = moment) -> Callable[..., Any]:
+            functions = ModelFunctions(model, model.free_RVs)
+            return at_point(functions, initial_point(model), *functions.known([moment]))(given)
+
+        check_rows_apart("Prior moments", moment, axis, rows, by_rows, stop=model.basic_RVs)
+
+
+class CrossCovariance(Elsewhere):
+    """Prior moments of Gaussian processes at new inputs, compiled once.
+
+    Covariance functions come from `gps`, or from the graph of the model if `gps` is None. The data are the data of the
+    fit. A call takes the values of the hyperparameters and inputs (m, d). It returns the prior covariance with the
+    inputs of the model (1 or c, m, n), the prior variance (1 or c, m) and the prior mean (c, m). The mean is 0 unless
+    `means` is True. With `first`, the n inputs of the model are the inputs of these rows.
+
+    Attributes
+    ----------
+    where : TensorVariable
+        Inputs (n, d) in the model.
+    """
+
+    def __init__(
+        self,
+        prior: LatentPrior,
+        gps: Sequence[pm.gp.Latent] | None,
+        data: Mapping[Variable, Variable],
+        means: bool = True,
+        first: NDArray[np.int64] | None = None,
+    ) -> None:
+        matched = functions_of(prior, gps)
+        model = prior.model
+        self.where = matched[0][1].inputs
+        self._named = named_inputs(self.where, model)
+        self.takes = [] if self._named is None else [str(self._named.name)]
+        (self._inputs,) = graph_replace([self.where], data, strict=False)
+        known = self._inputs.type.shape[1]
+        self.columns = int(evaluate([self._inputs.shape[1]])[0]) if known is None else known
+        x = pt.dmatrix("Xnew")
+        rows: dict[int, tuple[Any, Any, Any]] = {}
+        for latent, functions in matched:
+            inputs = functions.inputs if first is None else functions.inputs[first]
+            cross = functions.covariance(inputs, x).T
+            variance = functions.variance(x)
+            mean = pt.broadcast_to(functions.mean(x) if means else 0.0, (len(latent.classes), x.shape[0]))
+            for output, k in enumerate(latent.classes):
+                rows[k] = cross, variance, mean[output]
+        ordered = [rows[k] for k in range(prior.n_functions)]
+        distinct = ordered[:1] if len(matched) == 1 else ordered
+        outputs = [
+            pt.stack([cross for cross, _, _ in distinct]),
+            pt.stack([variance for _, variance, _ in distinct]),
+            pt.stack([mean for _, _, mean in ordered]),
+        ]
+        self._function = ModelFunctions(model, prior.hyperparameters, data)(outputs, [x], shared=True)
+
+    def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
+        return inputs_by_name(x, new, self._named, self.columns)
+
+    @property
+    def inputs(self) -> Array:
+        return np.asarray(evaluate([self._inputs])[0], dtype=np.float64)
+
+    def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
+        """Evaluate at the inputs `x` (m, d)."""
+        return tuple(np.asarray(out) for out in self._function(point, x))  # type: ignore[return-value]  # three of them
 
 
 class ProcessVariables(IntegratedVariables):
@@ -40,11 +218,15 @@ class ProcessVariables(IntegratedVariables):
     ----------
     latents : sequence of LatentGP
     shape : tuple of int
-        Numbers of functions and points, (c, n).
+        Numbers of functions and rows, (c, n).
+    first : array (g,), optional
+        The first row of each point of the prior; rows are points if not given.
     """
 
-    def __init__(self, latents: Sequence[LatentGP], shape: tuple[int, int]) -> None:
-        self._latents, self._shape = latents, shape
+    def __init__(
+        self, latents: Sequence[LatentGP], shape: tuple[int, int], first: NDArray[np.int64] | None = None
+    ) -> None:
+        self._latents, self._shape, self._first = latents, shape, first
 
     def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
         values = {latent.f.name: f[:, latent.rows] for latent in self._latents}
@@ -103,11 +285,11 @@ class ProcessVariables(IntegratedVariables):
         f = np.empty((len(values[self._latents[0].f.name]), *self._shape))
         for latent in self._latents:
             f[:, latent.rows] = values[latent.f.name]
-        return f
+        return f if self._first is None else f[..., self._first]
 
 
 class ProcessValues(SampledValues):
-    """x is the latent values f (c, n), whether the model has them or what they are rotated to.
+    """x is the latent values f (c, n), for models with latent values and for models with their rotation.
 
     Parameters
     ----------
@@ -190,7 +372,7 @@ class GPModel(LatentPrior):
     Attributes
     ----------
     latents : tuple of LatentGP
-        The priors, each with the functions that its outputs are.
+        The priors, each with the functions of its outputs.
     kept : dict of TensorVariable to str
         Gaussian variables of means that stay hyperparameters, and why.
     """
@@ -266,7 +448,7 @@ class GPModel(LatentPrior):
         return pt.stack(self._by_function([rows(latent, latent.f) for latent in self.latents]))
 
     def _by_function(self, listed: Iterable[list[TensorVariable]]) -> list[TensorVariable]:
-        """Put what is listed by output of each prior into the order of the functions."""
+        """Sort a list by outputs of each prior into the order of the functions."""
         by_function = {
             k: row
             for latent, of_outputs in zip(self.latents, listed, strict=True)
@@ -275,16 +457,41 @@ class GPModel(LatentPrior):
         return [by_function[k] for k in range(self.n_functions)]
 
 
+@dataclass(frozen=True, eq=False)
+class GroupedProcesses(GPModel):
+    """Processes at the first rows of groups with the same inputs.
+
+    Attributes
+    ----------
+    whole : GPModel
+        The processes at all rows.
+    first : array (g,)
+        The first row of each group.
+    """
+
+    whole: GPModel = field(kw_only=True)
+    first: NDArray[np.int64] = field(kw_only=True)
+
+    @property
+    def n_normals(self) -> int:
+        return self.whole.n_normals
+
+    def roots(self) -> TensorVariable:
+        return cast(TensorVariable, cholesky(self.whole.covariances())[:, self.first])
+
+    def variables(self, data: Mapping[Variable, Variable]) -> ProcessVariables:
+        return ProcessVariables(self.whole.latents, (self.n_functions, self.whole.n_points), self.first)
+
+    def sampled(self, data: Mapping[Variable, Variable]) -> ProcessValues:
+        return self.whole.sampled(data)
+
+    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> CrossCovariance:
+        return CrossCovariance(self.whole, gps, data, first=self.first)
+
+
 def rows(latent: LatentGP, variable: TensorVariable) -> list[TensorVariable]:
     """A variable that has the shape of a prior's latent values, one output at a time."""
     return [variable[i] for i in range(len(latent.classes))] if latent.f.ndim == 2 else [variable]
-
-
-def refuse_what_was_made(model: pm.Model) -> None:
-    """Raise a StructureError if a model is known to be made from a classifier, and none itself: it says what it is."""
-    made: str | None = getattr(model, "made_from_a_classifier", None)
-    if made is not None:
-        raise StructureError(made)
 
 
 def read_processes(model: pm.Model) -> GPModel:
@@ -293,8 +500,8 @@ def read_processes(model: pm.Model) -> GPModel:
     Raises
     ------
     StructureError
-        If there are no such priors, or if they differ in their number of points, share a variable or depend on each
-        other.
+        If there are no priors of processes, or if they differ in their number of points, share a variable or depend on
+        each other.
     """
     refuse_what_was_made(model)
     model = lower_dims(model)
@@ -324,12 +531,12 @@ def read_processes(model: pm.Model) -> GPModel:
 
 
 def processes_or(error: StructureError, model: pm.Model) -> GPModel:
-    """Read the latent values of Gaussian processes of a model that cannot be read in another way, as an error says.
+    """Read the latent values of Gaussian processes of a model; raise the given error if it has none.
 
     Raises
     ------
     StructureError
-        The given one, if there is no such process, since it knows of sums as well.
+        The given error, which also speaks of sums, if the model has no Gaussian process.
     """
     try:
         return read_processes(model)
@@ -360,9 +567,9 @@ def check_priors(latents: Sequence[LatentGP], model: pm.Model) -> None:
 def with_functions(
     latent: LatentGP, classes: tuple[int, ...], model: pm.Model, stop: Collection[Variable] = ()
 ) -> LatentGP:
-    """Complete a prior by the functions that its outputs are; its mean gets the shape of its latent values.
+    """Complete a prior by the functions of its outputs; its mean gets the shape of its latent values.
 
-    Mean and covariance are then in double precision, down to random variables and to those of `stop`.
+    Mean and covariance are then in double precision, down to random variables and to variables in `stop`.
     """
     mean, cov = in_double_precision([latent.mean, latent.cov], [*model.basic_RVs, *stop])
     n = shape_tuple(cov)[0]

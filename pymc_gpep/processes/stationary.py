@@ -1,6 +1,6 @@
 """Stationary covariances in graphs: length scales moved outside of products, and the profile of scaled distances.
 
-Covariance functions of PyMC divide inputs by length scales and then compute distances. If a length scale is one number,
+Covariance functions of PyMC divide inputs by length scales and then compute distances. If a length scale is a scalar,
 `scales_outside` divides the distances of the inputs instead. So there is no array of points × columns for each
 function, nor for the derivative in a length scale.
 
@@ -9,11 +9,11 @@ terms of a squared distance must agree on that, or they no longer cancel between
 distance anew for each term, and may round it to either side of 0. So the derivative ignores the clip, which is right
 for any distance.
 
-`stationary` recognises a covariance v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ one of the `PROFILES`, plus noise of
-each row. The variance v, the scales s (d,) and the variance of the noise are graphs of the hyperparameters. A step over
-a batch uses written formulas for such a covariance. Scales are read from the product of inputs in the distances. A
-comparison of values then shows whether the covariance has a known profile. It is at points with distances of all sizes,
-for several values of the hyperparameters.
+`stationary` recognises a covariance v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ in `PROFILES`, plus noise of each row.
+The variance v, the scales s (d,) and the variance of the noise are graphs of the hyperparameters. A step over a batch
+uses written formulas for such a covariance. Scales are read from the product of inputs in the distances. A comparison
+of values then shows whether the covariance has a known profile. It is at points with distances of all sizes, for
+several values of the hyperparameters.
 """
 
 from collections.abc import Sequence
@@ -39,18 +39,18 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import is_elementwise
 from pymc_gpep.graphs.interpreted import graph_function
-from pymc_gpep.solvers.step_blocks import PROFILES, Profile
+from pymc_gpep.solvers.step_algebra import PROFILES, Profile
 
 
 def scales_outside(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
     """Return graphs of the same values, with numbers that multiply inputs taken out of sums over columns.
 
-    Their derivatives are the same as well, and leave the clip of squared distances out.
+    Their derivatives are the same as well, but without the clip of squared distances.
 
     Parameters
     ----------
     graphs : sequence of TensorVariable
-        Graphs of covariances and means, in which the number of columns of inputs is known.
+        Graphs of covariances and means with a known number of input columns.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def _outside_of_squares(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Elemwise])
 def _slope_without_clip(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """A squared distance r² + r'² − 2 x·x' that is clipped at 0, with the derivative of one that is not."""
+    """Return a squared distance r² + r'² − 2 x·x' clipped at 0, with the derivative of the distance without clip."""
     if not isinstance(node.op.scalar_op, Clip):
         return None
     square, least, most = node.inputs
@@ -167,7 +167,7 @@ def stationary(
     x: TensorVariable,
     points: Sequence[Sequence[Array]],
 ) -> Stationary | None:
-    """The form of a covariance with a prior mean of 0; None where it is another one, or is not seen to be this one.
+    """Return the form of a covariance with a prior mean of 0; None if the covariance is not recognised.
 
     Parameters
     ----------
@@ -175,10 +175,10 @@ def stationary(
     values : sequence of Variable
         The hyperparameters.
     graphs : sequence of TensorVariable
-        Results of `moment_graphs` for inputs z (M, d) and x (B, d), whose number of columns is known.
+        Results of `moment_graphs` for inputs z (M, d) and x (B, d) with a known number of columns.
     z, x : TensorVariable
     points : sequence of sequence of array
-        Places of the hyperparameters to look at, values of `values`.
+        Values of the hyperparameters for the comparison, in the order of `values`.
     """
     inducing, cross, own, mean = graphs
     columns = z.type.shape[1]
@@ -218,7 +218,7 @@ def stationary(
 
 
 def _scales(cross: TensorVariable, z: TensorVariable, x: TensorVariable) -> TensorVariable | None:
-    """The s (d,) by which the inputs z are multiplied in the one product of inputs that a covariance has."""
+    """Return the s (d,) that multiply the inputs z in a covariance's only product of inputs."""
     products = [each for each in ancestors([cross]) if each.owner is not None and isinstance(each.owner.op, Dot)]
     of_inputs = [each for each in products if z in ancestors([each]) and x in ancestors([each])]
     if len(of_inputs) != 1:
@@ -236,7 +236,7 @@ def _scales(cross: TensorVariable, z: TensorVariable, x: TensorVariable) -> Tens
 
 
 def _columns_taken(scaled: Variable, z: Variable) -> Array | None:
-    """Which columns of z a matrix has that is z, or some of its columns, times what does not depend on it."""
+    """Return the columns of z in a matrix that is z, or some of its columns, times a factor independent of z."""
     if scaled is z:
         return np.arange(z.type.shape[1])
     node: Any = scaled.owner

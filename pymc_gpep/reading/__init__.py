@@ -1,14 +1,12 @@
 """The reader of PyMC models. It returns the classifier of a model, or raises an error.
 
-rewritten_models: models rewritten before they are read
-integrated: decision which Gaussian variables are integrated
-improper: explanation of a prior without a density
-likelihood_search: search of the observed variables for likelihoods
-classifier: a model that was read: prior, likelihood, observations
-sum_reading: latent functions that are sums of Gaussian variables
-model_reading: reading of a whole model
-likelihood_elsewhere: parameters of the likelihood at new rows
-natural_scale: hyperparameters on their natural scale
+integrated: Gaussian variables that are integrated, and explanation of a prior without a density
+classifier: a model that was read (prior, likelihood, observations), and its likelihood at new rows
+rewritten_models: models rewritten before they are read: marginalised processes, potentials, series
+likelihood_search: search of the observed variables for likelihoods, and observed arrays as rows
+local_scales: effects with scales of their own, as normal effects and rows of priors
+prior_rows: priors of effects that are not normal, as observed variables
+model_reading: reading of a whole model, with latent functions that are sums of Gaussian variables
 """
 
 from pymc_gpep.graphs.errors import StructureError

@@ -1,28 +1,63 @@
 """A model that was read: the prior of its latent functions, its likelihood, its observations."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from pymc.blocking import PointType
 from pymc.distributions.continuous import FlatRV
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import did_you_mean
-from pymc_gpep.graphs.errors import StructureError
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.graphs.errors import StructureError, distribution
+from pymc_gpep.graphs.interpreted import ModelFunctions
+from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart
 from pymc_gpep.latent.gp_latent import LatentGP
-from pymc_gpep.latent.latent_prior import LatentPrior
-from pymc_gpep.latent.missing_responses import MissingResponses
+from pymc_gpep.latent.latent_prior import LatentPrior, known_data
+from pymc_gpep.latent.lowered_dims import MissingResponses
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.processes.processes import GPModel
 from pymc_gpep.recipes import why_no_recipe
 from pymc_gpep.sums.latent_sum import LatentSum
+from pymc_gpep.sums.new_data import DataBehind, repeated
 from pymc_gpep.sums.row_groups import RowGroups
+from pymc_gpep.univariate.prior_factor import SUFFIX, is_factor
+
+POTENTIAL = "Potential"
+"""Name of the distribution of observed variables that were potentials."""
+
+
+MARGINAL = "marginal"
+"""Tag of entries of vectors: the distribution of each entry alone, and the number of axes of a vector."""
+
+
+class ObservedAxes(NamedTuple):
+    """The axes of rows of an observed array with several of them."""
+
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    array: TensorVariable
+    """The random variable of all entries."""
+    vectors: int = 0
+    """Number of last axes along which noise is correlated, so that `array` has the distribution of each entry alone."""
+
+    @property
+    def noise(self) -> set[Variable]:
+        """Variables that the correlated noise alone depends on."""
+        if not self.vectors:
+            return set()
+        mean, sd = self.array.owner.op.dist_params(self.array.owner)
+        return set(ancestors([sd])).difference(ancestors([mean]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +96,8 @@ class GPClassifier:
         The argument of the likelihood at all rows of the data; None of several observed variables.
     parts : tuple of GPClassifier
         The classifier of each of several observed variables; empty where there is one.
+    axes : ObservedAxes or None
+        Axes of rows of an observed array with several of them, whose rows stand in the order of memory.
     groups : RowGroups or None
         Groups of rows with the same latent value, whose first rows are the points of the prior. None where the prior
         has all rows.
@@ -87,6 +124,7 @@ class GPClassifier:
     missing: MissingResponses | None = None
     argument: TensorVariable | None = None
     parts: tuple["GPClassifier", ...] = ()
+    axes: ObservedAxes | None = None
     groups: RowGroups | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -123,14 +161,29 @@ class GPClassifier:
 
     @property
     def each(self) -> tuple["GPClassifier", ...]:
-        """The classifier of each observed variable: itself, where there is one."""
-        return self.parts or (self,)
+        """The classifier of each observed variable: itself, where there is one. Factors of priors are left out."""
+        return tuple(part for part in self.parts if not part.is_prior) or (self,)
+
+    @property
+    def is_prior(self) -> bool:
+        """Whether rows are the factors of a prior, and not observed."""
+        return is_factor(self.observed[0])
+
+    @property
+    def effects_by_factors(self) -> list[str]:
+        """Names of the effects whose priors are factors, in the order of these rows."""
+        return [str(part.observed[0].name).removesuffix(SUFFIX) for part in self.parts if part.is_prior]
+
+    @property
+    def seen(self) -> slice:
+        """Places of the rows that were observed, which stand before factors of priors."""
+        return slice(0, max(part.rows.stop for part in self.each) - self.each[0].rows.start)
 
     @property
     def response(self) -> str:
         """Name that the user gave to what was observed; of several, their names together."""
         if self.parts:
-            return "_and_".join(part.response for part in self.parts)
+            return "_and_".join(part.response for part in self.each)
         return str(self.observed[0].name) if self.missing is None else self.missing.name
 
     @property
@@ -147,6 +200,8 @@ class GPClassifier:
             If there is no such variable, or if there are several and none is named; `asks` is what wants the name.
         """
         found = [each for each in self.each if response in (None, each.response)]
+        if response is None and len(found) > 1:
+            found = [each for each in found if distribution(each.observed[0]) != POTENTIAL]
         if len(found) != 1:
             names = ", ".join(repr(each.response) for each in self.each)
             given = "it has to be said of which" if response is None else f"the model has no {response!r}"
@@ -165,9 +220,9 @@ class GPClassifier:
 
     def responses_of_points(self) -> NDArray[np.str_] | None:
         """Return the name of what was observed at each point (n,), where that is one of several variables."""
-        if not self.parts:
+        if len(self.each) == 1:
             return None
-        return np.concatenate([np.repeat(part.response, part.rows.stop - part.rows.start) for part in self.parts])
+        return np.concatenate([np.repeat(part.response, part.rows.stop - part.rows.start) for part in self.each])
 
     def coords_of_points(self) -> NDArray[Any] | None:
         """Return the coordinates (n,) that the model has for its points."""
@@ -175,6 +230,39 @@ class GPClassifier:
         if labels is None:
             return None
         return np.asarray(labels) if self.missing is None else np.asarray(labels)[self.missing.fitted]
+
+    def in_axes[T: (xr.Dataset, xr.DataArray)](self, found: T, dim: str) -> T:
+        """Return results at the rows that were fitted in the shape of the observed array, NaN without a response.
+
+        Parameters
+        ----------
+        found : Dataset or DataArray
+        dim : str
+            Dim of rows, in whose place are the dims of the array. Results of several observed variables keep it.
+        """
+        if self.axes is None or dim not in found.dims:
+            return found
+        dims, shape = self.axes.dims, self.axes.shape
+        rows = "rows of an array"  # a dim of the array may have the name of the dim of rows
+        whole = found.drop_vars(dim, errors="ignore").rename({dim: rows})
+        if self.missing is not None:
+            whole = whole.assign_coords({rows: self.missing.fitted}).reindex({rows: range(self.n_rows)}).drop_vars(rows)
+        index = pd.MultiIndex.from_product(map(range, shape), names=dims)
+        whole = whole.assign_coords(xr.Coordinates.from_pandas_multiindex(index, rows)).unstack(rows)
+        known = zip(dims, map(self.coords.get, dims), shape, strict=True)
+        labels = {each: np.asarray(own) for each, own, size in known if own is not None and len(own) == size}
+        return whole.drop_vars(dims).assign_coords(labels).transpose(*dims, ...)
+
+    def labels_of_rows(self) -> dict[str, NDArray[Any]]:
+        """Return the label of each row along each axis of an observed array, (n_rows,) by dim; empty without axes."""
+        if self.axes is None:
+            return {}
+        places = np.unravel_index(np.arange(self.n_rows), self.axes.shape)
+        labels = [self.coords.get(dim) for dim in self.axes.dims]
+        named = zip(self.axes.dims, labels, places, strict=True)
+        sizes = dict(zip(self.axes.dims, self.axes.shape, strict=True))
+        own = ((dim, None if own is None or len(own) != sizes[dim] else np.asarray(own), at) for dim, own, at in named)
+        return {dim: at if labels is None else labels[at] for dim, labels, at in own}
 
     @property
     def latents(self) -> tuple[LatentGP, ...]:
@@ -247,3 +335,163 @@ class GPClassifier:
 
 type ReadModel = GPClassifier | GPModel
 """A model as it was read: with its likelihood, or by its Gaussian processes alone."""
+
+
+def at_new_rows(
+    classifier: GPClassifier,
+    rows: Any,
+    data: Mapping[Variable, Variable],
+    new: Mapping[str, ArrayLike] | None,
+    takes: Collection[str],
+    positions: NDArray[np.int64] | None = None,
+) -> "tuple[Any, LikelihoodElsewhere]":
+    """Return new rows of latent functions, and the likelihood there.
+
+    A single row is repeated if parameters of the likelihood have several by the data given.
+    """
+    x = repeated(rows, rows_of_parameters(classifier, new))
+    return x, LikelihoodElsewhere(classifier, len(x), data, new, takes, positions)
+
+
+def rows_of_parameters(classifier: GPClassifier, new: Mapping[str, ArrayLike] | None) -> int:
+    """Return the number of new rows that parameters of the likelihood have by the data given, 1 if these do not say."""
+    if classifier.given is None or not new:
+        return 1
+    behind = _behind(classifier, {})
+    each = [name for name in behind.known if name in new and behind.each_row(name)]
+    return max((len(np.atleast_1d(np.asarray(new[name]))) for name in each), default=1)
+
+
+def _behind(classifier: GPClassifier, data: Mapping[Variable, Variable]) -> DataBehind:
+    """Return the data that parameters of the likelihood depend on."""
+    outputs = [] if classifier.given is None else [classifier.given]
+    return DataBehind(classifier.model, outputs, known_data(classifier.model, outputs), data, classifier.n_rows)
+
+
+class LikelihoodElsewhere:
+    """The likelihood at m new points, as a function of the hyperparameters.
+
+    Its parameters there are the model's own expression of them, with other data.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    n_points : int
+        m.
+    data : dict
+        Data of the model and what takes their place, as `frozen_data` returns them; other data are as they are now.
+    new : dict of str to array_like, optional
+        Data at the new points by name, with a row for each, or one number for all of them.
+    others : collection of str
+        Names of data that latent functions depend on, which `new` may have as well.
+    positions : array (m,), optional
+        Positions of the points among the rows of the model, where they are some of these.
+
+    Raises
+    ------
+    ValueError
+        If `new` has what the likelihood does not depend on, or values that do not fit.
+    """
+
+    def __init__(
+        self,
+        classifier: GPClassifier,
+        n_points: int,
+        data: Mapping[Variable, Variable],
+        new: Mapping[str, ArrayLike] | None = None,
+        others: Collection[str] = (),
+        positions: NDArray[np.int64] | None = None,
+    ) -> None:
+        self._likelihood = classifier.likelihood_model
+        self._name = classifier.response
+        self._n_points, self._positions, self._n_rows = n_points, positions, classifier.n_rows
+        behind = _behind(classifier, data)
+        given = dict(new or {})
+        if unknown := [name for name in given if name not in behind.known and name not in others]:
+            has = [*others, *behind.known]
+            depends = f"the data {_listing(has)}" if has else "no data besides latent values"
+            advice = did_you_mean(unknown, has) if has else " Declare what differs between rows as pm.Data."
+            raise ValueError(f"data names {_listing(unknown)}, but {self._name!r} depends on {depends}.{advice}")
+        given = {name: value for name, value in given.items() if name in behind.known}
+        self._missing = [name for name in behind.known if name not in given]
+        if classifier.given is None:
+            return
+        x = behind.read(given, rows=n_points, infinite=True)
+        for name, (outside, count) in behind.outside(x).items():
+            raise ValueError(
+                f"data[{name!r}] has {x.by_row[name][outside][0]}, but parameters of the likelihood of {self._name!r} "
+                f"have levels 0 to {count - 1}, and no value for another level. Predict rows of these levels."
+            )
+        self._rows = behind.free_length(n_points) if given else None
+        self._values, there = x.values(self._rows or n_points), behind.symbols(x.names)
+        self._apart = behind.apart(there, x)
+        self._functions = ModelFunctions(classifier.model, classifier.hyperparameters, behind.replaced(there))
+        # Rows that depend on each other are found at the first hyperparameters.
+        self._unchecked = [each for each in (classifier.given, classifier.unbounded) if each is not None]
+        made = [self._functions([each], list(there.values())) for each in self._unchecked]
+        self._function, self._unbounded = made[0], made[1] if len(made) > 1 else None
+
+    def _check_apart(self, output: TensorVariable, point: PointType) -> None:
+        """Refuse parameters of rows that depend on other rows."""
+        rows, others = self._apart
+        (known,) = self._functions.known([output])
+        by_rows = at_point(self._functions, point, known, others)
+        check_rows_apart(f"Parameters of the likelihood of {self._name!r}", known, 1, rows, by_rows)
+
+    def __call__(self, point: PointType, observed: Observed | None = None) -> Likelihood:
+        """Return the likelihood at the new points, given values of the value variables.
+
+        Raises
+        ------
+        ValueError
+            If parameters of the likelihood differ between points, and are not known at the new ones. It is raised as
+            well if no model can have such parameters, or not where these numbers (m,) were observed.
+        """
+        if not self._likelihood.has_parameters:
+            return self._likelihood
+        while self._unchecked:
+            self._check_apart(self._unchecked[-1], point)
+            self._unchecked.pop()
+        try:
+            parameters = self._parameters(self._function, point)
+        except ValueError:
+            # Bounds say nothing of an observation that nobody has seen.
+            if self._unbounded is None or observed is not None:
+                raise
+            parameters = self._parameters(self._unbounded, point)
+        at_each: Array = np.broadcast_to(parameters, (len(parameters), max(self._n_points, parameters.shape[1])))
+        likelihood = self._likelihood.given(at_each[:, : self._n_points])
+        likelihood.check_parameters(observed, f"{self._name!r} at new points")
+        if not np.isfinite(parameters).all():
+            raise ValueError(
+                f"At new points, values that {self._name!r} is given besides latent values are not finite."
+            )
+        return likelihood
+
+    def _parameters(self, function: Callable[..., Any], point: PointType) -> Array:
+        """Parameters at the new points (p, m), or as many as one row more, or (p, 1)."""
+        try:
+            (parameters,) = function(point, *self._values)
+        except (ValueError, IndexError, AssertionError) as error:
+            raise ValueError(self._refusal) from error
+        if self._positions is not None:
+            parameters = np.broadcast_to(parameters, (len(parameters), self._n_rows))[:, self._positions]
+        elif self._rows is None and (parameters == parameters[:, :1]).all():
+            parameters = parameters[:, :1]
+        if self._positions is None and parameters.shape[1] not in (1, self._rows):
+            raise ValueError(self._refusal)
+        return np.asarray(parameters)
+
+    @property
+    def _refusal(self) -> str:
+        what = f"What {self._name!r} is given besides latent values differs between points"
+        if self._missing:
+            return f"{what}, and depends on data. Give their values at Xnew: data={{{self._missing[0]!r}: ...}}."
+        return (
+            f"{what}, and not by data alone that can be given for others. Put what differs into the model as pm.Data, "
+            "such as exposure = pm.Data('exposure', ...), and give its values at Xnew: data={'exposure': ...}."
+        )
+
+
+def _listing(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

@@ -1,41 +1,251 @@
 """Reading of a whole model: likelihood, latent functions, and hyperparameters."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
+from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.array_types import Observed
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.graphs.affine import is_elementwise
-from pymc_gpep.graphs.double_precision import own_constants, own_constants_of_model
-from pymc_gpep.graphs.errors import NotProcessesAloneError, StructureError, listing, quoted
-from pymc_gpep.graphs.interpreted import evaluate
-from pymc_gpep.latent.assembly import Dims, read_assembly
-from pymc_gpep.latent.gp_latent import as_it_is
+from pymc_gpep.graphs.alike_graphs import in_double_precision, own_constants, own_constants_of_model
+from pymc_gpep.graphs.errors import NotProcessesAloneError, StructureError, listing
+from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, evaluate, initial_point
+from pymc_gpep.latent.gp_latent import Dims, as_it_is, read_assembly, refuse_what_was_made
 from pymc_gpep.latent.latent_prior import LatentPrior
-from pymc_gpep.latent.lowered_dims import lower_dims
-from pymc_gpep.latent.missing_responses import MissingResponses, missing_responses, unobserved_responses
-from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
+from pymc_gpep.latent.lowered_dims import MissingResponses, lower_dims, missing_responses, unobserved_responses
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.observed import rows_text
-from pymc_gpep.processes.processes import GPModel, check_priors, refuse_what_was_made, with_functions
+from pymc_gpep.processes.processes import GPModel, check_priors, with_functions
 from pymc_gpep.reading.classifier import GPClassifier
-from pymc_gpep.reading.integrated import Gaussians, gaussians_of
+from pymc_gpep.reading.integrated import Gaussians, gaussians_of, quoted, why_improper
 from pymc_gpep.reading.likelihood_search import (
     FoundLikelihood,
     StackedResponses,
+    axes_of,
     find_likelihoods,
     parameters_at_points,
     read_response,
+    with_rows,
 )
-from pymc_gpep.reading.rewritten_models import with_starts
-from pymc_gpep.reading.sum_reading import read_sum
+from pymc_gpep.reading.prior_rows import read_with_priors
+from pymc_gpep.reading.rewritten_models import with_latent_processes, with_observed_potentials, with_starts
+from pymc_gpep.recipes import unprojected
+from pymc_gpep.sums.affine_map import AffineMap, probes
 from pymc_gpep.sums.latent_sum import LatentSum
+from pymc_gpep.sums.row_parts import ProcessTerm
+from pymc_gpep.univariate.likelihood import MOST_NUMBERS
+from pymc_gpep.univariate.predictors import SEVERAL_PREDICTORS
+
+_SHOWN = 5  # rows that a message names
+_NUMBERS = 4_000_000  # coefficients that are held at a time, 32 MB
+
+
+def read_sum(
+    model: pm.Model,
+    gaussians: Gaussians,
+    argument: TensorVariable,
+    observed: Sequence[TensorVariable],
+    by_class: bool,
+    sees_common: bool = True,
+) -> LatentSum:
+    """Read the prior of latent functions that are affine in Gaussian variables.
+
+    Parameters
+    ----------
+    model : pm.Model
+    gaussians : Gaussians
+        Gaussian variables that the argument is affine in.
+    argument : TensorVariable
+        The argument of the likelihood.
+    observed : sequence of TensorVariable
+        The observed variables, whose rows stand one after another.
+    by_class : bool
+        Whether the argument has an axis for functions.
+    sees_common : bool
+        Whether the likelihood sees what is added to all functions of a point.
+
+    Raises
+    ------
+    StructureError
+        If the number of functions or that of points does not fit.
+    """
+    stop = [*model.basic_RVs, *gaussians.processes]
+    labels = [model.rvs_to_values[each] for each in observed]
+    if any(each.ndim == 0 for each in labels):
+        raise StructureError(f"{quoted(observed)} must be observed with an axis for points, but has none.")
+    (argument,) = in_double_precision([argument.astype("float64")], stop)
+    latents = tuple(gaussians.processes.values())
+    shapes = evaluate(get_symbolic_rv_shapes([latent.free for latent in latents])) if latents else []
+    sizes = tuple(tuple(map(int, shape)) for shape in shapes)
+    outputs = [tuple(range(shape[0])) if len(shape) > 1 else (0,) for shape in sizes]
+    processes = tuple(with_functions(*each, model, stop) for each in zip(latents, outputs, strict=True))
+    n = sum(int(each) for each in evaluate([each.shape[0] for each in labels]))
+    if n == 0:
+        raise StructureError(f"{quoted(observed)} has no points. Declare the model with one row at least.")
+    part = LatentSum(
+        model, n, 1, argument, by_class, dict(gaussians.recipes), processes, sizes, dict(gaussians.kept),
+        np.zeros(0, np.int64),
+    )  # fmt: skip
+    found = _Numbers(part, quoted(observed))
+    if shared := found.shared():
+        own = {v: unprojected(v, part.recipes[v]) for v in shared if v in part.recipes and not sees_common}
+        apart = {v: each for v, each in own.items() if each is not None}
+        again = _Numbers(replace(part, seen=apart), quoted(observed)) if len(apart) == len(shared) else found
+        if not again.shared() and again.differs_by_common(found):
+            found = again
+    return found.completed()
+
+
+class _Numbers:
+    """Coefficients of a sum near the initial point of a model, which show its functions and their normals.
+
+    Parameters
+    ----------
+    part : LatentSum
+        Not yet complete.
+    name : str
+        Quoted name of what is observed.
+    """
+
+    def __init__(self, part: LatentSum, name: str) -> None:
+        self.part, self._name = part, name
+        by_class = part.by_class
+        if not by_class:  # fields need no roots of matrices, and are as many numbers
+            part = replace(part, recipes={v: each.by_field() for v, each in part.recipes.items()})
+
+        def by(z: TensorVariable, g: Mapping[TensorVariable, TensorVariable]) -> list[TensorVariable]:
+            return part.by_parts([part.argument], z, list(g.values()), seen=True)
+
+        self._affine = AffineMap(part, {"argument": part.argument}, {}, part.processes, by=by, size=part.n_plain)
+        start = initial_point(part.model)
+        self._nothing = [np.zeros(shape) for shape in part.sizes]
+        rng = np.random.default_rng(SEED)
+        self._noise = rng.standard_normal(part.n_plain)
+        begun = [self._affine.at(start, normals, self._nothing) for normals in (np.zeros(part.n_plain), self._noise)]
+        # A coefficient that begins at 0 is not there yet.
+        self._point = self._affine.functions.nearby(rng)
+        (self._centre,) = self._affine.at(self._point, np.zeros(part.n_plain), self._nothing)
+        columns = np.shape(self._centre)[-1] if np.ndim(self._centre) else 1
+        self._shape = (part.n_points, columns)[: 1 + by_class]
+        self.c = columns if by_class else 1
+        self._check_finite([argument for argument, *_ in begun])
+
+    def slopes(self) -> Iterator[Array]:
+        """Return coefficients (s, c, n) of some normals at a time, in their order; all would take q times as much."""
+        q, step = self.part.n_plain, max(1, _NUMBERS // (self.c * self.part.n_points))
+        for start in range(0, q, step):
+            units = np.zeros((min(step, q - start), q))
+            units[range(len(units)), range(start, start + len(units))] = 1.0
+            found = self.part.plain_map(self._point, units=units).slopes["argument"]
+            yield np.array([self._by_function(each) for each in found])
+
+    def _by_function(self, found: Array) -> Array:
+        """(c, n) of what broadcasts to the shape of the argument."""
+        try:
+            spread = np.broadcast_to(found, self._shape)
+        except ValueError:
+            raise StructureError(
+                f"The argument of {self._name} has the shape {np.shape(found)}, but there are {self.part.n_points} "
+                "observations. Give it a value for each."
+            ) from None
+        return spread.T if self.part.by_class else spread[None]
+
+    def _check_finite(self, arguments: Sequence[Array]) -> None:
+        """Refuse an argument that is not finite where the model begins."""
+        n = self.part.n_points
+        finite = np.all([np.isfinite(self._by_function(each)).all(axis=0) for each in arguments], axis=0)
+        wrong = np.flatnonzero(~finite).tolist()
+        if len(wrong) == n:
+            why = why_improper(self.part, initial_point(self.part.model))
+            raise StructureError(
+                f"The argument of {self._name} is not finite at the initial point of the model. "
+                f"{why or 'Give hyperparameters other initial values, initval=....'}"
+            )
+        if wrong:
+            raise StructureError(
+                f"The argument of {self._name} is not finite at {len(wrong)} of {n} rows (position "
+                f"{'; '.join(map(str, wrong[:_SHOWN]))}{'; ...' * (len(wrong) > _SHOWN)}). Look for missing values in "
+                "the data that it is computed from, and in the parameters of its Gaussian variables."
+            )
+
+    def _change(self, i: int, values: Array) -> Array:
+        """Return the change of the latent functions by values of a process, (c, n)."""
+        given = [*self._nothing[:i], values, *self._nothing[i + 1 :]]
+        (moved,) = self._affine.at(self._point, np.zeros(self.part.n_plain), given)
+        return self._by_function(moved) - self._by_function(self._centre)
+
+    @cached_property
+    def _outputs(self) -> list[NDArray[np.bool_]]:
+        """Whether each output of a process has a part in each function, (outputs, c) for each process."""
+        found = []
+        for i, shape in enumerate(self.part.sizes):
+            noise = probes(shape)[2]
+            count = shape[0] if len(shape) > 1 else 1
+            masked = [noise * (np.arange(count) == o)[:, None] if len(shape) > 1 else noise for o in range(count)]
+            found.append(np.array([self._change(i, each).any(axis=1) for each in masked]))
+        return found
+
+    @cached_property
+    def _taken(self) -> NDArray[np.bool_]:
+        """Whether each normal has a part in each function, (q, c)."""
+        of_processes = [
+            np.repeat(own, shape[-1], axis=0) for own, shape in zip(self._outputs, self.part.sizes, strict=True)
+        ]
+        if self.part.by_class:
+            plain = [np.zeros((0, self.c), bool), *(each.any(axis=2) for each in self.slopes())]
+        else:
+            plain = [np.ones((self.part.n_plain, 1), bool)]
+        return np.concatenate([*plain, *of_processes])
+
+    def shared(self) -> list[TensorVariable]:
+        """Return the variables that several functions depend on by the same normals."""
+        several = self._taken.sum(axis=1) > 1
+        return [variable for variable, own in self.part.places.items() if several[own].any()]
+
+    def differs_by_common(self, other: "_Numbers") -> bool:
+        """Tell whether functions differ from those of other recipes by what all functions of a point share."""
+        largest = unequal = 0.0
+        for ours, theirs in zip(self.slopes(), other.slopes(), strict=True):
+            apart = ours - theirs
+            unequal = max(unequal, float(np.abs(apart - apart[:, :1]).max()))
+            largest = max(largest, float(np.abs(ours).max()))
+        return unequal <= EVALUATION_TOLERANCE * (1.0 + largest)
+
+    def completed(self) -> LatentSum:
+        """Return the sum with its functions, and the terms that processes are."""
+        owner = np.asarray(self._taken.argmax(axis=1), dtype=np.int64)
+        whole = replace(self.part, n_functions=self.c, owner=owner, shared=bool(self.shared()))
+        if whole.shared:
+            self._check()
+            return whole
+        given = [[self._change(i, probe) for probe in probes(shape)] for i, shape in enumerate(self.part.sizes)]
+        terms = [_term(whole, i, *each) for i, each in enumerate(zip(given, self._outputs, strict=True))]
+        self._check()
+        return replace(whole, terms=tuple(terms))
+
+    def _check(self) -> None:
+        """Check that twice the normals change the argument twice as much."""
+        arguments = [self._affine.at(self._point, t * self._noise, self._nothing)[0] for t in (1.0, 2.0)]
+        once, twice = (self._by_function(each) - self._by_function(self._centre) for each in arguments)
+        size = 1.0 + np.abs(self._by_function(self._centre)).max() + np.abs(twice).max()
+        if not np.allclose(2.0 * once, twice, rtol=0.0, atol=EVALUATION_TOLERANCE * size):
+            raise StructureError(
+                f"The argument of {self._name} was read as affine in Gaussian variables, and is not. Please report "
+                "this model."
+            )
+
+
+def _term(prior: LatentSum, i: int, given: list[Array], taken: NDArray[np.bool_]) -> ProcessTerm:
+    return ProcessTerm.read(prior.processes[i], prior.sizes[i], partial(prior.of_process, i), given, taken.T)
 
 
 def read_classifier(
@@ -45,6 +255,9 @@ def read_classifier(
     *,
     means: bool = False,
     starts: bool = False,
+    predictors: bool = False,
+    priors: bool = False,
+    bounds: bool = True,
 ) -> GPClassifier:
     """Read from the graph of a model what its likelihood is, and the Gaussian prior of its latent functions.
 
@@ -64,6 +277,14 @@ def read_classifier(
     starts : bool
         Whether the start of a series is a hyperparameter of its own where it is not Gaussian, so that the series after
         it is integrated. The model that was read is then another one, see `with_starts`.
+    predictors : bool
+        Whether a likelihood may have several latent functions that a Gaussian variable enters, such as a mean and the
+        logarithm of a scale. Otherwise one of them is integrated.
+    priors : bool
+        Whether effects whose priors are not normal are integrated. The model that was read is then another one, see
+        `with_prior_rows`.
+    bounds : bool
+        Whether priors with bounds are among these. Otherwise uniform effects are integrated as if without bounds.
 
     Returns
     -------
@@ -83,10 +304,51 @@ def read_classifier(
     refuse_what_was_made(model)
     own_constants_of_model(model)
     model = lower_dims(model)
-    model = with_starts(model, hyperparameters) if starts else model
+    rewritten = partial(_rewritten, model, hyperparameters)
+    read = partial(_read, likelihood=likelihood, hyperparameters=hyperparameters, means=means, predictors=predictors)
+    if starts:
+        made = rewritten()
+        return read_with_priors(made, read, likelihood, hyperparameters, bounds) if priors else read(made)
+    try:
+        return read(model)
+    except StructureError as error:
+        try:
+            other = rewritten()
+            readable = other is not model and read(other)
+        except StructureError:
+            readable = False
+        if not readable:
+            raise
+        raise StructureError(
+            "pm.fit and gpep.marginalize read this model in another form, and samplers and checks of the model as it "
+            "is do not. Sample gpep.marginalize(model) by pm.sample(), or take draws of a fit: fit.sample()."
+        ) from error
+
+
+def _rewritten(model: pm.Model, hyperparameters: Sequence[str]) -> pm.Model:
+    """Return the model that fits read, which is the model itself if there is nothing to rewrite."""
+    return with_observed_potentials(with_latent_processes(with_starts(model, hyperparameters)))
+
+
+def _read(
+    model: pm.Model, likelihood: str | None, hyperparameters: Sequence[str], means: bool, predictors: bool
+) -> GPClassifier:
+    """Return the classifier of a model as it is."""
+    axes = axes_of(model)
+    model = with_rows(model)
     gaussians = gaussians_of(model, hyperparameters)
-    found = find_likelihoods(model, likelihood, gaussians.sources)
     missing = missing_responses(model)
+    refused: StructureError | None = None
+    try:
+        found = find_likelihoods(model, likelihood, gaussians.sources)
+    except StructureError as error:
+        found, refused = [], error
+    if predictors and len(found) < 2:
+        several = _read_predictors(model, likelihood, hyperparameters, found[0] if found else None)
+        if several is not None:
+            return replace(several, axes=axes.get(several.response))
+    if refused is not None:
+        raise refused
     stack = None
     while len(found) > 1:
         stack = StackedResponses(model, found, missing)
@@ -94,17 +356,21 @@ def read_classifier(
         alone = stack.apart(gaussians.sources)
         if not alone:
             break
-        # They are terms of the model like others.
+        # They are ordinary terms of the model.
         found = [each for each in found if each not in alone]
         gaussians = gaussians_of(model, hyperparameters)
     _check_missing(model, [missing[each.variable] for each in found if each.variable in missing])
     if len(found) > 1 and stack is not None:
-        return _read_several(model, gaussians, stack, found, tuple(hyperparameters))
+        several = _read_several(model, gaussians, stack, found, tuple(hyperparameters))
+        named = tuple(replace(each, axes=axes.get(each.response)) for each in several.parts)
+        several = replace(several, parts=named)
+        return replace(several, axes=several.each[0].axes) if len(several.each) == 1 else several
     likelihood_model, rv, reading = found[0]
     prior, reading, dims = _read_prior(model, gaussians, likelihood_model, rv, reading, means, missing.get(rv))
     _check_hyperparameters(prior, [rv])
     whole = slice(0, prior.n_points)
-    return _classifier(prior, likelihood_model, rv, reading, dims, whole, tuple(hyperparameters), missing.get(rv))
+    own = _classifier(prior, likelihood_model, rv, reading, dims, whole, tuple(hyperparameters), missing.get(rv))
+    return replace(own, axes=axes.get(own.response))
 
 
 def _read_several(
@@ -126,6 +392,8 @@ def _read_several(
         begin += n
     assert whole.likelihood is not None
     assert whole.parameters is not None
+    seen = [part for part in parts if not part.is_prior]
+    only = seen[0] if len(seen) == 1 else None
     return GPClassifier(
         prior=prior,
         likelihood_model=whole.likelihood,
@@ -134,14 +402,75 @@ def _read_several(
         parameters=whole.parameters,
         given=None,
         unbounded=None,
-        class_dim=None,
-        point_dim=None,
-        class_labels=None,
+        class_dim=None if only is None else only.class_dim,
+        point_dim=None if only is None else only.point_dim,
+        class_labels=None if only is None else only.class_labels,
         coords=dict(model.coords),
         rows=slice(0, begin),
         asked=asked,
+        missing=None if only is None else only.missing,
+        argument=None if only is None else only.argument,
         parts=tuple(parts),
     )
+
+
+def _read_predictors(
+    model: pm.Model, likelihood: str | None, hyperparameters: Sequence[str], found: FoundLikelihood | None
+) -> GPClassifier | None:
+    """Return the classifier of an observed variable with several linear predictors.
+
+    None if there is no such variable, or if one predictor leaves few Gaussian variables as hyperparameters.
+    """
+    gaussians = gaussians_of(model, hyperparameters)
+    sources = gaussians.sources
+    variables = [
+        rv for rv in model.observed_RVs if likelihood in (None, rv.name) and not sources.isdisjoint(ancestors([rv]))
+    ]
+    if len(variables) != 1:
+        return None
+    (rv,), missing = variables, missing_responses(model).get(variables[0])
+    alone = None if found is None else _settled_alone(model, hyperparameters, found, missing)
+    if alone is not None and _few_more(gaussians, alone):
+        return None
+    try:
+        reading = gaussians.settle(lambda known: read_response(SEVERAL_PREDICTORS, rv, frozenset(known), missing), [rv])
+    except StructureError:
+        return None
+    if alone is not None and _few_more(gaussians, alone):
+        return None
+    assert reading.likelihood is not None
+    # Matrices of blocks of several predictors have all points of all predictors in one factorisation.
+    prior = replace(read_sum(model, gaussians, reading.argument, [rv], by_class=True), many=0)
+    if missing is not None and reading.everywhere is not None:
+        _check_missing(model, [missing])
+        prior = replace(prior, everywhere=reading.everywhere.argument, fitted=missing.fitted, n_rows=missing.n_rows)
+    _check_hyperparameters(prior, [rv])
+    dim = _PREDICTOR if _PREDICTOR not in model.coords else f"{rv.name}_{_PREDICTOR}"
+    dims, rows = Dims(dim, None, reading.names), slice(0, prior.n_points)
+    return _classifier(prior, reading.likelihood, rv, reading, dims, rows, tuple(hyperparameters), missing)
+
+
+def _settled_alone(
+    model: pm.Model, hyperparameters: Sequence[str], found: FoundLikelihood, missing: MissingResponses | None
+) -> Gaussians | None:
+    """Return the Gaussian variables that one predictor integrates; None if there is no such reading."""
+    alone = gaussians_of(model, hyperparameters)
+    try:
+        alone.settle(
+            lambda known: read_response(found.likelihood, found.variable, frozenset(known), missing), [found.variable]
+        )
+    except StructureError:
+        return None
+    return alone
+
+
+def _few_more(several: Gaussians, alone: Gaussians) -> bool:
+    """Return whether few Gaussian variables are integrated by several predictors and not by one."""
+    more = [each.size for v, each in several.recipes.items() if v not in alone.recipes]
+    return alone.processes.keys() >= several.processes.keys() and sum(more) <= MOST_NUMBERS
+
+
+_PREDICTOR = "predictor"
 
 
 def _classifier(
@@ -160,7 +489,7 @@ def _classifier(
     _check_apart(prior, rv, reading)
     own_constants([each for each in (reading.argument, reading.parameters) if each is not None])
     parameters, count = parameters_at_points(reading, n)
-    # Only the number of parameters is known as yet.
+    # Only the number of parameters is available at this point.
     likelihood_model = likelihood_model.given(np.full((count, n), np.nan))
     labels = model.rvs_to_values[rv]
     _check_labels(likelihood_model, rv, labels, prior.n_functions, n)
@@ -169,6 +498,8 @@ def _classifier(
         _check_parameters(likelihood_model, rv, *evaluate([parameters, labels]))
     name = rv.name if missing is None else missing.name
     point_dim, *_ = model.named_vars_to_dims.get(name) or (dims.point_dim,)
+    if missing is not None and missing.mask.ndim > 1:
+        point_dim = None
     everywhere = reading.everywhere or reading
     return GPClassifier(
         prior=prior,
@@ -211,9 +542,12 @@ def _read_prior(
         return _read_sum(model, gaussians, likelihood_model, rv, missing)
     except StructureError as error:
         try:
-            return _read_sum(model, gaussians, likelihood_model, rv, missing)
+            found_sum = _read_sum(model, gaussians, likelihood_model, rv, missing)
         except StructureError:
-            raise error from None  # it knows more of Gaussian processes
+            raise error from None  # it names the Gaussian processes
+        if found_sum[0].shared:
+            raise error from None
+        return found_sum
     each = zip(assembly.latents, assembly.classes, strict=True)
     latents = tuple(with_functions(*pair, model) for pair in each)
     in_means = frozenset(gaussians.recipes).intersection(ancestors([latent.mean for latent in latents]))

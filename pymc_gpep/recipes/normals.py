@@ -8,16 +8,14 @@ from typing import cast
 import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.distributions.continuous import FlatRV
 from pymc.distributions.multivariate import KroneckerNormalRV, MatrixNormalRV, ZeroSumNormalRV
 from pymc.pytensorf import resolve_shapes
-from pytensor.graph.basic import Constant
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
-from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.exceptions import NotScalarConstantError
-from pytensor.tensor.random.basic import MvNormalRV, NormalRV
+from pytensor.tensor.random.basic import MvNormalRV, UniformRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.graphs.errors import StructureError, describe
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.recipes.recipe import (
     Field,
@@ -44,18 +42,30 @@ _HELD = 8  # sums that are held at zero, at most
 _SMALL = 100  # rows, below which it may have more
 
 
-@reads(NormalRV)
-def read_normal(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Mean and scale as they are; the standard normals have the shape of the variable, and broadcast both."""
-    mu, sigma = parameters(variable)
-    given = sigma
-    while given.owner is not None and isinstance(given.owner.op, DimShuffle):
-        given = given.owner.inputs[0]
-    if isinstance(given, Constant) and (wrong := [each for each in np.ravel(given.data) if not each >= 0]):
-        raise StructureError(f"{describe(variable)} has the standard deviation {wrong[0]}, which must be at least 0.")
-    return Recipe(
-        prod(shape), (mu,), (sigma,), lambda z, means, scales: means[0] + scales[0] * z.reshape(shape), (sigma,)
-    )
+@reads(FlatRV)
+def read_flat(variable: TensorVariable, shape: Shape) -> Recipe:
+    """The numbers themselves, with the density 1."""
+    size = prod(shape)
+    return Recipe(size, (), (), lambda z, means, scales: z.reshape(shape), flat=tuple(range(size)))
+
+
+class WideUniformRV(UniformRV):
+    """A uniform variable between bounds beyond which the posterior has no mass."""
+
+
+wide_uniform = WideUniformRV()
+
+
+@reads(WideUniformRV)
+def read_wide_uniform(variable: TensorVariable, shape: Shape) -> Recipe:
+    """The middle plus z times the width, of numbers z with the density 1, which lie between −½ and ½."""
+    size = prod(shape)
+
+    def make(z: TensorVariable, means: Sequence[TensorVariable], bounds: Sequence[TensorVariable]) -> TensorVariable:
+        lower, upper = map(as_double, bounds)
+        return cast(TensorVariable, 0.5 * (lower + upper) + (upper - lower) * z.reshape(shape))
+
+    return Recipe(size, (), tuple(parameters(variable)), make, flat=tuple(range(size)), bounded=True)
 
 
 @reads(MvNormalRV)
@@ -79,7 +89,7 @@ def _by_precision(root: Root, shape: Shape) -> Field | None:
     first, second = pattern_of(root.scale)
     if len(first) > _SPARSE * shape[-1] * max(shape[-1], _SMALL):
         return None
-    return _field_of(shape, first, second, lambda scales: as_double(scales[0])[first, second])
+    return _field_of(shape, first, second, lambda scales: as_double(scales[0])[pt.constant(first), pt.constant(second)])
 
 
 def _field_of(shape: Shape, first: Indices, second: Indices, entries_of: Entries) -> Field:
@@ -107,8 +117,9 @@ def read_sparse_normal(variable: TensorVariable, shape: Shape) -> Recipe:
     first, second = evaluate(places)
 
     def make(z: TensorVariable, means: Sequence[TensorVariable], scales: Sequence[TensorVariable]) -> TensorVariable:
-        below = pt.zeros((shape[-1], shape[-1]))[first, second].set(as_double(scales[0]))
-        root = inverse_root(below[second, first].set(as_double(scales[0])))
+        places = pt.constant(first), pt.constant(second)
+        below = pt.zeros((shape[-1], shape[-1]))[places].set(as_double(scales[0]))
+        root = inverse_root(below[places[::-1]].set(as_double(scales[0])))
         return cast(TensorVariable, means[0] + times(root, z.reshape(shape)))
 
     field = _field_of(shape, first, second, lambda scales: as_double(scales[0]))
@@ -135,6 +146,7 @@ def read_zero_sum(variable: TensorVariable, shape: Shape) -> Recipe:
             Field.plain(size, lambda x, means, scales: scales[0] * x.reshape(shape)),
             columns=each,
             widths=np.zeros(series),
+            independent=False,
         )
     return Recipe(size, (), (sigma,), make, (sigma,), field)
 
@@ -206,8 +218,10 @@ def _kronecker_field(roots: Sequence[Root], lengths: Sequence[int], shape: Shape
         for root, sparse, places, scale in zip(roots, shown, own, scales[1:], strict=True):
             factor = root.of(scale)
             precision = as_double(scale) if sparse else pt.linalg.inv(factor @ factor.mT)
-            found = (found[:, None] * precision[places]).ravel()
-        return cast(TensorVariable, pt.concatenate([pt.tile(found[kept], len(begin)), pt.ones(len(noise))]))
+            found = (found[:, None] * precision[tuple(map(pt.constant, places))]).ravel()
+        return cast(
+            TensorVariable, pt.concatenate([pt.tile(found[pt.constant(kept)], len(begin)), pt.ones(len(noise))])
+        )
 
     rows, columns = (np.r_[(begin + each[kept]).ravel(), noise] for each in (first, second))
     whole = size * (1 + noisy)

@@ -3,13 +3,12 @@
 from collections.abc import Iterable
 
 import pymc as pm
-from pymc.distributions.continuous import FlatRV
 from pymc.distributions.multivariate import ICARRV, MvStudentTRV, ZeroSumNormalRV
 from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
 from pytensor.tensor.random.basic import CauchyRV, LaplaceRV, StudentTRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.graphs.errors import StructureError, describe, distribution
+from pymc_gpep.graphs.errors import describe, distribution
 from pymc_gpep.recipes.areas import is_connected, neighbours
 from pymc_gpep.recipes.recipe import is_random, is_read, keeps_gaussian, parameters, recipe, shape_of
 
@@ -40,8 +39,6 @@ def why_no_recipe(variable: TensorVariable, model: pm.Model) -> str:
     name = describe(variable)
     if (series := getattr(variable.tag, "start_of", None)) is not None:
         return f"{name} is the start of {series!r}, and stays a hyperparameter: give it init_dist=pm.Normal.dist(...)."
-    if isinstance(op, FlatRV):
-        return f"{name} has no density to integrate it by: give it pm.Normal({variable.name!r}, 0, s) with a large s."
     if type(op) in _MIXTURES:
         # A scale for each entry: one for all of them would be another prior.
         shape = shape_of(variable)
@@ -74,21 +71,6 @@ def why_no_recipes(variables: Iterable[TensorVariable], model: pm.Model) -> str:
         why = why_no_recipe(variable, model) or f"{describe(variable)} is not Gaussian."
         whys.setdefault(why.replace(describe(variable), ""), why)
     return " ".join(whys.values())
-
-
-def refuse_false_densities(model: pm.Model) -> None:
-    """Refuse variables whose density in PyMC is not that of their distribution.
-
-    Beside other Gaussian variables such a one would stay a hyperparameter, with this density.
-
-    Raises
-    ------
-    StructureError
-        If there is such a variable; the message says what to write instead.
-    """
-    for variable in model.free_RVs:
-        if isinstance(variable.owner.op, ICARRV) and is_random(parameters(variable)[1]):
-            raise StructureError(_of_areas(variable))
 
 
 def _of_transform(variable: TensorVariable, model: pm.Model) -> str:

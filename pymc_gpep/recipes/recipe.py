@@ -6,6 +6,7 @@ standard normal enters by a matrix product and nothing else.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import NamedTuple, Self, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.multivariate import ZeroSumNormalRV
 from pymc.distributions.transforms import ZeroSumTransform
 from pymc.pytensorf import get_symbolic_rv_shapes, resolve_shapes
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Second
@@ -25,11 +26,13 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.linalg.inverse import MatrixInverse
 from pytensor.tensor.math import Dot
+from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.op import RNGConsumerOp
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.graphs.affine import is_elementwise
+from pymc_gpep.graphs.errors import StructureError, describe
 from pymc_gpep.graphs.interpreted import SEED, evaluate
 
 Shape = tuple[int, ...]
@@ -54,6 +57,8 @@ class Field:
         The diagonal of W.
     blocks : tuple of tuple of int
         Shapes of parts of x, of each of which an entry of the variable takes one number; its own shape if empty.
+    independent : bool
+        Whether x are independent standard normals.
     """
 
     make: Make
@@ -63,12 +68,55 @@ class Field:
     columns: NDArray[np.float64]
     widths: NDArray[np.float64]
     blocks: tuple[Shape, ...] = ()
+    independent: bool = False
 
     @classmethod
-    def plain(cls, size: int, make: Make) -> Self:
-        """Return independent standard normals as a field."""
-        every = np.arange(size)
-        return cls(make, every, every, lambda scales: pt.ones(size), np.zeros((0, size)), np.zeros(0))
+    def plain(cls, size: int, make: Make, flat: Sequence[int] = ()) -> Self:
+        """Return independent standard normals as a field, without entries of numbers that are `flat`."""
+        every = np.delete(np.arange(size), np.array(flat, np.int64))
+        no_columns = np.zeros((0, size))
+        return cls(make, every, every, lambda scales: pt.ones(every.size), no_columns, np.zeros(0), (), not len(flat))
+
+    def cumulated(self, begin: int, shape: Shape) -> "Field":
+        """Return the field by running sums y, along the last axis, of a part x of its numbers.
+
+        The precision of y is Dᵀ Q D with x = D y. D takes the difference of each sum to the sum before it.
+
+        Parameters
+        ----------
+        begin : int
+            Place of the first number of the part.
+        shape : tuple of int
+            Shape of the part.
+        """
+        end = begin + prod(shape)
+
+        def make(
+            y: TensorVariable, means: Sequence[TensorVariable], scales: Sequence[TensorVariable]
+        ) -> TensorVariable:
+            sums = y[begin:end].reshape(shape)
+            steps = pt.concatenate([sums[..., :1], sums[..., 1:] - sums[..., :-1]], axis=-1)
+            return self.make(pt.concatenate([y[:begin], steps.ravel(), y[end:]]), means, scales)
+
+        before = np.arange(-1, self.columns.shape[1] - 1)
+        before[:begin] = before[end:] = before[begin : end : shape[-1]] = -1
+        after = np.flatnonzero(before >= 0)
+        columns = self.columns.copy()
+        columns[:, after - 1] -= self.columns[:, after]
+        m, diagonal = len(self.first), self.first == self.second
+        rows = np.stack([self.first, self.first, before[self.first], before[self.first]])
+        others = np.stack([self.second, before[self.second], self.second, before[self.second]])
+        # An entry beside the diagonal stands on both sides of it, and a product of two numbers on both sides as well.
+        weights = np.array([1.0, -1.0, -1.0, 1.0])[:, None] * np.where((rows == others) & ~diagonal, 2.0, 1.0)
+        there = (rows >= 0) & (others >= 0)
+        there[2] &= ~diagonal
+        kept, weights = np.tile(np.arange(m), (4, 1))[there], weights[there]
+
+        def entries(scales: Sequence[TensorVariable]) -> TensorVariable:
+            return cast(TensorVariable, self.entries(scales)[pt.constant(kept)] * weights)
+
+        first, second = np.maximum(rows, others)[there], np.minimum(rows, others)[there]
+        return Field(make, first, second, entries, columns, self.widths, self.blocks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +138,12 @@ class Recipe:
         Numbers below zero of which PyMC's density is zero, although the variable so made would be Gaussian.
     field : Field, optional
         The same by as many numbers that have a sparse precision.
+    flat : tuple of int
+        Places of the numbers that have a flat prior in place of a standard normal one, also among those of the field.
+    bounded : bool
+        Whether flat numbers lie between −½ and ½, which is taken to be without effect on the posterior.
+    wide : tuple of float
+        Standard deviations of the normal priors that replaced flat priors, of each number that had a flat prior.
     """
 
     size: int
@@ -98,15 +152,28 @@ class Recipe:
     make: Make
     positive: tuple[TensorVariable, ...] = ()
     field: Field | None = None
+    flat: tuple[int, ...] = ()
+    bounded: bool = False
+    wide: tuple[float, ...] = ()
+
+    def widened(self, deviations: NDArray[np.float64]) -> "Recipe":
+        """Return the recipe with normal priors of these standard deviations (p,) in place of flat priors."""
+        units = np.ones(self.size)
+        units[list(self.flat)] = deviations
+        make = self.make
+        return replace(
+            self, make=lambda z, means, scales: make(z * units, means, scales),
+            field=None, flat=(), wide=tuple(map(float, deviations)),
+        )  # fmt: skip
 
     @property
     def as_field(self) -> Field:
         """The field, that of independent standard normals where there is no other."""
-        return self.field or Field.plain(self.size, self.make)
+        return self.field or Field.plain(self.size, self.make, self.flat)
 
-    def by_field(self) -> "Recipe":
-        """Return the recipe by the numbers of the field in place of standard normals."""
-        return replace(self, make=self.as_field.make)
+    def by_field(self, field: Field | None = None) -> "Recipe":
+        """Return the recipe by the numbers of its field, or of a given one, in place of standard normals."""
+        return replace(self, make=(field or self.as_field).make)
 
 
 _Reader = Callable[[TensorVariable, Shape], Recipe | None]
@@ -301,3 +368,17 @@ def _is_square(matrix: TensorVariable) -> bool:
     if rows is None or columns is None:
         rows, columns = evaluate(resolve_shapes([matrix.shape]))[0][-2:]
     return bool(rows == columns)
+
+
+@reads(NormalRV)
+def read_normal(variable: TensorVariable, shape: Shape) -> Recipe:
+    """Mean and scale as they are; the standard normals have the shape of the variable, and broadcast both."""
+    mu, sigma = parameters(variable)
+    given = sigma
+    while given.owner is not None and isinstance(given.owner.op, DimShuffle):
+        given = given.owner.inputs[0]
+    if isinstance(given, Constant) and (wrong := [each for each in np.ravel(given.data) if not each >= 0]):
+        raise StructureError(f"{describe(variable)} has the standard deviation {wrong[0]}, which must be at least 0.")
+    return Recipe(
+        prod(shape), (mu,), (sigma,), lambda z, means, scales: means[0] + scales[0] * z.reshape(shape), (sigma,)
+    )

@@ -6,6 +6,7 @@ from typing import cast
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.distributions.continuous import FlatRV
 from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
@@ -55,6 +56,7 @@ def read_random_walk(variable: TensorVariable, shape: Shape) -> Recipe | None:
         make,
         first.positive + others.positive,
         _walk_field(variable, shape, make),
+        first.flat + tuple(first.size + place for place in others.flat),
     )
 
 
@@ -68,11 +70,12 @@ def _walk_field(variable: TensorVariable, shape: Shape, make: Make) -> Field | N
     *series, length = shape
     if variable.owner.op.ndim_supp != 1 or length < 2:
         return None
-    if not all(type(each.owner.op) is NormalRV for each in (start, innovations)):
+    flat = isinstance(start.owner.op, FlatRV)
+    if not (flat or type(start.owner.op) is NormalRV) or type(innovations.owner.op) is not NormalRV:
         return None
     sigma = parameters(innovations)[1]
     alike = sigma.ndim <= len(series) or bool(sigma.type.broadcastable[0])
-    size, count, steps = prod(shape), prod(series), (*series, length - 1)
+    size, count, steps, place = prod(shape), prod(series), (*series, length - 1), 0 if flat else 1
     every = count + np.arange(size - count).reshape(steps)
     later, before = every[..., 1:].ravel(), every[..., :-1].ravel()
 
@@ -82,15 +85,15 @@ def _walk_field(variable: TensorVariable, shape: Shape, make: Make) -> Field | N
 
     def of(x: TensorVariable, means: Sequence[TensorVariable], scales: Sequence[TensorVariable]) -> TensorVariable:
         begun = make(pt.concatenate([x[:count], pt.zeros(size - count)]), means, scales)
-        walked = x[count:].reshape(steps) * (spread(scales[1]) if alike else 1.0)
+        walked = x[count:].reshape(steps) * (spread(scales[place]) if alike else 1.0)
         return cast(TensorVariable, begun + pt.concatenate([pt.zeros((*series, 1)), walked], axis=-1))
 
     def entries(scales: Sequence[TensorVariable]) -> TensorVariable:
-        step = pt.ones(steps) if alike else spread(scales[1]) ** -2
+        step = pt.ones(steps) if alike else spread(scales[place]) ** -2
         between = step[..., 1:].ravel()
-        return cast(TensorVariable, pt.concatenate([pt.ones(count), step.ravel(), between, -between]))
+        return cast(TensorVariable, pt.concatenate([pt.ones(starts.size), step.ravel(), between, -between]))
 
-    starts = np.arange(count)
+    starts = np.arange(0 if flat else count)
     first = np.concatenate([starts, every.ravel(), before, later])
     second = np.concatenate([starts, every.ravel(), before, before])
     return Field(of, first, second, entries, np.zeros((0, size)), np.zeros(0), ((count,), steps))
@@ -116,13 +119,14 @@ def read_autoregressive(variable: TensorVariable, shape: Shape) -> Recipe | None
             rho = rho[..., 1:]
         matrix = pt.zeros((*(rho.shape[axis] for axis in range(rho.ndim - 1)), 1, 1)) + pt.eye(length)
         for lag in range(1, order + 1):
-            matrix = matrix[..., later, later - lag].set(-as_double(rho[..., lag - 1, None]))
+            places = pt.constant(later), pt.constant(later - lag)
+            matrix = matrix[(..., *places)].set(-as_double(rho[..., lag - 1, None]))
         innovations = pt.concatenate([first.make(z[: first.size], means, of_start), noise], axis=-1)
         return times(solved(matrix), innovations)
 
     scales, positive = (rho, sigma, *first.scales), (sigma, *first.positive)
     field = None if constant else _series_field(start, order, shape)
-    return Recipe(first.size + prod(series) * len(later), first.means, scales, make, positive, field)
+    return Recipe(first.size + prod(series) * len(later), first.means, scales, make, positive, field, first.flat)
 
 
 def _series_field(start: TensorVariable, order: int, shape: Shape) -> Field | None:

@@ -285,4 +285,4 @@ def _entries(tau: Variable, first: Indices, second: Indices) -> TensorVariable:
             return cast(TensorVariable, entries + others[0])
         case MultiplySparseSparse() | MultiplySparseDense():
             return cast(TensorVariable, entries * others[0])
-    return cast(TensorVariable, entries)  # a cast, or the transpose of what is symmetric
+    return cast(TensorVariable, entries)  # a cast, or the transpose of a symmetric matrix

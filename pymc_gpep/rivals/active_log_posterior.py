@@ -1,11 +1,11 @@
 """Fits by active rows: prior moments of rows, log posterior, rounds that choose rows, and the plan.
 
 The covariance of a row with itself is the prior variance. It includes terms of the diagonal alone, such as PyMC's
-jitter. The covariance of different rows is that of the covariance function, even if their inputs are the same.
+jitter. The covariance of different rows is the value of the covariance function, even if their inputs are the same.
 
 A major round chooses active rows and their sites at the present hyperparameters. Minor steps then increase the bound
 with both fixed (Seeger and Jordan 2004, section 5). The choice of rows is not part of the function that increases, so
-that a round may end lower than the one before. The best round is the result.
+that a round may end lower than its predecessor. The best round is the result.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,8 +24,7 @@ from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.gaussians.posteriors import posterior_of
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.posterior import posterior_of
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper.optimum import Optimum, looked_at, maximise, refuse
 from pymc_gpep.hyper.several_starts import Follow
@@ -37,13 +36,14 @@ from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.log_posterior import Gps, LogPosterior, StoredFit
 from pymc_gpep.log_posteriors.sparse_log_posterior import FEW, BlockLogPosterior
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
-from pymc_gpep.processes.cross_covariance import functions_of
+from pymc_gpep.processes.processes import functions_of
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.rivals.ivm import IVM, ActivePosterior, ActiveSolution, RowSample, active_prior, sites_of
 from pymc_gpep.rivals.selection.row_site_rules import ActiveBound, Selection
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block, row_blocks
+from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 from pymc_gpep.solvers.sparse_sweeps import LeftOut
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_single_class
@@ -51,7 +51,7 @@ from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
 
 class RowInputs(NamedTuple):
-    """Inputs of all rows, and what their prior covariances are made by."""
+    """Inputs of all rows, with the functions that compute their prior covariances."""
 
     blocks: InducingBlocks
     inputs: Array
@@ -102,11 +102,11 @@ class ModelRows:
         return Block(cross, variance, found.mean)
 
     def slopes(self, columns: NDArray[np.int64], rows: NDArray[np.int64], bars: Block) -> Array:
-        """Return derivatives in the hyperparameters, flat, from those in the moments of rows outside the columns."""
+        """Return derivatives in the hyperparameters, from derivatives in the moments of rows outside the columns."""
         return self._blocks.block_slopes(self._point, self._inputs[columns][None], self._inputs[rows], bars)[0]
 
     def own_slopes(self, rows: NDArray[np.int64], covariance: Array, mean: Array) -> Array:
-        """The same from those in the covariance (q, d, d) among some rows and in their means (c, d)."""
+        """Return the same from derivatives in the covariance (q, d, d) among some rows and in their means (c, d)."""
         every = np.arange(len(rows))
         apart = covariance.copy()
         apart[:, every, every] = 0.0
@@ -123,7 +123,7 @@ _STEP = 0.01  # of a hyperparameter, unconstrained, for differences of the bound
 
 
 class ActiveLogPosterior(BlockLogPosterior):
-    """The log posterior whose active rows are held, and whose sites are those of their labels at each point.
+    """Log posterior with fixed active rows, whose sites are computed from their labels at each point.
 
     Its number is the bound over all rows. A search holds the sites as well (`holding`), which makes gradients exact and
     the bound narrower in the hyperparameters than their posterior is. Here sites follow the hyperparameters, so that
@@ -138,9 +138,9 @@ class ActiveLogPosterior(BlockLogPosterior):
     random_seed : int
         Seed, the same at each choice of rows.
     rows : Rows, optional
-        Rows that are fitted in place of those of the model.
+        Rows to fit in place of the rows of the model.
     inputs : array (d, columns), optional
-        Inputs of the active rows, where these are no longer known otherwise.
+        Inputs of the active rows, for a fit that is read from a file.
     """
 
     kind: ClassVar[str] = "active"
@@ -200,7 +200,7 @@ class ActiveLogPosterior(BlockLogPosterior):
         return HeldActive(self, solution)
 
     def held(self, best: Evaluation) -> Self:
-        """See `LogPosterior`: the same, which sees the end of a search otherwise than one that holds sites."""
+        """See `LogPosterior`. The end of a search is judged with the sites of the best point."""
         return copy(self)
 
     def ending_with(self, x: Array, solution: ActiveSolution) -> Self:
@@ -304,7 +304,7 @@ class ActiveLogPosterior(BlockLogPosterior):
         return self._each_left_out(x, solution, gps)
 
     def _each_left_out(self, x: Array, solution: ActiveSolution, gps: Gps) -> Iterator[LeftOut]:
-        """Rows that are not active have no sites; active ones are left out of the posterior of the active ones."""
+        """Return left-out moments of all rows. Only active rows have sites to leave out."""
         posterior, active = self.posterior(solution), solution.selection.rows
         prior, dense = self.prior_at(x, gps, solution), solution.posterior
         own_mean, own_cov = dense.cavities(*dense.marginals())
@@ -338,7 +338,7 @@ class ActiveLogPosterior(BlockLogPosterior):
 
     def restored(self, x: Array, table: xr.Dataset) -> ActiveSolution:
         attrs, rows, inputs = table.attrs, table["row"].values, table["input"].values
-        labels = np.full(self.blocks().rows.n_rows, -1)  # those of other rows may not be known any more
+        labels = np.full(self.blocks().rows.n_rows, -1)  # labels of other rows may be unavailable
         labels[rows] = table["label"].values
         if self._rows is None:
             labels = self.labels

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.likelihood import Computation
 from pymc_gpep.likelihoods.local_computations import Kernel
+from pymc_gpep.likelihoods.local_likelihood import Computation
 from pymc_gpep.likelihoods.softmax import Nodes, class_nodes
 from pymc_gpep.rivals.kernels.active_rows import (
     probit_information,
@@ -89,8 +89,8 @@ _CLASSES_OF_LATTICE = 6  # classes up to which these are a lattice
 def edge_nodes(d: int) -> Nodes:
     """Return the d (d − 1) / 2 middles of a simplex's edges, d corners, and their opposites: right for cubic functions.
 
-    The nodes are for a few digits in many dimensions. Means and covariances are those of nodes, so that functions which
-    are nearly normal are averaged without noise.
+    The nodes are for a few digits in many dimensions. Means and covariances of the nodes are exact, so that averages
+    over nearly normal functions are without noise.
     """
     corners = np.eye(d) - 1.0 / d
     first, second = np.triu_indices(d, 1)

@@ -1,24 +1,26 @@
-"""The Gaussian posterior of latent values that are independent of each other: prediction and draws.
+"""The Gaussian posterior of independent latent values: prediction and draws.
 
-A variance v of 0 stands for no factor: such points, of which nothing was observed, follow the prior given the others.
-Let P be the inverse of the prior covariance of the others, with 0 in the rows and columns of such points. Then all that
-holds of K⁻¹ where all points have a factor holds of P.
+A variance v of 0 stands for a point without factor, such as a point without observation. Such points follow the prior
+given the remaining points. Let P be the inverse of the prior covariance of the remaining points, with 0 in the rows and
+columns of points without factor. P takes the place of K⁻¹ in the formulas for points with a factor.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.posterior import NO_COVARIANCE, DensePosterior, scaled_symmetric
-from pymc_gpep.gaussians.posteriors import PosteriorOf
-from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
+from pymc_gpep.gaussians.posterior import PosteriorOf
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.prior_form import PosteriorAlgebra, PriorForm, scaled_symmetric
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.kernels.linalg.lapack import inverse_from_cholesky
+from pymc_gpep.solvers.site_algebra import NO_COVARIANCE, Moved, NotPositiveDefiniteError
+from pymc_gpep.solvers.team import ALONE, Team
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,10 @@ class FactorialSites(Sites):
     form = SiteForm.FACTORIAL
     pointwise = False
 
+    @classmethod
+    def of(cls, precision: Array, location: Array, prior: Any) -> Self:
+        return cls(precision, location, prior)
+
     def product(self, f: Array) -> Array:
         own = np.divide(f, self.precision, out=np.zeros_like(f), where=self.precision != 0.0)
         return np.asarray(own - _inverse_times(self.prior, self.precision, f))
@@ -46,91 +52,81 @@ class FactorialSites(Sites):
         return np.asarray((x * self.product(x)).sum((-2, -1)))
 
 
-class FactorialPosterior(DensePosterior):
-    """N(μ, Dg(v)) at the points of the data, from `precision` v (c, n): M = P − P Dg(v) P.
+class FactorialAlgebra(PosteriorAlgebra):
+    """N(μ, Dg(v)) at the points of the data, from precisions v (c, n): M = P − P Dg(v) P.
 
-    The values there being given, the latent functions elsewhere follow the prior: variances at new points may exceed
-    those of the prior.
+    Given the values at these points, the latent functions at new points follow the prior. Variances at new points may
+    exceed prior variances.
     """
 
-    sites_class = FactorialSites
+    prior: Any
 
-    @classmethod
-    def of(cls, prior: DensePrior, sites: Sites) -> Self:
-        # b = P(μ − m), with μ = v ν as Π + P = Dg(1/v) but for the pull Pm of the prior.
-        v = sites.precision
-        pull = _inverse_times(prior, v, prior.mean)
-        mean = v * (sites.location + pull)
-        weights = _inverse_times(prior, v, mean) - pull
-        if not (has := _has_factors(v)).all():
-            mean[:, ~has] = (prior.mean + np.matmul(prior.k, weights[..., None])[..., 0])[:, ~has]
-        posterior = cls(prior, v, weights, mean)
-        posterior.sites = sites
-        return posterior
+    def __init__(self, prior: Any, n_functions: int, team: Team = ALONE) -> None:
+        self.prior = prior
 
-    @cached_property
-    def sites(self) -> Sites:
-        """The sites, which know the prior that they take off."""
-        unlocated = FactorialSites(self.precision, self.weights, self.prior)
-        return FactorialSites(self.precision, self.weights + unlocated.product(self.mean), self.prior)
+    def factorise(self, precision: Array) -> tuple[bool, float]:
+        self._v, self._has = precision, _has_factors(precision)
+        diagonal = _roots(self.prior, self._has).diagonal(axis1=1, axis2=2)
+        logs = np.broadcast_to(np.log(diagonal), (len(precision), int(self._has.sum())))
+        return True, float(2.0 * logs.sum() - np.log(precision[:, self._has]).sum())
 
-    @property
-    def log_determinant(self) -> float:
-        has = _has_factors(self.precision)
-        diagonal = _roots(self.prior, has).diagonal(axis1=1, axis2=2)
-        logs = np.broadcast_to(np.log(diagonal), (len(self.precision), int(has.sum())))
-        return float(2.0 * logs.sum() - np.log(self.precision[:, has]).sum())
+    def weights(self, force: Array, out: Array) -> None:
+        """See `SiteAlgebra`; b = P(μ − m), with μ − m = v r as Π + P = Dg(1/v)."""
+        out[:] = _inverse_times(self.prior, self._v, self._v * force)
 
-    @property
-    def divergence(self) -> float:
-        # Here ΠΣ = I − P Dg(v) among points with factors, and 0 among the others.
-        kept = float((self._inverses.diagonal(axis1=1, axis2=2) * self.precision).sum())
-        return 0.5 * (kept - self.precision[:, _has_factors(self.precision)].size) - self.relative_log_normaliser
+    def marginal_covariances(self) -> Array:
+        return np.asarray(self._variances.T[:, :, None] * np.eye(len(self._v)))
 
-    def marginals(self) -> tuple[Array, Array]:
-        return self.mean, self._variances.T[:, :, None] * np.eye(len(self.precision))
+    def pulled(self, f: Array) -> Array:
+        moved = _inverse_times(self.prior, self._v, f)
+        return np.asarray(moved - _inverse_times(self.prior, self._v, self._v * moved))
+
+    def taken(self) -> float:
+        # ΠΣ = I − P Dg(v) among points with factors, and 0 among points without.
+        kept = float((self._inverses.diagonal(axis1=1, axis2=2) * self._v).sum())
+        return self._v[:, self._has].size - kept
 
     @cached_property
     def _variances(self) -> Array:
         """Variances of all points, (c, n)."""
-        has = _has_factors(self.precision)
-        if has.all():
-            return self.precision
-        variances, k = self.precision.copy(), self.prior.k
-        own = np.broadcast_to(k.diagonal(axis1=1, axis2=2)[:, ~has], (len(variances), int((~has).sum())))
-        variances[:, ~has] = self._covariance_at(k[:, ~has], own).diagonal(axis1=1, axis2=2).T
+        if self._has.all():
+            return self._v
+        variances, k = self._v.copy(), self.prior.k
+        without = k.diagonal(axis1=1, axis2=2)[:, ~self._has]
+        own = np.broadcast_to(without, (len(variances), without.shape[1]))
+        variances[:, ~self._has] = self.covariance_at(k[:, ~self._has], own).diagonal(axis1=1, axis2=2).T
         return variances
 
     @cached_property
     def _inverses(self) -> Array:
         """P, (1 or c, n, n)."""
-        has = _has_factors(self.precision)
-        inverses = _roots(self.prior, has).copy()
+        inverses = _roots(self.prior, self._has).copy()
         for matrix in inverses:
             inverse_from_cholesky(matrix)
         whole = np.zeros_like(self.prior.k)
-        whole[:, has[:, None] & has] = [scaled_symmetric(matrix, np.ones(len(matrix))).ravel() for matrix in inverses]
+        pairs = self._has[:, None] & self._has
+        whole[:, pairs] = [scaled_symmetric(matrix, np.ones(len(matrix))).ravel() for matrix in inverses]
         return whole
 
-    def derivatives(self) -> tuple[Array, Array]:
-        inverses, b = self._inverses, self.weights
-        of_k = 0.5 * (b[:, :, None] * b[:, None] - inverses + (inverses * self.precision[:, None]) @ inverses)
+    def gradient(self, b: Array, moved: Moved | None = None, x: Array | None = None) -> Array:
+        inverses = self._inverses
+        of_k = 0.5 * (b[:, :, None] * b[:, None] - inverses + (inverses * self._v[:, None]) @ inverses)
         of_k = 0.5 * (of_k + of_k.swapaxes(1, 2))
-        return of_k if len(self.prior.k) > 1 else of_k.sum(0, keepdims=True), b.copy()
+        return of_k if len(self.prior.k) > 1 else of_k.sum(0, keepdims=True)
 
-    def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
-        c, m = k_new.shape
-        left = np.matmul(k_cross, self._inverses)  # what the values at the data say of those elsewhere
-        kept = k_new - np.einsum("kmn,kmn->km", *np.broadcast_arrays(left, k_cross))
+    def covariance_at(self, left: Array, variance: Array) -> Array:
+        c, m = variance.shape
+        cross, left = left, np.matmul(left, self._inverses)  # regression on the values at the data
+        kept = variance - np.einsum("kmn,kmn->km", *np.broadcast_arrays(left, cross))
         cov = np.zeros((m, c, c))
-        spread = np.einsum("kmn,kn->km", np.broadcast_to(left**2, (c, *left.shape[1:])), self.precision)
+        spread = np.einsum("kmn,kn->km", np.broadcast_to(left**2, (c, *left.shape[1:])), self._v)
         cov[:, range(c), range(c)] = (np.maximum(kept, 0.0) + spread).T
         return cov
 
     def joint_covariance(self, left: Array, prior: Array) -> Array:
-        c, q = len(self.precision), left.shape[-1]
+        c, q = len(self._v), left.shape[-1]
         half = self._inverses @ left
-        own = prior - left.swapaxes(1, 2) @ half + half.swapaxes(1, 2) @ (self.precision[:, :, None] * half)
+        own = prior - left.swapaxes(1, 2) @ half + half.swapaxes(1, 2) @ (self._v[:, :, None] * half)
         cov = np.zeros((c, q, c, q))
         cov[range(c), :, range(c)] = own
         return cov
@@ -138,50 +134,38 @@ class FactorialPosterior(DensePosterior):
     def marginal_variance(self, left: Array, prior: Array) -> Array:
         half = self._inverses @ left
         own = prior.diagonal(axis1=-2, axis2=-1) - np.einsum("kji,kji->ki", *np.broadcast_arrays(left, half))
-        return own + np.einsum("kji,kj->ki", np.broadcast_to(half**2, (len(own), *left.shape[1:])), self.precision)
+        return own + np.einsum("kji,kj->ki", np.broadcast_to(half**2, (len(own), *left.shape[1:])), self._v)
 
-    def cavities(self, mean: Array, cov: Array) -> tuple[Array, Array]:
-        """Mean (n, c) and covariance (n, c, c) of each point given the distribution of the others.
+    def cavities(self, mean: Array, cov: Array, weights: Array) -> tuple[Array, Array]:
+        """Mean (n, c) and covariance (n, c, c) of each point given the distribution of the remaining points.
 
         Given their values the mean is m_i − D_i Σ_{j≠i} [K⁻¹]_ij (f_j − m_j), D_i = 1 / [K⁻¹]_ii, and the variance is
-        D_i. The others are independent, with variances v_j.
+        D_i. The remaining points are independent, with variances v_j.
         """
-        c, n = self.precision.shape
+        c, n = self._v.shape
         inverses = np.broadcast_to(self._inverses, (c, n, n))
-        has = np.broadcast_to(_has_factors(self.precision), (c, n))
+        has = np.broadcast_to(self._has, (c, n))
         width = np.divide(1.0, inverses.diagonal(axis1=1, axis2=2), out=np.zeros((c, n)), where=has)
         others = inverses**2
         others[:, range(n), range(n)] = 0.0
-        wide = width + width**2 * np.einsum("kij,kj->ki", others, self.precision)
+        wide = width + width**2 * np.einsum("kij,kj->ki", others, self._v)
         wide = np.where(has, wide, self._variances)
-        return (mean - width * self.weights).T, wide.T[:, :, None] * np.eye(c)
+        return (mean - width * weights).T, wide.T[:, :, None] * np.eye(c)
 
-    def site_blocks(self) -> tuple[Array, Array]:
-        """Raise an error, since the sites do not leave points apart.
-
-        Raises
-        ------
-        TypeError
-            Always; `cavities` needs no blocks.
-        """
-        raise TypeError("Factorial sites are not of single points; ask `cavities`.")
-
-    def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
-        c, n = self.precision.shape
-        has = _has_factors(self.precision)
-        noise = rng.standard_normal((draws, c, n))
-        residual = self.mean - self.prior.mean + noise * np.sqrt(self.precision)
+    def deviations(self, rng: np.random.Generator, draws: int, prior: PriorForm) -> Array:
+        """See `PosteriorAlgebra`; a draw of the prior, moved to a draw of the values at points with factors."""
+        c, n = self._v.shape
+        noise = rng.standard_normal((draws, c, n)) * np.sqrt(self._v)
         roots = np.broadcast_to(_roots(self.prior, np.ones(n, dtype=bool)), (c, n, n))
-        if has.all():
+        if self._has.all():
             solved = [
                 solve_triangular(root, own.T, lower=True).T
-                for root, own in zip(roots, residual.swapaxes(0, 1), strict=True)
+                for root, own in zip(roots, noise.swapaxes(0, 1), strict=True)
             ]
             return np.stack(solved, axis=1)
-        # A draw z from the prior, moved to where it has the values at points with factors: z + Lᵀ P (r − L z).
         z = rng.standard_normal((draws, c, n))
-        apart = residual - np.einsum("kij,skj->ski", roots, z)
-        return np.asarray(z + np.einsum("kji,skj->ski", roots, _inverse_times(self.prior, self.precision, apart)))
+        apart = noise - np.einsum("kij,skj->ski", roots, z)
+        return np.asarray(z + np.einsum("kji,skj->ski", roots, _inverse_times(self.prior, self._v, apart)))
 
 
 def _has_factors(v: Array) -> NDArray[np.bool_]:
@@ -214,4 +198,4 @@ def _inverse_times(prior: DensePrior, v: Array, f: Array) -> Array:
     return found.reshape(f.shape)
 
 
-FACTORIAL = PosteriorOf(DensePrior, SiteForm.FACTORIAL, FactorialPosterior)
+FACTORIAL = PosteriorOf(DensePrior, FactorialSites, FactorialAlgebra)

@@ -1,9 +1,9 @@
 """The factorial variational method (Csató, Fokoué, Opper, Schottky and Winther 2000; Nickisch and Rasmussen 2008).
 
 The best q(f) is sought that leaves all latent values independent. Its factors are q_i ∝ N(f | μ_i, D_i) p(y_i | f).
-Here D_i = 1 / [K⁻¹]_ii is the prior variance given all other values, and the cavity means are those of
-`pymc_gpep.solvers.newton`. The variances of the factors are v_i = D_i (1 − D_iγ_i). The evidence is the lower
-bound (Nickisch and Rasmussen 2008, section 7, where it is misprinted)
+Here D_i = 1 / [K⁻¹]_ii is the prior variance given all other values. `pymc_gpep.solvers.newton` has the cavity means.
+The variances of the factors are v_i = D_i (1 − D_iγ_i). The evidence is the lower bound (Nickisch and Rasmussen 2008,
+section 7, where it is misprinted)
 
     Σ_i [h_i + ½ D_i b_i² + ½ log D_i] − ½ bᵀ(f − m₀) − ½ log|K|,
 
@@ -17,17 +17,17 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations.approximator import NewtonApproximation
+from pymc_gpep.approximations.laplace import NewtonApproximation
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.posterior import DensePosterior
+from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.linalg.lapack import cholesky, inverse_from_cholesky
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, SINGULAR
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
 from pymc_gpep.rivals.responses import factorial_response
-from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.newton import CavityAscent, ascend
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, parameter_slopes
 
@@ -92,12 +92,13 @@ def without_points(
 ) -> Found:
     """Solve without the points (n,) that are `silent`, whose latent values follow the prior given the others.
 
-    A factor of q for such a value could only lower the bound. In place of its variance there is 0.
+    A factor of q for such a value could only lower the bound. Its variance is set to 0.
     """
     seen = ~silent
     k, n, size = problem.k[0], len(silent), int(seen.sum())
+    mean = np.ascontiguousarray(problem.mean[:, seen])
     part = problem._replace(
-        prior=DenseForm(problem.k[:, seen][:, :, seen]), mean=np.ascontiguousarray(problem.mean[:, seen]),
+        prior=DensePrior(problem.k[:, seen][:, :, seen], mean), mean=mean,
         labels=problem.labels[seen], parameters=np.ascontiguousarray(problem.parameters[:, seen]),
     )  # fmt: skip
     own = start[seen].copy()
@@ -155,9 +156,9 @@ class FactorialVariational(NewtonApproximation):
     """Independent latent values, of any distributions; the evidence is a lower bound.
 
     The Gaussian has their means and variances. Section 7 of Nickisch and Rasmussen (2008). It needs the inverse of the
-    prior covariance, and its bound falls without limit where latent values become equal. A point of which nothing was
-    observed, such as a count under an exposure of 0, has no factor. It follows the prior given the others, so that the
-    bound is the same without it.
+    prior covariance, and its bound falls without limit where latent values become equal. A point without observation,
+    such as a count under an exposure of 0, has no factor. It follows the prior given the remaining points, and does not
+    change the bound.
     """
 
     name: ClassVar[str] = "fv"
@@ -169,7 +170,7 @@ class FactorialVariational(NewtonApproximation):
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
-        """Whether a likelihood has what this needs, and makes what the means maximise concave."""
+        """Whether a likelihood provides the averages of this method and makes the objective of the means concave."""
         return likelihood.log_concave and super().approximates(likelihood)
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
@@ -182,6 +183,6 @@ class FactorialVariational(NewtonApproximation):
         silent = likelihood.says_nothing(problem.labels)
         return without_points(solve, problem, start, silent) if silent.any() else solve(problem, start)
 
-    def response(self, solution: Solution) -> DensePosterior:
+    def response(self, solution: Solution) -> Posterior:
         """The Gaussian of the sites that the factors stand for: the means follow each other."""
         return factorial_response(solution)

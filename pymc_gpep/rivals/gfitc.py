@@ -2,12 +2,12 @@
 
 A point has d scalar sites exp(ν g_k − ½ π g_k²) of g_k = x_k + e_k, the latent value less its prior mean (Naish-Guzman
 and Holden 2008; Kim and Ghahramani 2006). Its projection is x_k = wᵀv_k, and e_k ~ N(0, s) is the residual of the
-features. Several sites may act on one latent value. With its e integrated out, they are together one site of its
-projection, of precision t = π / (1 + πs) and location ν / (1 + πs). All else is as in
+features. Several sites may act on one latent value. With its e integrated out, they form a single site on its
+projection, with precision t = π / (1 + πs) and location ν / (1 + πs). All other steps are as in
 `pymc_gpep.solvers.sparse_sweeps`.
 
-Derivatives are those of the normaliser with the sites held. Sites on latent values do not depend on hyperparameters, so
-that at a fixed point these are the derivatives of the evidence.
+Derivatives are derivatives of the normaliser with fixed sites. Sites on latent values do not depend on hyperparameters.
+So these equal the derivatives of the evidence at a fixed point.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +24,8 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import PairFactors
 from pymc_gpep.solvers.common_shift import SiteSums
 from pymc_gpep.solvers.inducing import Features, RowFeatures
-from pymc_gpep.solvers.sparse_ep import LikelihoodFactors, site_of, site_terms
+from pymc_gpep.solvers.site_ep import site_of, site_terms
+from pymc_gpep.solvers.sparse_ep import LikelihoodFactors
 from pymc_gpep.solvers.sparse_sweeps import Marginals, MatchedSites, Slopes, SparseSweeps
 from pymc_gpep.solvers.team import ALONE, Team
 
@@ -75,7 +76,7 @@ class SparseLatentSweeps(SparseSweeps):
 
     def _projected(self, sums: SiteSums) -> SiteSums:
         stretch = 1.0 + sums.precision * self._rest(sums.features)
-        return SiteSums(sums.features, sums.precision / stretch, sums.location / stretch)
+        return sums._replace(precision=sums.precision / stretch, location=sums.location / stretch)
 
     def _matched(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> MatchedSites:
         values = self._values(rows, features, projected, t, nu)
@@ -117,7 +118,7 @@ class LatentPairs(SiteRule):
 
     The generalised FITC approximation (Naish-Guzman and Holden 2008) with the factors of Kim and Ghahramani (2006), as
     Villacampa-Calvo and Hernández-Lobato (2017, section 3) have it. Factors depend on latent values, whose noise is not
-    integrated out first, so that those of a step multiply to the step.
+    integrated out first, so that the factors of a step multiply to the step.
     """
 
     name: ClassVar[str] = "latent_pairs"

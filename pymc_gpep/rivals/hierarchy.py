@@ -36,7 +36,7 @@ class Hierarchy:
     ------
     StructureError
         If there are no children. It is raised as well if the model has terms besides the priors of the hyperparameters
-        and the likelihood. Draws from the priors know nothing of such terms.
+        and the likelihood. Draws from the priors would ignore such terms.
     """
 
     def __init__(self, classifier: GPClassifier, data: Mapping[Variable, Variable]) -> None:
@@ -90,7 +90,7 @@ class Hierarchy:
     def joint(self) -> list[set[str]]:
         """Names of children that are not independent given their parents, by sets.
 
-        These are variables whose entries depend on each other, and those of which one is in the prior of the other.
+        A set holds a variable whose entries depend on each other, or variables that occur in each other's priors.
         """
         sets = [{rv.name} for rv in self._children if rv.owner.op.ndim_supp > 0]
         for rv in self._children:

@@ -1,6 +1,8 @@
 """The informative vector machine: the posterior given the labels of a few active rows."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -20,13 +22,13 @@ from pymc_gpep.approximations.methods import (
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
-from pymc_gpep.gaussians.posterior import DensePosterior
-from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.posterior import Posterior, make_posterior, posterior_of
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SiteForm, Sites
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
-from pymc_gpep.rivals.class_independent_ep import QIEP
+from pymc_gpep.rivals.class_independent_ep import QIEP, independent_ep
+from pymc_gpep.rivals.computations import IndependentQuadrature
 from pymc_gpep.rivals.selection.greedy import EVEN, Candidates, Reweighting, choose_rows
 from pymc_gpep.rivals.selection.row_site_rules import (
     OF_FUNCTIONS,
@@ -43,22 +45,89 @@ from pymc_gpep.rivals.selection.row_site_rules import (
     rows_can_be_chosen,
     selection_rule,
 )
-from pymc_gpep.rivals.selection.separate import iterate_separately
 from pymc_gpep.solvers.inducing import Block, InducingWhitening, row_blocks
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, run
+from pymc_gpep.solvers.site_ep import largest_change
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.solvers.whitened_posterior import CoupledWhitened
 
+
+def _separate_ep(
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    update: Callable[..., tuple[bool, float, float]],
+    there: NDArray[np.bool_],
+    **options: Any,
+) -> Found:
+    """EP of rows that each function chose for itself, `there` (c, n) (Seeger and Jordan 2004, section 6).
+
+    The rows are the union over functions. A row has zero sites for functions that did not choose this row.
+
+    Arguments are the arguments of `independent_ep`. No common shift is computed, since functions with sites at
+    different points have different shifts. The normaliser of a point depends on all functions, including functions
+    without a site at the point, whose moments do not match. So EP's energy is not stationary at its fixed point, and
+    has no derivatives.
+    """
+
+    def matched(*given: Any) -> tuple[bool, float, float]:
+        *_, sites, target, scale = given
+        ok, terms, _ = update(*given)
+        target *= there.T
+        return ok, terms, largest_change(target, sites, scale)
+
+    def derivatives() -> Derivatives:
+        return Derivatives(np.full_like(problem.k, np.nan), np.full_like(problem.mean, np.nan))
+
+    found = independent_ep(problem, start, history, update=matched, shifts=False, **options)
+    return found._replace(derivatives=derivatives)
+
+
+def iterate_separately(
+    method: QIEP, prior: DensePrior, labels: NDArray[np.int64], likelihood: Likelihood, there: NDArray[np.bool_]
+) -> tuple[Posterior, Convergence]:
+    """Iterate sites to the fixed point of class-independent EP in which some functions of a row have none.
+
+    Parameters
+    ----------
+    method : QIEP
+    prior : DensePrior
+        Prior of the n rows of the union.
+    labels : array (n,)
+    likelihood : Likelihood
+        Likelihood of these rows.
+    there : array (c, n) of bool
+        Which sites there are.
+
+    Returns
+    -------
+    tuple
+        The posterior, and how the iteration ended.
+    """
+    solver = partial(
+        _separate_ep, update=likelihood.computation(IndependentQuadrature).update, there=there,
+        largest_precision=likelihood.largest_precision, **method.settings,
+    )  # fmt: skip
+    outcome = run(
+        solver, prior.k, prior.mean, labels, np.zeros(2 * there.size), method.max_iterations, relative=True,
+        form=DensePrior, parameters=likelihood.parameters,
+    )  # fmt: skip
+    posterior = make_posterior(prior, method.site_form, outcome.precision, outcome.weights, outcome.mean)
+    return posterior, method.convergence(outcome)
+
+
 _ROOM = 64_000_000  # numbers in the stubs of candidates: 512 MB
 _POOL = 1000  # candidates whose sites take several functions together, or an integral, so that scores take longer
-_ROWS = 5000  # that the bound is over, if not told otherwise
+_ROWS = 5000  # default number of rows of the bound
 _FORMS: dict[SiteForm, type[Sites]] = {SiteForm.COUPLED: CoupledSites, SiteForm.INDEPENDENT: IndependentSites}
 
 
 @dataclass(frozen=True, eq=False)
 class ActivePosterior:
-    """A dense posterior that is asked for blocks, as one of inducing values is."""
+    """Dense posterior with the block interface of a posterior of inducing values."""
 
-    dense: DensePosterior
+    dense: Posterior
     """The posterior of the latent values of these rows."""
 
     @property
@@ -90,7 +159,7 @@ class ActivePosterior:
 
 
 class RowSample(NamedTuple):
-    """The rows that a bound is over: the active ones, and others that stand for all others."""
+    """Rows of a bound: the active rows, and a sample of the remaining rows."""
 
     others: Places
     weight: float
@@ -105,7 +174,7 @@ class ActiveSolution:
     ----------
     selection : Selection
         The active rows in their order, and the sites that they had when they were included.
-    posterior : DensePosterior
+    posterior : Posterior
         Posterior of the latent values of the active rows, in that order.
     bound : float
         Lower bound of the log evidence of all labels, or an estimate of it from a sample of the rows.
@@ -120,7 +189,7 @@ class ActiveSolution:
     """
 
     selection: Selection
-    posterior: DensePosterior
+    posterior: Posterior
     bound: float
     active_evidence: float
     convergence: Convergence | None
@@ -145,18 +214,18 @@ class ActiveSolution:
 
     @property
     def converged(self) -> bool:
-        """Whether the sites are those of a fixed point, or were not to be."""
+        """Whether the sites are at a fixed point, or no fixed point was asked for."""
         return self.convergence is None or self.convergence.converged
 
 
 @dataclass(frozen=True)
 class IVM(FurtherMethod):
-    """The posterior given the labels of d active rows, which are chosen one after the other from what they would tell.
+    """The posterior given the labels of d active rows, which are chosen one after the other by their information.
 
-    A row gets its site when it is included, from the posterior of those before (assumed density filtering). Then the
-    method that the sites belong to iterates them to its fixed point on the active rows. With all rows active it is that
-    method. Time is O(n d²) and more, memory O(n d) for as many rows as are candidates; no matrix has two axes over all
-    rows (Seeger and Jordan 2004; Girolami and Rogers 2006, section 5).
+    A row gets its site when it is included, from the posterior of the rows before (assumed density filtering). Then the
+    method of the sites iterates them to its fixed point on the active rows. With all rows active it is that method.
+    Time is O(n d²) and more, memory O(n d) for as many rows as are candidates; no matrix has two axes over all rows
+    (Seeger and Jordan 2004; Girolami and Rogers 2006, section 5).
 
     `pm.fit` has more options than these, `rounds`, `gp` and `data`: see the page "Options of methods for many rows" of
     the documentation.
@@ -164,24 +233,23 @@ class IVM(FurtherMethod):
     Parameters
     ----------
     active : int
-        How many rows are active, d; all if there are no more, without scores.
+        Number of active rows, d. If the data have at most d rows, all rows are active and no scores are computed.
     sites : {"coupled", "independent", "utility", "separate"}, optional
-        `"coupled"` sites couple the functions of a row: those of `"nested_ep"`, or of `"qep"` for a softmax.
-        `"independent"` ones are those of `"qiep"`, or of `"ep"` for one function, and `"utility"` those of `"vb"`. The
-        first that fits the likelihood if not given. `"separate"` ones are the independent ones where each function
-        chooses `active` rows of its own.
+        `"coupled"` sites couple the functions of a row: the sites of `"nested_ep"`, or of `"qep"` for a softmax.
+        `"independent"` sites belong to `"qiep"`, or to `"ep"` for one function, and `"utility"` sites to `"vb"`. The
+        default is the first kind that suits the likelihood. `"separate"` sites are independent sites where each
+        function chooses `active` rows of its own.
     criterion : {"expected", "information", "probability", "random"}
         Score by which candidates are chosen. The first is the divergence that their site would make, on average over
         the labels that they may have. The second is the divergence with the label which they have, the third how
-        improbable this label is. The last chooses by nothing. The second and the third seek labels that are wrong.
-        Where classes overlap they are worse than those that do not look at labels; where classes hardly overlap they
-        are better.
+        improbable this label is. The last score is random. The second and the third score seek wrong labels. If classes
+        overlap, they are worse than scores that do not use labels; if classes hardly overlap, they are better.
     pool : int, optional
         Candidates that are scored for each inclusion. If not given, all rows whose stubs fit into 512 MB, and with
         several functions 1000 at most unless sites are `"utility"`.
     retained : float
-        Part of these that stays for the next inclusion, the best; others are drawn in place of the rest. Does nothing
-        where all rows are candidates.
+        Share of the best candidates that stays for the next inclusion; new candidates are drawn in place of the rest.
+        Without effect if all rows are candidates.
     liquid : int
         Number of the latest active rows whose sites move, by EP among them, until later rows take their turn. With 1
         each site stays as it was when its row was included.
@@ -195,8 +263,8 @@ class IVM(FurtherMethod):
     polish : bool
         Whether sites are iterated to the fixed point after the choice.
     rows : int, optional
-        How many rows the bound is over, the active ones among them. The others are a random sample with all classes in
-        proportion. If not given, 5000, or twice `active` if that is more, or all if there are no more.
+        Number of rows of the bound, including the active rows. The remaining rows are a random sample with all classes
+        in proportion. Default: 5000, or twice `active` if this is larger, or all rows of smaller data.
     """
 
     active: int = field(default=500, metadata=at_least(1))
@@ -273,7 +341,7 @@ class IVM(FurtherMethod):
         return selection_rule(self.sites, likelihood)
 
     def most_rows(self, n_functions: int, n_points: int) -> int:
-        """How many rows may be active: where sites are `"separate"`, those of all functions together."""
+        """Return the largest number of active rows: with `"separate"` sites, of all functions together."""
         return min(self.active * (n_functions if self.sites == SEPARATE else 1), n_points)
 
     def named(self, likelihood: Likelihood) -> Self:
@@ -348,7 +416,7 @@ class IVM(FurtherMethod):
 
     def _given(
         self, prior: DensePrior, labels: NDArray[np.int64], likelihood: Likelihood, selection: Selection
-    ) -> tuple[DensePosterior, float, Convergence | None]:
+    ) -> tuple[Posterior, float, Convergence | None]:
         """The posterior given the labels of active rows, their evidence, and how the iteration ended."""
         rows, rule = selection.rows, self.rule(likelihood)
         if not self.polish:
@@ -361,7 +429,7 @@ class IVM(FurtherMethod):
         return found.posterior, found.evidence, found.convergence
 
     @one_blas_thread()
-    def posterior_of_first(self, solution: ActiveSolution, count: int) -> DensePosterior:
+    def posterior_of_first(self, solution: ActiveSolution, count: int) -> Posterior:
         """The posterior that a solution would have with the first `count` of its active rows alone."""
         whole, chosen = solution.posterior.prior, solution.selection
         prior = DensePrior(np.ascontiguousarray(whole.k[:, :count, :count]), whole.mean[:, :count].copy())
@@ -373,7 +441,7 @@ class IVM(FurtherMethod):
     @staticmethod
     def _bound(
         prior: RowBlocks,
-        posterior: DensePosterior,
+        posterior: Posterior,
         rows: Places,
         sample: RowSample,
         labels: NDArray[np.int64],
@@ -401,7 +469,7 @@ def active_prior(prior: RowBlocks, rows: Places) -> DensePrior:
 
 
 def row_sample(labels: NDArray[np.int64], active: Places, most: int, random_seed: int) -> RowSample:
-    """Rows that a bound is over besides the active ones: all, or a sample with all classes in proportion."""
+    """Return the rows of a bound besides the active rows: all rows, or a sample with all classes in proportion."""
     n = len(labels)
     free = np.ones(n, bool)
     free[active] = False
@@ -409,7 +477,7 @@ def row_sample(labels: NDArray[np.int64], active: Places, most: int, random_seed
     wanted = max(most - len(active), 1)
     if len(others) <= wanted:
         return RowSample(others, 1.0)
-    # One of every so many in the order of classes, those of a class in a random order.
+    # Every k-th row in the order of classes, with the rows of a class in random order.
     shuffled = np.random.default_rng(random_seed).permutation(n)
     shuffled = shuffled[free[shuffled]]
     ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]

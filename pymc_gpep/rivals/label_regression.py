@@ -1,4 +1,4 @@
-"""Label regression: labels taken for observations with normal noise (Nickisch and Rasmussen 2008, section 8).
+"""Label regression: labels treated as observations with normal noise (Nickisch and Rasmussen 2008, section 8).
 
 Labels are −1 and +1. The sites have the precision 1/σ² and the locations y/σ², and the evidence is the lower bound
 
@@ -20,14 +20,15 @@ from typing import ClassVar
 import numpy as np
 
 from pymc_gpep.approximations.approximator import Approximator
+from pymc_gpep.approximations.laplace import function_found
 from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.prior import DenseFunctionPosterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
-from pymc_gpep.solvers.dense_form import DenseFunctionPosterior
-from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, function_found, lost_in_rounding
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, lost_in_rounding
 
 _NARROW = 1e-13  # where between log σ there is nothing to look at
 
@@ -38,7 +39,7 @@ class _Regression:
     def __init__(self, problem: Problem, terms: Callable[..., None]) -> None:
         n = problem.labels.size
         self._problem, self._terms = problem, terms
-        self.posterior = DenseFunctionPosterior(problem.k[0], problem.mean[0])
+        self.posterior = DenseFunctionPosterior(problem.prior, problem.mean[0])
         self._g = np.empty((3, n))
         self._targets = 2.0 * problem.labels - 1.0
         self.inverse = np.full((n, n), np.nan)
@@ -81,11 +82,11 @@ def label_regression(
     bound, status, start[0] = _maximise(regression, history, np.log(least), np.log(most), tolerance)
 
     def derivatives() -> Derivatives:
-        u = posterior.smooth(regression.r)
-        gradient = posterior.gradient(u)
+        moved = posterior.moved(regression.r)
+        gradient = posterior.gradient(moved)
         spread = (regression.inverse * regression.q) @ regression.inverse
         gradient[0] += 0.5 * (spread + spread.T)
-        return Derivatives(gradient, (posterior.weights + u)[None])
+        return Derivatives(gradient, posterior.weights[None] + moved.weights)
 
     status = lost_in_rounding(problem, posterior.coordinates, history, status)
     return function_found(posterior, bound, status, derivatives)
@@ -140,16 +141,16 @@ def _maximise(
 
 @dataclass(frozen=True)
 class LabelRegression(Approximator):
-    """Regression on labels −1 and +1; the evidence is the lower bound that its Gaussian gives the classifier's.
+    """Regression on labels −1 and +1; the evidence is the lower bound of the classifier's evidence by its Gaussian.
 
-    The standard deviation of the noise is the one with the best bound, between two limits.
+    The standard deviation of the noise maximises the bound between two limits.
 
     Parameters
     ----------
     tolerance : float
-        For the slope of the bound in the logarithm of the noise, relative to the bound where that is large.
+        Tolerance of the slope of the bound in the logarithm of the noise, relative to the bound if the bound is large.
     max_iterations : int
-        Limit on the noises tried.
+        Largest number of noise values to try.
     least, most : float
         Limits of the standard deviation of the noise.
     """

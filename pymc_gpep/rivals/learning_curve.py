@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.prediction import held_out, predict_given
+from pymc_gpep.latent.gp_latent import as_gps
 from pymc_gpep.plots.canvas import LINE_STYLES, colours, label_of, panels
 from pymc_gpep.plots.probabilities import input_grid, plot_probabilities, row_of_class, varying
-from pymc_gpep.processes.cross_covariance import as_gps
-from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
+from pymc_gpep.reading.classifier import LikelihoodElsewhere
 from pymc_gpep.rivals.ivm import ActivePosterior
 from pymc_gpep.solvers.inducing import row_blocks
 
@@ -42,8 +42,8 @@ def learning_curve(
 ) -> xr.Dataset:
     """Score predictions by the first rows that a fit made active, and by more and more of them.
 
-    Hyperparameters are those of the fit. Sites are those of a fixed point on the rows that count, if the fit has
-    `polish`.
+    Hyperparameters are taken from the fit. If the fit has `polish`, sites are iterated to a fixed point on the rows
+    that count.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def plot_active(
     TypeError
         If `fit` is something else.
     ValueError
-        If more than two inputs vary, or if there is no `Xnew` and the data have more than two.
+        If more than two inputs vary, or if `Xnew` is not given and the data have more than two inputs.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def plot_learning_curve(
 ) -> NDArray[Any]:
     """Draw scores of predictions against the number of active rows.
 
-    The plots are those of Figures 5 and 6 of Girolami and Rogers (2006).
+    Figures 5 and 6 of Girolami and Rogers (2006) have these plots.
 
     Parameters
     ----------

@@ -53,24 +53,25 @@ from pymc_gpep.approximations.limits import at_least, one_of
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.independent import IndependentPosterior
-from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
-from pymc_gpep.gaussians.sites import IndependentSites
+from pymc_gpep.gaussians.posterior import Posterior, make_posterior, posterior_of
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.sites import IndependentSites, SiteForm
 from pymc_gpep.hyper.hyper_method import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.weights import Estimate, Weighing, importance_estimate, smooth, worth_keeping
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.log_posteriors.hyperparameters import unconstrain
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.prior_moments.prior_functions import Moments
 from pymc_gpep.progress import progress_bar
-from pymc_gpep.reading.natural_scale import unconstrain
 from pymc_gpep.rivals.hierarchy import Hierarchy
 from pymc_gpep.solvers.problem import own_matrix
+from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 
 
 class LatentValues(NamedTuple):
-    """q(f), and what it adds to bounds."""
+    """q(f), and its terms of the bounds."""
 
     mean: Array
     """f̃, (c, n)."""
@@ -89,7 +90,7 @@ class LatentValues(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """How draws are weighted, and what steps with these weights are like."""
+    """Rule for weights of draws, with the properties of steps that use it."""
 
     each: Callable[[Moments, LatentValues], Array]
     """The r_k, (c,), of a prior of the latent values."""
@@ -128,7 +129,7 @@ def expected_log_density(prior: DensePrior, mean: Array, roots: Array | None = N
     return np.asarray(-0.5 * (prior.shape[1] * np.log(2 * np.pi) + log_det + quadratic))
 
 
-def covariance_roots(posterior: IndependentPosterior) -> Array:
+def covariance_roots(posterior: Posterior) -> Array:
     """R_k, (1 or c, n, n), where the posterior covariance of a function is R_k R_kᵀ; one if all have the same.
 
     With K_k = L_k L_kᵀ these are L_k M_k⁻ᵀ, M_k M_kᵀ = I + L_kᵀ D_k L_k, which subtracts nothing.
@@ -180,13 +181,13 @@ def most_probable_parents(hierarchy: Hierarchy, start: PointType, children: Mapp
     """Values of the parents' value variables at the maximum of their log density, unconstrained, given the children.
 
     For a conjugate pair, φ ~ Exponential(ψ) with ψ ~ Gamma(σ, τ), the maximum is at ψ = (σ + 1) / (τ + φ). This is also
-    the mean of ψ given φ (Girolami and Rogers 2006, equation 4.8): the Jacobian of the logarithm makes the two one.
+    the mean of ψ given φ (Girolami and Rogers 2006, equation 4.8), by the Jacobian of the logarithm.
 
     Parameters
     ----------
     hierarchy : Hierarchy
     start : dict
-        Values to begin at, of these variables and perhaps others.
+        Initial values of these variables. Further variables may be included.
     children : mapping
         Children by name, on their natural scale.
     """
@@ -272,7 +273,7 @@ def find_blocks(
             moved = x.copy()
             moved[entry] = np.asarray(there[name])[entry]
             after = moments({**children, name: moved})
-            # A covariance that is not finite counts as one that has changed.
+            # A covariance that is not finite counts as changed.
             changed = (after.k != before.k).any(axis=(1, 2)) | (after.mean != before.mean).any(axis=1)
             edges += [(int(node), int(k)) for node in np.ravel(nodes[name][entry]) for k in np.flatnonzero(changed)]
     for names in hierarchy.joint:
@@ -307,8 +308,8 @@ class Step(NamedTuple):
     def joint_draws(self, random_seed: int) -> tuple[Array, Array]:
         """Draws of all hyperparameters (draws, d), and the logarithms of their weights (draws,).
 
-        A single block has its draws with their weights. Several blocks are independent: those of each are drawn again
-        by their weights, and put together as they come.
+        A single block has its draws with their weights. Several blocks are independent: the draws of each block are
+        resampled by their weights, and combined in order.
         """
         if len(self.log_weights) == 1:
             return self.draws, self.log_weights[0]
@@ -340,13 +341,13 @@ def mean_field_steps(
     theta : array (d,)
         Unconstrained.
     draws : int
-        New ones in each step.
+        Number of new draws in each step.
     weights : str
-        One of `WEIGHTS`.
+        Name of a rule in `WEIGHTS`.
     inner : int, optional
-        How many updates (4.6) of q(f) a step has; those that go with the weights if not given.
+        Number of updates (4.6) of q(f) in a step. The default depends on the weights.
     utilities : array (c, n), optional
-        Mean utilities that the first of these updates is of; those at the prior mean if not given.
+        Mean utilities for the first of these updates; at the prior mean if not given.
     random_seed : int
 
     Raises
@@ -435,16 +436,15 @@ def _latent_values(
             posterior, start = solution.posterior, solution.start
             bound, utilities = approximator.bound(posterior, labels, likelihood)
         else:
-            posterior = IndependentPosterior(prior, ones, np.zeros(prior.shape))
+            posterior = make_posterior(prior, SiteForm.INDEPENDENT, ones, np.zeros(prior.shape))
             _, utilities = approximator.bound(posterior, labels, likelihood)
             if before is not None:
                 utilities = before.utilities
             elif begin is not None:
                 utilities = begin
             for _ in range(inner):
-                posterior = IndependentPosterior.of(prior, IndependentSites(ones, utilities))
+                posterior = posterior_of(prior, IndependentSites(ones, utilities))
                 bound, utilities = approximator.bound(posterior, labels, likelihood)
-        assert isinstance(posterior, IndependentPosterior)
         roots = covariance_roots(posterior)
     except NotPositiveDefiniteError as error:
         raise ValueError(f"hyper='mean_field': {error}") from None
@@ -486,11 +486,11 @@ class MeanField(HyperMethod):
     """Variational Bayes of the hyperparameters with their parents, by weighted draws from their priors.
 
     Each step computes the posterior of the latent values, then weights, then parents, see
-    `pymc_gpep.rivals.mean_field`. The weights are those of new draws of the hyperparameters from their priors
-    given their parents. The parents are at their most probable values given the mean of the hyperparameters. That mean
-    is taken on the natural scale. Nodes are the draws of the last step; given a node the latent values have the
-    Gaussian of the approximation there. Where latent functions have hyperparameters of their own, each has its own
-    posterior, with weights from that function's latent values alone.
+    `pymc_gpep.rivals.mean_field`. Weights belong to new draws of the hyperparameters from their priors given their
+    parents. The parents are at their most probable values given the mean of the hyperparameters. That mean is taken on
+    the natural scale. Nodes are the draws of the last step; given a node the latent values have the Gaussian of the
+    approximation there. Where latent functions have hyperparameters of their own, each has its own posterior, with
+    weights from that function's latent values alone.
 
     Parameters
     ----------
@@ -504,12 +504,12 @@ class MeanField(HyperMethod):
         and leave a magnitude to its prior. `"utilities"` and `"latent"` belong to two bounds of log p(y), the former to
         the higher one. `"printed"` are the weights of the paper's equation 4.5, which remove all inputs on its toy.
         `"authors"` and `"printed"` begin at the means of the priors and have one update of the latent values a step.
-        The others begin at the maximum and have as many updates as they need.
+        The remaining rules begin at the maximum and update the latent values until convergence.
     inner : int, optional
         How many updates of the latent values there are in a step, if not as many as go with the weights.
     tolerance : float
-        The method ends where five steps have not raised the bound by this much, relative. With weights that make no
-        bound all steps are made, and a message tells whether the bound at the mean of the hyperparameters still rises.
+        The method ends after five steps without this relative increase of the bound. With weights without a bound all
+        steps are made. A message then states whether the bound at the mean of the hyperparameters still rises.
 
     Examples
     --------

@@ -5,12 +5,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from pymc_gpep.approximations.approximator import NewtonApproximation
+from pymc_gpep.approximations.laplace import NewtonApproximation, fixed_cavity
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
-from pymc_gpep.solvers.newton import fixed_cavity
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem
 
@@ -32,7 +31,7 @@ class NaiveTAP(NewtonApproximation):
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
-        """Whether sites have bounded precisions: others exceed what the prior variances in place of cavities allow."""
+        """Whether site precisions are bounded. Prior variances in place of cavities need bounded precisions."""
         return super().approximates(likelihood) and bool(np.isfinite(likelihood.largest_precision))
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:

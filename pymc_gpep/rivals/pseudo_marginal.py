@@ -7,8 +7,9 @@ With f_s = f(z_s; θ) and w_s = p(y | f_s, θ) / sites(f_s) for independent stan
 has the mean p(y | θ), so p(θ) N(z; 0, I) Ẑ(θ, z) is a density whose marginal in θ is the posterior (Andrieu and Roberts
 2009). A particle s chosen with probability w_s / Σ w has f_s from the posterior at θ. Three moves make this a chain:
 
-1. The f of the last draw becomes the first particle. Its z_1 is drawn given f, and the others from N(0, I). This is
-   their distribution given θ, f and that the first was chosen, so no estimate is ever stuck at a lucky value.
+1. The f of the last draw becomes the first particle. Its z_1 is drawn given f, and further z from N(0, I). This is
+   their distribution given θ, f and the choice of the first particle, so that no estimate is ever stuck at a lucky
+   value.
 
 2. Hyperparameters and all z move together: θ by a random walk, z to ρ z + √(1 − ρ²) ε (Deligiannidis, Doucet and Pitt
    2018).
@@ -72,15 +73,15 @@ class PseudoMarginal(EllipticalSlice):
 
     The evidence is estimated by importance sampling from the Gaussian of an approximation that is solved anew wherever
     the hyperparameters are proposed to go (Filippone and Girolami 2014). Metropolis–Hastings with such an estimate has
-    the exact posterior (Andrieu and Roberts 2009). One of the particles that the estimate is made of becomes the draw
-    of the latent values. At fixed hyperparameters they then move by elliptical slice sampling.
+    the exact posterior (Andrieu and Roberts 2009). A particle of the estimate becomes the draw of the latent values. At
+    fixed hyperparameters they then move by elliptical slice sampling.
 
     Each proposal takes a solve, which lets the hyperparameters go farther than the interpolated sites of
     `EllipticalSlice` and `GuidedHMC` do. But interpolated sites cost next to nothing.
 
     For a model that `gpep.marginalize` returns, the step samples its hyperparameters exactly: it does not use the
-    evidence in the model's Potential. It keeps the latent values to itself, and `gpep.recover_latent` draws others from
-    the approximation. Sample the original model where exact ones are wanted.
+    evidence in the model's Potential. Its latent values are not stored, and `gpep.recover_latent` draws new values from
+    the approximation. For exact latent values sample the original model.
 
     Parameters
     ----------
@@ -88,18 +89,17 @@ class PseudoMarginal(EllipticalSlice):
         Latent values and hyperparameters, all if not given. For a marginal model all
         hyperparameters.
     particles : int
-        Number S of draws of the latent values that one estimate is made of. With one, hyperparameters and latent values
+        Number S of draws of the latent values for an estimate. With a single draw, hyperparameters and latent values
         move jointly. With many, hyperparameters move as if the latent values were integrated out, provided that the
-        approximation is good. Log weights with a standard deviation σ want some exp(σ²) particles.
+        approximation is good. Log weights with a standard deviation σ need about exp(σ²) particles.
     correlation : float
-        Correlation ρ of the normals that make the particles with those of a proposal, from 0 (estimates are
-        independent) to 1 (the same normals). The less it is, the more noise there is in the ratio of two estimates.
-        Below 1 that can lower the acceptance so far that no step is small enough. The normals are renewed in every
-        draw, whatever it is.
+        Correlation ρ between the normals of the particles and the normals of a proposal, from 0 (independent estimates)
+        to 1 (the same normals). A smaller correlation adds noise to the ratio of two estimates. Below 1 the acceptance
+        can become so low that no step is small enough. The normals are renewed in every draw for any ρ.
     sweeps : int
         Ellipses in each draw.
     model : pm.Model, optional
-        A model with latent values, or one that `gpep.marginalize` returned.
+        A model with latent values, or a model that `gpep.marginalize` returned.
 
     Raises
     ------
@@ -107,7 +107,7 @@ class PseudoMarginal(EllipticalSlice):
         If the model has no latent values, of Gaussian processes or sums of effects, or if the guide cannot approximate
         it.
     TypeError
-        If `particles` is no whole number.
+        If `particles` is not a whole number.
     ValueError
         If an option makes no sense, or if `vars` leaves out hyperparameters of a marginal model.
 

@@ -3,92 +3,25 @@
 The posterior is that of nested EP, and tilted moments are computed by quadrature.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
 from pymc_gpep.approximations.approximator import AcceleratedEP
 from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.approximations.limits import at_least, one_of
+from pymc_gpep.approximations.nested_ep import CoupledSitePosterior, InnerSitePosterior, refused
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.kernels.moments.full_sites import packed_size
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.rivals.computations import DifferenceQuadrature
 from pymc_gpep.rivals.kernels.quadrature_ep import difference_sites
 from pymc_gpep.rivals.responses import nested_factors
-from pymc_gpep.solvers.accelerated_ep import ep_ladder
-from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace, derivatives, refused, site_posterior, site_posterior_space
 from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, History, Problem
-
-
-def qep(
-    problem: Problem,
-    start: Array,
-    history: History,
-    *,
-    update: Callable[..., tuple[float, float]],
-    hermite: bool,
-    rule: Array,
-    **options: Any,
-) -> Found:
-    """EP by quadrature, its posterior that of nested EP.
-
-    `start`, which is overwritten, is diag Λ and ξ (2, n, c − 1). `rule` (2, order) has nodes and log weights,
-    Gauss–Hermite's if `hermite`; `update` is the kernel `diagonal_update` of
-    `pymc_gpep.rivals.computations.DifferenceQuadrature`; the other options are those of `ep_ladder`.
-    """
-    c, n = problem.mean.shape
-    sites = start.reshape(2, n, c - 1)
-    space = site_posterior_space(problem)
-    orders = np.full((n, c - 1), -1)
-
-    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        ok, gaussian = site_posterior(problem, sites, space)
-        if not ok:
-            return False, np.nan, np.nan
-        terms, residual = update(hermite, rule, orders, space.mean, space.cov, problem.labels, sites, target, scale)
-        return True, gaussian + terms, residual
-
-    evidence, status, rung = ep_ladder(sweep, sites, history, **options)
-    return Found(evidence, status, space.weights, space.mean, space.cov, space.pi, lambda: derivatives(space), rung)
-
-
-def full_qep(
-    problem: Problem,
-    start: Array,
-    history: History,
-    *,
-    update: Callable[..., tuple[float, float]],
-    hermite: bool,
-    rule: Array,
-    max_size: int,
-    **options: Any,
-) -> Found:
-    """EP with nothing left out but quadrature's error.
-
-    The posterior has all the tilted means and covariances of g, and so of f, and the evidence is stationary in the
-    sites. `start` has the layout of the kernels of full sites and is overwritten. Options are those of `qep`, with the
-    kernel `full_update`. `max_size` is the largest number cn of latent values whose covariance is a matrix.
-    """
-    y = problem.labels
-    c, n = problem.mean.shape
-    sites = start.reshape(2, n, packed_size(c))
-    orders = np.full((n, c - 1), -1)
-    if (result := refused(problem, max_size)) is not None:
-        return result
-
-    def quadrature(space: BlockSpace, sites: Array, target: Array, scale: Array) -> tuple[float, float]:
-        return update(hermite, rule, orders, space.mean, space.cov, space.pi, space.nu, y, sites, target, scale)
-
-    ep = BlockEP(problem, problem.prior.blocks(c), difference_sites, quadrature)
-    evidence, status, rung = ep_ladder(ep.sweep, sites, history, **options)
-    return ep.found(evidence, status, rung, NO_PARAMETERS)
-
+from pymc_gpep.solvers.problem import Found, History, Problem
+from pymc_gpep.solvers.site_ep import site_ep
 
 Rule = Literal["truncated", "gauss_hermite"]
 """What a quadrature rule stands on: the truncated normal behind the probit factors, or the cavity."""
@@ -97,7 +30,7 @@ _MOST_NODES = 10**6  # for each point and sweep
 
 
 def quadrature_rule(rule: Rule, order: int) -> Array:
-    """Nodes, as the kernel wants them, and log weights of a rule for one dimension, (2, order).
+    """Return nodes and log weights of a rule for one dimension, (2, order), in the form of the kernel.
 
     See `pymc_gpep.rivals.kernels.quadrature_ep`.
     """
@@ -113,21 +46,21 @@ def quadrature_rule(rule: Rule, order: int) -> Array:
 class QEP(AcceleratedEP):
     """EP with between-class coupling like `"nested_ep"`, but tilted moments by quadrature.
 
-    With full sites this is EP without further approximations, up to quadrature's error: what nested EP aims at. Time
-    grows with (n(c − 1))³ where prior covariances are matrices. With diagonal sites, the choice of Riihimäki, Jylänki
-    and Vehtari (2013), the posterior has nested EP's structure and cost. They match the tilted means, and of the tilted
-    covariances only the diagonal of the precision that they add. So their fixed point is not a stationary point of the
-    evidence. The derivatives that are reported take the sites as constants, and miss those of the evidence by a percent
-    or so.
+    With full sites this is EP without further approximations, up to quadrature's error, and the target of nested EP.
+    Time grows with (n(c − 1))³ where prior covariances are matrices. With diagonal sites, the choice of Riihimäki,
+    Jylänki and Vehtari (2013), the posterior has nested EP's structure and cost. They match the tilted means, and of
+    the tilted covariances only the diagonal of the precision that they add. So their fixed point is not a stationary
+    point of the evidence. The reported derivatives treat the sites as constants, and differ from derivatives of the
+    evidence by about one percent.
 
     Parameters
     ----------
     order : int
         Nodes for each dimension of the quadrature.
     rule : {"truncated", "gauss_hermite"}
-        `"truncated"` integrates over c − 2 dimensions of the truncated normal distribution that the probit factors make
-        of the utilities. It is as accurate for large variances as for small ones. `"gauss_hermite"` is the product rule
-        in c − 1 dimensions of the paper.
+        `"truncated"` integrates over c − 2 dimensions of the truncated normal distribution of the utilities given the
+        probit factors. It is equally accurate for large and small variances. `"gauss_hermite"` is the product rule in c
+        − 1 dimensions of the paper.
     full : bool
         Whether sites are full or diagonal.
     max_size : int
@@ -149,18 +82,23 @@ class QEP(AcceleratedEP):
         return SiteForm.BLOCK if self.full else SiteForm.COUPLED
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
-        settings = self.settings
-        rule = quadrature_rule(settings.pop("rule"), settings.pop("order"))
-        full, max_size = settings.pop("full"), settings.pop("max_size")
-        settings |= {
-            "hermite": self.rule == "gauss_hermite",
-            "rule": rule,
-            "largest_precision": likelihood.largest_precision,
-        }
-        quadrature = likelihood.computation(DifferenceQuadrature)
-        if full:
-            return full_qep(problem, start, history, update=quadrature.full_update, max_size=max_size, **settings)
-        return qep(problem, start, history, update=quadrature.diagonal_update, **settings)
+        if self.full and (result := refused(problem, self.max_size)) is not None:
+            return result
+        (c, n), y, quadrature = problem.mean.shape, problem.labels, likelihood.computation(DifferenceQuadrature)
+        given = self.rule == "gauss_hermite", quadrature_rule(self.rule, self.order), np.full((n, c - 1), -1)
+
+        def full(at: CoupledSitePosterior, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+            return True, *quadrature.full_update(*given, at.mean, at.cov, at.pi, at.nu, y, sites, target, scale)
+
+        def diagonal(at: CoupledSitePosterior, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+            return True, *quadrature.diagonal_update(*given, at.mean, at.cov, y, sites, target, scale)
+
+        posterior: CoupledSitePosterior = InnerSitePosterior(problem)
+        update = diagonal
+        if self.full:
+            posterior, update = CoupledSitePosterior(problem, difference_sites, blocks=True), full
+        options = self.iteration | {"largest_precision": likelihood.largest_precision}
+        return posterior.found(site_ep(posterior, start.reshape(2, n, -1), history, update=update, **options))
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
         """The nearest start where sites are full: between matrices some combinations are not positive definite."""

@@ -1,8 +1,7 @@
 """Couplings between latent functions that the sites of a method ignore, from tilted distributions at its result.
 
-A response is a posterior whose means follow a force as those of the method do, see
-`pymc_gpep.approximations.linear_response`. `nested_factors` returns the tilted factors of nested EP, for corrections of
-the evidence.
+A response is a posterior whose means follow a force like the means of the method, see `pymc_gpep.approximations.kl`.
+`nested_factors` returns the tilted factors of nested EP, for corrections of the evidence.
 """
 
 import numpy as np
@@ -12,8 +11,7 @@ from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.approximations.nested_ep import NestedEP
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.posterior import DensePosterior
-from pymc_gpep.gaussians.posteriors import make_posterior
+from pymc_gpep.gaussians.posterior import Posterior, make_posterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledQuadrature, DifferenceFactors
@@ -30,7 +28,7 @@ def projected_sites(likelihood: Likelihood, labels: NDArray[np.int64], mean: Arr
     Parameters
     ----------
     likelihood : Likelihood
-        One that offers `CoupledQuadrature`.
+        A likelihood with `CoupledQuadrature`.
     labels : array (p,)
     mean, cov : arrays (c, p), (p, c, c)
         Moments of the latent values without the sites.
@@ -45,7 +43,7 @@ def projected_sites(likelihood: Likelihood, labels: NDArray[np.int64], mean: Arr
     return np.ascontiguousarray(target[0].T), np.ascontiguousarray(target[1].T)
 
 
-def tilted_response(solution: Solution) -> DensePosterior:
+def tilted_response(solution: Solution) -> Posterior:
     """For an EP that matches the marginals of the tilted distributions only; the likelihood has `DifferenceFactors`.
 
     The mean of a tilted distribution follows that of its cavity by the tilted covariance, all of it. The precision
@@ -64,7 +62,7 @@ def tilted_response(solution: Solution) -> DensePosterior:
     return make_posterior(posterior.prior, SiteForm.COUPLED, pi.T, posterior.weights, solution.mean)
 
 
-def projected_response(solution: Solution) -> DensePosterior:
+def projected_response(solution: Solution) -> Posterior:
     """The same for a likelihood that has `CoupledQuadrature`: a projection, which is whole up to three classes."""
     posterior = solution.posterior
     mean, cov = posterior.cavities(solution.mean, solution.cov)
@@ -72,21 +70,21 @@ def projected_response(solution: Solution) -> DensePosterior:
     return make_posterior(posterior.prior, SiteForm.COUPLED, pi, posterior.weights, solution.mean)
 
 
-def factorial_response(solution: Solution) -> DensePosterior:
-    """For independent latent values of variances v: sites that leave v of what the prior has given all other values."""
+def factorial_response(solution: Solution) -> Posterior:
+    """Return sites that turn the prior variance of each value given all other values into its variance v."""
     posterior = solution.posterior
     v, k = posterior.precision, posterior.prior.k
-    sites, has = np.zeros_like(v), (v != 0.0).any(axis=0)  # nothing was observed where there is no factor
+    sites, has = np.zeros_like(v), (v != 0.0).any(axis=0)  # points without factor have no observation
     given_others = np.linalg.inv(k[:, has][:, :, has]).diagonal(axis1=1, axis2=2)
     sites[:, has] = np.maximum(1.0 / v[:, has] - given_others, 0.0)
     return make_posterior(posterior.prior, SiteForm.INDEPENDENT, sites, posterior.weights, solution.mean)
 
 
 def nested_factors(solution: Solution) -> TiltedFactors:
-    """The tilted factors of nested EP at the same prior and labels, by which other approximations are corrected.
+    """Return the tilted factors of nested EP at the same prior and labels, for corrections of other approximations.
 
-    Where sites match less than all tilted means and covariances, they leave out terms with one loop, which are no small
-    correction. Nested EP is what the sum of these terms comes to.
+    Sites that match only some tilted means and covariances leave out terms with one loop, which are not small. Nested
+    EP is the sum of these terms.
     """
     prior, method = solution.posterior.prior, NestedEP()
     nested = method.solve(prior.k, prior.mean, solution.labels, likelihood=solution.likelihood)

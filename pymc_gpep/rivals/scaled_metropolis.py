@@ -30,10 +30,10 @@ class ScaledMetropolisState(StepMethodState):
 class ScaledMetropolis(LatentStep):
     """Latent values by Metropolis-Hastings steps that leave their Gaussian prior invariant.
 
-    Latent values are those of Gaussian processes, or sums of effects, whose standard normals are then moved in their
-    place. From f the step proposes m + √(1 − ε²) (f − m) + ε L n, with n ~ N(0, I) and the prior N(m, L Lᵀ). It accepts
-    by the ratio of the likelihoods alone: O(c n²) and one evaluation of the likelihood each. Hyperparameters are for
-    other steps, NUTS if none is given.
+    Latent values belong to Gaussian processes, or to sums of effects; for sums the step moves their standard normals.
+    From f the step proposes m + √(1 − ε²) (f − m) + ε L n, with n ~ N(0, I) and the prior N(m, L Lᵀ). It accepts by the
+    ratio of the likelihoods alone: O(c n²) and one evaluation of the likelihood each. Hyperparameters are for other
+    steps, NUTS if none is given.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class ScaledMetropolis(LatentStep):
     StructureError
         If the model has no such latent values, or if other free variables depend on them.
     TypeError
-        If `updates` is no whole number.
+        If `updates` is not a whole number.
     ValueError
         If `vars` names anything but latent values or leaves some out, or if an option has a value that makes no sense.
 
@@ -143,7 +143,7 @@ class ScaledMetropolis(LatentStep):
         return (self.moved(point, prior.mean + x, prior) if moves else point), stats
 
     def _adapt(self, acceptance: float) -> None:
-        """One step of Robbins and Monro's towards the scale with the acceptance that is wanted."""
+        """Make a Robbins–Monro step towards the scale with the target acceptance."""
         self.tuned += 1
         self.scale *= float(np.exp((acceptance - self.target_accept) * self.tuned**-_FORGETTING))
         self.scale = min(self.scale, 1.0)

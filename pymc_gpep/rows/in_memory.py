@@ -33,7 +33,7 @@ class InMemory:
     Raises
     ------
     TypeError
-        If labels are no numbers.
+        If labels are not numbers.
     ValueError
         If shapes do not agree, or if there are no rows.
     RowError
@@ -155,7 +155,7 @@ class RowRange:
 
 
 def rows_between(rows: Rows, between: slice) -> RowRange:
-    """Some rows, and nothing of the others: of what is in memory a copy is kept."""
+    """Return some rows without references to the remaining rows: rows in memory are copied."""
     if not isinstance(rows, InMemory):
         return RowRange(rows, between)
     own = InMemory(rows.inputs(between).copy(), rows.labels(between).copy())

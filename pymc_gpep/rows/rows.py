@@ -1,6 +1,6 @@
-"""The contract of rows that a fit reads in small batches, and errors that name a row."""
+"""The contract of rows that a fit reads in small batches or chunks, and errors that name a row."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -50,14 +50,14 @@ def check_finite(inputs: Array, columns: Sequence[str] = (), begin: int = 0, nam
 
 
 def whole_labels(labels: NDArray[Any], begin: int = 0, name: str = "") -> NDArray[np.int64]:
-    """Labels (B,) as whole numbers, of rows that are counted from `begin` on.
+    """Return labels (B,) as whole numbers, for rows with numbers from `begin` on.
 
     Raises
     ------
     TypeError
-        If they are no numbers.
+        If labels are not numbers.
     RowError
-        If one is not whole.
+        If a label is not a whole number.
     """
     if labels.dtype.kind == "O" and (missing := np.asarray(pd.isna(labels))).any():
         raise RowError("has no label.", begin + int(np.flatnonzero(missing)[0]), name)
@@ -98,3 +98,51 @@ class Rows(Protocol):
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
         """Observations there, (B,)."""
+
+
+def chunks(rows: Rows) -> Iterator[slice]:
+    """The chunks of some rows, in their order."""
+    n, size = rows.n_rows, rows.chunk
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))
+
+
+def column_deviations(rows: Rows) -> Array:
+    """Standard deviations of the columns of the inputs (d,), in one pass.
+
+    Means and sums of squares are joined as in Chan, Golub and LeVeque (1983, Am. Stat. 37): no digits are lost to means
+    that are far from 0.
+    """
+    count, mean, squares = 0, np.zeros(rows.n_inputs), np.zeros(rows.n_inputs)
+    for chunk in chunks(rows):
+        x = rows.inputs(chunk)
+        total = count + len(x)
+        own = x.mean(axis=0)
+        apart = own - mean
+        squares += ((x - own) ** 2).sum(axis=0) + apart**2 * (count * len(x) / total)
+        mean += apart * (len(x) / total)
+        count = total
+    return np.sqrt(squares / count)
+
+
+def sample_inputs(rows: Rows, count: int, rng: np.random.Generator) -> Array:
+    """Return inputs (count, d) of rows drawn without replacement; all rows in order if `count` is not smaller."""
+    return inputs_at(rows, sample_numbers(rows.n_rows, count, rng))
+
+
+def sample_numbers(n: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Which of n rows these are, (count,) or (n,)."""
+    return np.arange(n) if count >= n else rng.choice(n, count, replace=False)
+
+
+def inputs_at(rows: Rows, wanted: NDArray[np.int64]) -> Array:
+    """Inputs of some rows, by their numbers, in the order that these have."""
+    found = np.empty((len(wanted), rows.n_inputs))
+    order = np.argsort(wanted)
+    ends = np.searchsorted(wanted[order], [chunk.stop for chunk in chunks(rows)])
+    begin = 0
+    for chunk, end in zip(chunks(rows), ends, strict=True):
+        if end > begin:
+            here = order[begin:end]
+            found[here] = rows.inputs(chunk)[wanted[here] - chunk.start]
+        begin = end
+    return found

@@ -1,14 +1,20 @@
-"""Kinds of storage that rows are read from: HDF5 and array-like objects, Dask, memory maps, Parquet, Zarr."""
+"""`gpep.open_rows`: rows of data that a user passes. Storage is HDF5, Dask, memory maps, Parquet, Zarr."""
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from math import lcm
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pymc_gpep.argument_types import did_you_mean
+from pymc_gpep.array_types import Array
+from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.rows.rows import Rows, check_finite, whole_labels
 
 
 class ArrayLike:
@@ -60,7 +66,7 @@ class DaskArray:
     Raises
     ------
     ValueError
-        If it does not know how many rows it has.
+        If its number of rows is unknown.
     """
 
     def __init__(self, array: Any) -> None:
@@ -81,15 +87,14 @@ class DaskArray:
         return cls(array) if kind.__module__.startswith("dask.array") and hasattr(array, "dask") else None
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """The values of rows start to stop, computed in this thread: it may be one of a worker of Dask."""
+        """Return the values of rows start to stop, computed in this thread, which may belong to a Dask worker."""
         return np.asarray(self._array[rows].compute(scheduler="synchronous"))
 
 
 class MemoryMap(NamedTuple):
-    """Where the rows of a map stand in its file, one after the other.
+    """Positions of the rows of a memory map in its file.
 
-    They are read from there, and not through the map: what is touched of a map stays in memory until somebody else
-    needs that.
+    Rows are read from the file, and not through the map: pages of a map stay in memory until another process needs it.
     """
 
     name: str
@@ -101,7 +106,7 @@ class MemoryMap(NamedTuple):
 
     @classmethod
     def of(cls, array: Any) -> Self | None:
-        """A map as it stands in its file; None for what was written to the map alone, or has other strides."""
+        """Return the map of a file; None for a map with unsaved changes or other strides."""
         if not isinstance(array, np.memmap) or not array.flags.c_contiguous or array.mode == "c":
             return None
         filename, mapped = array.filename, getattr(array, "_mmap", None)
@@ -124,12 +129,12 @@ class MemoryMap(NamedTuple):
 
 
 def parquet_files(path: str | PathLike[str]) -> tuple[str, ...]:
-    """The files of a data set: one, or those in a folder in the order of their names.
+    """Return the files of a data set: a file, or the files of a folder in the order of their names.
 
     Raises
     ------
     FileNotFoundError
-        If there is no Parquet file at the path.
+        If the path has no Parquet file.
     """
     at = Path(path).resolve()
     files = sorted(str(file) for file in at.rglob("*.parquet")) if at.is_dir() else [str(at)]
@@ -139,19 +144,19 @@ def parquet_files(path: str | PathLike[str]) -> tuple[str, ...]:
 
 
 def column_names(files: Sequence[str]) -> list[str]:
-    """Names of the columns of the first of some files; a ValueError if that is no Parquet file."""
+    """Return names of the columns of the first file; raise a ValueError if it is not a Parquet file."""
     return list(_open(files[0]).schema_arrow.names)
 
 
 class ParquetColumns:
-    """Columns of one or more files, which follow one another.
+    """Columns of files that follow one another.
 
     Parameters
     ----------
     files : sequence of str
     columns : sequence of str
     flat : bool
-        Whether the one column is an array (n,) and not (n, 1).
+        Whether a single column is an array (n,) and not (n, 1).
     """
 
     def __init__(self, files: Sequence[str], columns: Sequence[str], flat: bool = False) -> None:
@@ -245,3 +250,227 @@ class ZarrArray:
     def read(self, rows: slice) -> NDArray[Any]:
         """The values of rows start to stop."""
         return np.asarray(self._array[rows])
+
+
+ENTRIES = 250_000
+"""Default number of values in one read, 2 MB. Batches keep several reads in memory."""
+
+
+class StoredArrays(Protocol):
+    """An array (n,) or (n, d) that is read by slices of its rows.
+
+    Each kind of storage has a file of its own. Other processes can read the rows only if a pickle contains their place.
+    """
+
+    @property
+    def name(self) -> str:
+        """Path of the file, for messages; empty if the rows are in memory."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n,) or (n, d)."""
+
+    @property
+    def chunk(self) -> int:
+        """Number of rows that storage reads together; 1 if reading a slice costs no more than its rows."""
+
+    def read(self, rows: slice) -> NDArray[Any]:
+        """The values of rows start to stop, step 1."""
+
+
+class StoredKind(Protocol):
+    """A kind of arrays that are not in memory."""
+
+    def of(self, array: Any) -> StoredArrays | None:
+        """Return an array in this form; None for an array of another kind."""
+
+
+def rows_together(stored: int, columns: int) -> int:
+    """Return the number of rows to read at a time, a multiple of the stored chunks."""
+    return stored * max(1, ENTRIES // (stored * max(columns, 1)))
+
+
+class StoredRows:
+    """Inputs and labels in storage.
+
+    Parameters
+    ----------
+    inputs : StoredArrays
+        Inputs, of shape (n, d).
+    labels : StoredArrays
+        Labels, of shape (n,).
+
+    Raises
+    ------
+    ValueError
+        If shapes do not agree, or if there are no rows. Reading raises a `RowError` where inputs are not finite or
+        labels are not whole numbers.
+    """
+
+    def __init__(self, inputs: StoredArrays, labels: StoredArrays) -> None:
+        if len(inputs.shape) != 2 or labels.shape != inputs.shape[:1] or not inputs.shape[0]:
+            raise ValueError(
+                "Inputs must be (n, d) and labels (n,) with n > 0, but these have the shapes "
+                f"{inputs.shape} and {labels.shape}."
+            )
+        self.n_rows, self.n_inputs = inputs.shape
+        self.chunk = min(self.n_rows, rows_together(_together(inputs, labels), self.n_inputs))
+        self._inputs, self._labels = _ByChunks(inputs), _ByChunks(labels)
+
+    @property
+    def name(self) -> str:
+        """Where the inputs are stored; empty if nothing says it."""
+        return self._inputs.stored.name
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of the inputs; none where they have no names."""
+        return tuple(getattr(self._inputs.stored, "columns", ()))
+
+    def inputs(self, rows: slice) -> Array:
+        """Inputs (B, d) of rows start to stop."""
+        values: Array = np.asarray(self._inputs.read(rows), dtype=np.float64)
+        check_finite(values, self.columns, rows.start, self.name)
+        return values
+
+    def labels(self, rows: slice) -> NDArray[np.int64]:
+        """Observations there, (B,)."""
+        return whole_labels(self._labels.read(rows), rows.start, self.label_name)
+
+    @property
+    def label_name(self) -> str:
+        """Where the labels are stored; empty if nothing says it."""
+        return self._labels.stored.name
+
+
+class _ByChunks:
+    """Keeps the chunk that was read last: who reads in other steps would read it again and again."""
+
+    def __init__(self, stored: StoredArrays) -> None:
+        self.stored = stored
+        self._step = stored.chunk
+        self._last: tuple[int, NDArray[Any]] | None = None
+
+    def read(self, rows: slice) -> NDArray[Any]:
+        step, n = self._step, self.stored.shape[0]
+        if step == 1 or rows.start >= rows.stop or _is_whole(rows, step, n):
+            return self.stored.read(rows)
+        parts = []
+        for begin in range(rows.start - rows.start % step, rows.stop, step):
+            chunk = slice(max(rows.start - begin, 0), min(rows.stop - begin, step))
+            parts.append(self._chunk(begin)[chunk])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _chunk(self, begin: int) -> NDArray[Any]:
+        last = self._last
+        if last is None or last[0] != begin:
+            last = begin, self.stored.read(slice(begin, min(begin + self._step, self.stored.shape[0])))
+            self._last = last
+        return last[1]
+
+    def __reduce__(self) -> tuple[Callable[..., "_ByChunks"], tuple[StoredArrays]]:
+        return type(self), (self.stored,)
+
+
+def _is_whole(rows: slice, step: int, n: int) -> bool:
+    return rows.start % step == 0 and (rows.stop % step == 0 or rows.stop == n)
+
+
+def _together(inputs: StoredArrays, labels: StoredArrays) -> int:
+    """Return a number of rows in whole chunks of both; chunks of the inputs alone if this number is too large."""
+    both = lcm(inputs.chunk, labels.chunk)
+    return both if both * inputs.shape[1] <= ENTRIES else inputs.chunk
+
+
+STORED: tuple[StoredKind, ...] = (
+    MemoryMap,
+    ZarrArray,
+    DaskArray,
+    ArrayLike,
+)
+"""Kinds of arrays that are not in memory. The first that takes an array reads it."""
+
+
+def open_rows(data: Any, label: str | None = None, columns: Sequence[str] | None = None) -> Rows:
+    """Rows that are read block by block.
+
+    Parameters
+    ----------
+    data : pair of array_like, or path, or Rows
+        Inputs (n, d) and labels (n,). Each is an array of NumPy, in memory or mapped, of Zarr, Dask or h5py. Any other
+        object that has `shape` and `dtype` and is read by slices will do. So will the path of a file of NumPy's,
+        `"X.npy"`, which is mapped. For Parquet, `data` is the path of a file or of a folder of files. It may also be a
+        pair of such a path and the name of the column of labels.
+    label : str, optional
+        Name of the column of labels, for Parquet.
+    columns : sequence of str, optional
+        Names of the columns of inputs, for Parquet; all columns but the label if not given.
+
+    Returns
+    -------
+    Rows
+
+    Raises
+    ------
+    TypeError
+        If `data` is something else.
+    FileNotFoundError
+        If a path has no file.
+    ValueError
+        If shapes do not agree, or if there are no rows. If a file is not a Parquet file, or lacks a column. Reading a
+        row whose inputs are not finite, or whose label is not a whole number, raises a `RowError`.
+
+    Examples
+    --------
+    >>> gpep.open_rows((X, y)).n_rows
+    30
+    """
+    if isinstance(data, tuple | list) and len(data) == 2:
+        data = tuple(_mapped(each) if _is_path(each) and Path(each).suffix == ".npy" else each for each in data)
+        if _is_path(data[0]) and isinstance(data[1], str):
+            data, label = data
+    if _is_path(data):
+        return _of_parquet(data, label, columns)
+    if label is not None or columns is not None:
+        raise TypeError("label and columns name columns of a Parquet file, but data is not a Parquet file.")
+    if isinstance(data, Rows):
+        return data
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise TypeError(
+            f"data must be a pair of arrays (inputs, labels), a pair (path, column of labels), or what "
+            f"pymc_gpep.open_rows returns, but is a {type(data).__name__}."
+        )
+    inputs, labels = (_stored(each) for each in data)
+    if inputs is None:
+        return InMemory(*data)
+    return StoredRows(inputs, labels or ArrayLike(np.asarray(data[1])))
+
+
+def _stored(array: Any) -> StoredArrays | None:
+    """Return None for arrays in memory."""
+    if isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+        return None
+    return next((found for kind in STORED if (found := kind.of(array)) is not None), None)
+
+
+def _mapped(path: str | PathLike[str]) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"data have the path {str(path)!r}, but there is no such file.") from None
+
+
+def _is_path(data: Any) -> bool:
+    return isinstance(data, str | PathLike)
+
+
+def _of_parquet(path: str | PathLike[str], label: str | None, columns: Sequence[str] | None) -> StoredRows:
+    files = parquet_files(path)
+    names = column_names(files)
+    if label is None:
+        raise ValueError(f"data are {files[0]}: say which column has the labels, data=(path, name). It has {names}.")
+    inputs = [name for name in names if name != label] if columns is None else list(columns)
+    if missing := sorted({label, *inputs} - set(names)):
+        listed = ", ".join(map(repr, missing))
+        raise ValueError(f"{files[0]} has no column {listed}, but {names}.{did_you_mean(missing, names)}")
+    return StoredRows(ParquetColumns(files, inputs), ParquetColumns(files, [label], flat=True))

@@ -1,9 +1,8 @@
 """Step methods for `pm.sample`.
 
 step: base class of the step methods
-guided: sites at any hyperparameters, and a random walk that uses them
+guided: sites at any hyperparameters, steps that use them: random walk and Hamiltonian Monte Carlo
 elliptical_slice: elliptical slice sampling
-guided_hmc: Hamiltonian Monte Carlo of whitened latent values
 probit_gibbs: Gibbs sampling of the multinomial probit
 inducing_model: a model of inducing values, for any sampler of PyMC
 """
@@ -13,7 +12,7 @@ from pymc.step_methods.compound import BlockedStep
 from pymc_gpep.latent.lowered_dims import lower_dims
 from pymc_gpep.registry import Registry
 from pymc_gpep.samplers.elliptical_slice import EllipticalSlice
-from pymc_gpep.samplers.guided_hmc import GuidedHMC
+from pymc_gpep.samplers.guided import GuidedHMC
 from pymc_gpep.samplers.probit_gibbs import ProbitGibbs
 
 __all__ = ["EllipticalSlice", "GuidedHMC", "ProbitGibbs", "lower_dims"]

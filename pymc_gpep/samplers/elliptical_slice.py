@@ -15,19 +15,19 @@ from pymc_gpep.samplers.guided import GuidedStep
 class EllipticalSlice(GuidedStep):
     """Sample latent values by elliptical slice sampling, and the hyperparameters with them.
 
-    The ellipses are those of a Gaussian that an approximation guides to where the posterior is (Fagan, Bhandari and
-    Cunningham 2016), or of the prior (Murray, Adams and MacKay 2010). There is nothing to tune for the latent values,
-    and their likelihood need not have a derivative. The result is exact: the guide decides on the ellipses only.
+    The ellipses belong to the Gaussian of an approximation near the posterior (Fagan, Bhandari and Cunningham 2016), or
+    to the prior (Murray, Adams and MacKay 2010). Latent values need no tuning, and their likelihood no derivative. The
+    sampler is exact: the guide affects only the ellipses.
 
     Parameters
     ----------
     sweeps : int
-        Ellipses in each draw.
+        Number of ellipses in each draw.
 
     Notes
     -----
-    Sampler statistics are `ellipse_evaluations`, the mean number of evaluations of the likelihood for one ellipse, and
-    where hyperparameters are moved `hyper_acceptance` and `hyper_scale`.
+    Sampler statistics are `ellipse_evaluations`, the mean number of evaluations of the likelihood for an ellipse, and
+    with hyperparameters `hyper_acceptance` and `hyper_scale`.
 
     Examples
     --------

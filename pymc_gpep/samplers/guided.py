@@ -1,14 +1,15 @@
-"""Sites that guide a sampler, as a function of the hyperparameters, and a step with a random walk that uses them.
+"""Sites that guide a sampler, as a function of the hyperparameters, and a step with a random walk.
 
-An approximation is solved at the mode of its posterior of the hyperparameters. It is solved as well to either side of
-the mode, along each principal axis of this posterior's curvature there. Parabolas interpolate the logarithms of the
-precisions and the locations of the sites; far out they are held constant. So the function is cheap enough for every
-proposal. The sampler is exact for any sites, and fast if they resemble the likelihood.
+An approximation is solved at the mode of the hyperparameters, and on both sides of the mode along each principal axis
+of the curvature. Parabolas interpolate the log precisions and the locations of the sites, and are
+constant far from the mode. The function is therefore cheap enough for every proposal. The sampler is exact for any
+sites, and fast if the sites resemble the likelihood.
 
-As θ moves with z held, the latent values follow the posterior that the sites describe. If they describe it well, θ and
-z are nearly independent, and a random walk in θ crosses its whole posterior. With f held, or the utilities of a Gibbs
-sampler, it would move within the little that these leave open. The random walk learns its scale and directions in the
-tuning phase, and then keeps them.
+If θ moves with fixed z, the latent values follow the posterior given the sites. If the sites are accurate, θ and z are
+nearly independent, and a random walk in θ crosses its whole posterior. Given f, or given the utilities of a Gibbs
+sampler, the posterior of θ is much narrower. The random walk adapts its scale and directions only while tuning.
+
+`GuidedHMC` moves whitened latent values by Hamiltonian Monte Carlo.
 """
 
 import logging
@@ -16,7 +17,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
@@ -24,17 +25,16 @@ from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
+from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations import APPROXIMATIONS, Approximator, Solution, approximator
 from pymc_gpep.approximations.limits import documented
 from pymc_gpep.argument_types import check_whole, did_you_mean
 from pymc_gpep.array_types import Array
-from pymc_gpep.evidence.memory import check_memory
-from pymc_gpep.gaussians.posteriors import whitening_of, whitens
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.evidence.memory_check import check_memory
 from pymc_gpep.gaussians.sites import Sites
-from pymc_gpep.gaussians.whitening import PriorWhitening, Sampled, Whitening
+from pymc_gpep.gaussians.whitening import PriorWhitening, Sampled, Whitening, whitening_of, whitens
 from pymc_gpep.graphs.interpreted import initial_point
 from pymc_gpep.hyper.curvature import second_derivatives
 from pymc_gpep.hyper.optimum import maximise
@@ -45,12 +45,13 @@ from pymc_gpep.processes.processes import processes_or
 from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
 from pymc_gpep.reading.classifier import ReadModel
 from pymc_gpep.samplers.step import LatentStep, sampled_model
+from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 
-_WIDEST = 2.0  # largest standard deviation of an unconstrained hyperparameter that is believed
-_DIFFERENCE = 0.05  # for the curvature of the log posterior
-_SIDE = 1.5  # standard deviations from the mode to the solutions on either side
-_REACH = 2.5  # and to where the parabolas end
-_SMALLEST = 1e-12  # precision of a site
+_WIDEST = 2.0  # Largest standard deviation of an unconstrained hyperparameter.
+_DIFFERENCE = 0.05  # Step of differences for the curvature of the log posterior.
+_SIDE = 1.5  # Distance from the mode to the solutions on both sides, in standard deviations.
+_REACH = 2.5  # Distance from the mode at which the parabolas become constant, in standard deviations.
+_SMALLEST = 1e-12  # Least precision of a site.
 _MAX_ITERATIONS = 200
 
 
@@ -63,14 +64,14 @@ class SiteModel:
     centre : array (d,)
         Unconstrained hyperparameters.
     axes : array (d, d)
-        Principal axes of the posterior of the hyperparameters there, in the columns, each as long as its standard
-        deviation.
+        Principal axes of the posterior of the hyperparameters at the centre, in columns. The length of an axis is its
+        standard deviation.
     sites : Sites
         Sites at the centre.
     slopes, bends : array (d, 2, c, n)
         Changes of log π and ν, for one standard deviation along each axis and for its square.
     largest_precision : float
-        Limit that no π exceeds, however far the parabolas go.
+        Upper limit of π.
     """
 
     centre: Array
@@ -87,12 +88,12 @@ class SiteModel:
 
     @cached_property
     def _parabolas(self) -> tuple[Array, Array, Array]:
-        """Inverse of the axes, log π and ν at the centre, and the coefficients (2d, ·) of u and of u²."""
+        """Inverse axes, log π and ν at the centre, and the coefficients (2d, ·) of u and u²."""
         middle, curves = _coordinates(self.sites), np.concatenate([self.slopes, self.bends])
         return np.linalg.inv(self.axes), middle, curves.reshape(len(curves), middle.size)
 
     def at(self, theta: Array) -> Sites:
-        """The sites at given hyperparameters."""
+        """Return the sites at given hyperparameters."""
         inverse, middle, curves = self._parabolas
         u = np.clip(inverse @ (theta - self.centre), -_REACH, _REACH)
         log_pi, nu = middle + (np.concatenate([u, u * u]) @ curves).reshape(middle.shape)
@@ -131,7 +132,7 @@ def fit_sites(
 
 
 def solution_sites(solution: Solution) -> Sites | None:
-    """The sites of an approximation whose posterior has a map from standard normals; None if it did not converge."""
+    """Return the sites of a solution that guides by whitened values; None without convergence."""
     if not solution.convergence.converged:
         return None
     sites = solution.posterior.sites
@@ -139,27 +140,27 @@ def solution_sites(solution: Solution) -> Sites | None:
 
 
 def _coordinates(sites: Sites) -> Array:
-    """Return the values that parabolas go through, log π and ν (2, c, n)."""
+    """Return the interpolated values, log π and ν (2, c, n)."""
     return np.stack([np.log(sites.precision), sites.location])
 
 
 def _principal_axes(log_posterior: LogPosterior, best: Evaluation) -> Array:
-    """Principal axes of the Gaussian with the curvature of the log posterior at a mode, by differences of gradients."""
+    """Return principal axes of the Gaussian with the curvature at a mode, by differences of gradients."""
     hessian = second_derivatives(log_posterior, best, np.full(best.theta.size, _DIFFERENCE))
     # A direction in which the approximation fails counts as flat.
     values, vectors = np.linalg.eigh(-np.where(np.isfinite(hessian), hessian, 0.0))
     return np.asarray(vectors / np.sqrt(np.maximum(values, _WIDEST**-2)))
 
 
-_TARGET = 0.3  # acceptance; 0.44 is best in one dimension and 0.23 in many
-_GAIN = 3.0  # a draw is forgotten as the cube of how far back it is
-_DELAY = 30.0  # draws that the first guess counts for
-_KEPT = 0.01  # of the first guess, so that no direction is ever given up
+_TARGET = 0.3  # Target acceptance: 0.44 is best in one dimension, 0.23 in many.
+_GAIN = 3.0  # The weight of a draw decreases with the cube of its age.
+_DELAY = 30.0  # Number of draws with the weight of the initial covariance.
+_KEPT = 0.01  # Share of the initial covariance that is always kept, so that every direction is proposed.
 
 
 @dataclass_state
 class RandomWalkState(DataClassState):
-    """What is learned."""
+    """Adapted quantities of the random walk."""
 
     log_scale: float
     proposals: int
@@ -169,14 +170,14 @@ class RandomWalkState(DataClassState):
 
 
 class RandomWalk(WithSamplingState):
-    """Gaussian proposals with the covariance of the draws seen so far, scaled to be accepted often enough.
+    """Gaussian proposals with the covariance of earlier draws, scaled for a target acceptance.
 
-    It is learned while tuning only (Andrieu and Thoms 2008, algorithm 4).
+    The covariance adapts only while tuning (Andrieu and Thoms 2008, algorithm 4).
 
     Parameters
     ----------
     covariance : array (d, d)
-        A first guess of the posterior covariance.
+        Initial value of the posterior covariance.
     """
 
     _state_class = RandomWalkState
@@ -186,7 +187,7 @@ class RandomWalk(WithSamplingState):
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was learned."""
+        """Reset the adaptation."""
         self.log_scale = float(np.log(2.4 / np.sqrt(max(len(self._guess), 1))))
         self.proposals = 0
         self.draws = 0
@@ -194,17 +195,17 @@ class RandomWalk(WithSamplingState):
         self.covariance = self._guess.copy()
 
     def step(self, rng: np.random.Generator) -> Array:
-        """A proposed change (d,)."""
+        """Return a proposed change (d,)."""
         root = np.linalg.cholesky(self.covariance + _KEPT * self._guess)
         return np.asarray(np.exp(self.log_scale) * (root @ rng.standard_normal(len(root))))
 
     def learn_scale(self, acceptance: float) -> None:
-        """Take account of the acceptance probability of a proposal."""
+        """Adapt the scale to the acceptance probability of a proposal."""
         self.proposals += 1
         self.log_scale += (acceptance - _TARGET) / self.proposals**0.6
 
     def learn_directions(self, theta: Array) -> None:
-        """Take account of a draw (d,)."""
+        """Adapt the covariance to a draw (d,)."""
         if self.draws == 0:
             self.mean = theta.copy()
         self.draws += 1
@@ -214,36 +215,36 @@ class RandomWalk(WithSamplingState):
         self.covariance = self.covariance + gain * (np.outer(difference, difference) - self.covariance)
 
 
-_log = logging.getLogger("pymc")  # where pm.sample says what it does; what silences that silences this
+_log = logging.getLogger("pymc")  # The logger of pm.sample, so that the same setting silences both.
 
 
 @dataclass_state
 class GuidedStepState(StepMethodState):
-    """What is learned of the hyperparameters."""
+    """Adapted quantities of the hyperparameters."""
 
     tune: bool
     walk: RandomWalkState
 
 
 class GuidedStep(LatentStep):
-    """A step for latent values, and for hyperparameters by a random walk with the whitened latent values held.
+    """Step for latent values, and for hyperparameters by a random walk with fixed whitened latent values.
 
-    Where latent functions are sums of effects, the step moves the standard normals that all effects are made of. Draws
-    are those of the variables that the model has.
+    If latent functions are sums of effects, the step moves the standard normals of all effects. Draws are of the
+    variables of the model.
 
     Parameters
     ----------
     vars : sequence of TensorVariable, optional
-        Latent values, by the variable of the model that holds them or by the free one behind it, and hyperparameters.
-        All latent values and all hyperparameters if not given.
+        Latent values, as their variable or the free variable on which it depends, and hyperparameters. The default is
+        all latent values and all hyperparameters.
     guide : str, optional
-        Name of the approximation whose sites whiten the latent values, or "prior" to whiten by the prior alone. The
-        likelihood decides if it is not given. The multinomial probit has nested EP and a softmax Laplace's method. A
-        likelihood that no method approximates has the prior.
+        Name of the approximation whose sites whiten the latent values, or "prior" to whiten by the prior. The default
+        is nested EP for the multinomial probit, Laplace's method for a softmax, and the prior if no method approximates
+        the likelihood.
     hyper_moves : int
-        Proposals for the hyperparameters in each draw.
+        Number of proposals of the hyperparameters in each draw.
     likelihood : str, optional
-        Name of the likelihood, if the model has several that an approximation could be of.
+        Name of the likelihood, if the model has several.
     model : pm.Model, optional
     rng : int, Generator or None
     compile_kwargs : dict, optional
@@ -252,12 +253,11 @@ class GuidedStep(LatentStep):
     Raises
     ------
     StructureError
-        If the model has no latent values, of Gaussian processes or sums of effects, or if the guide cannot approximate
-        it.
+        If the model has no latent values of Gaussian processes or sums of effects, or the guide cannot approximate it.
     TypeError
-        If `hyper_moves` is no whole number.
+        If `hyper_moves` is not an integer.
     ValueError
-        If an option makes no sense.
+        If an option has an invalid value.
     """
 
     _state_class = GuidedStepState
@@ -302,11 +302,11 @@ class GuidedStep(LatentStep):
         self._whitened: Whitening | None = None
 
     def read(self, model: pm.Model, likelihood: str | None) -> GPClassifier:
-        """Read the model that there is to approximate."""
+        """Read the model."""
         return read_classifier(model, likelihood)
 
     def whitening(self, prior: Sampled, point: PointType) -> Whitening | None:
-        """The map between whitened and latent values, None where a matrix is not positive definite."""
+        """Return the map between whitened and latent values; None if a matrix is not positive definite."""
         if self._whitened is not None and self._whitened.prior is prior:
             return self._whitened
         if self.site_model is None:
@@ -317,11 +317,11 @@ class GuidedStep(LatentStep):
             return None
 
     def sites(self, fitted: SiteModel, prior: Sampled, point: PointType) -> Sites:
-        """The sites that guide at a point."""
+        """Return the sites of the guide at a point."""
         return fitted.at(self.latent_model.theta(point))
 
     def log_ratio(self, point: PointType, whitening: Whitening, f: Array) -> tuple[float, Array]:
-        """Log likelihood less log sites, and its derivative with respect to f (c, n)."""
+        """Return log likelihood minus log sites, and its derivative with respect to f (c, n)."""
         value, slope = self._log_likelihood(point, f, whitening.prior)
         log_sites, sites_slope = whitening.log_sites(f)
         return value - log_sites, slope - sites_slope
@@ -330,7 +330,7 @@ class GuidedStep(LatentStep):
         prior, f = self.current(point)
         whitening = self.whitening(prior, point)
         if whitening is None:
-            raise ValueError(f"The sites of {self.guide} fail at the current point; guide by another approximation.")
+            raise ValueError(f"The sites of {self.guide} fail at the current point. Pass another guide=...")
         f, statistics = self.move_latent_values(point, whitening, f)
         point, whitening, f, of_move = self.move_hyperparameters(point, whitening, f)
         statistics |= of_move | {"hyper_scale": float(np.exp(self.walk.log_scale)), "tune": self.tune}
@@ -340,12 +340,12 @@ class GuidedStep(LatentStep):
 
     @abstractmethod
     def move_latent_values(self, point: PointType, whitening: Whitening, f: Array) -> tuple[Array, dict[str, Any]]:
-        """Latent values (c, n) moved at fixed hyperparameters, and the statistics of it."""
+        """Move latent values (c, n) at fixed hyperparameters. Return them and statistics."""
 
     def move_hyperparameters(
         self, point: PointType, whitening: Whitening, f: Array
     ) -> tuple[PointType, Whitening, Array, dict[str, Any]]:
-        """Hyperparameters moved, the map and the latent values there, and the statistics of it."""
+        """Move hyperparameters. Return them, their map, the latent values, and statistics."""
         if not self.hyperparameters:
             return point, whitening, f, {"hyper_acceptance": np.nan}
         z = whitening.whitened(f, self.rng)
@@ -367,7 +367,7 @@ class GuidedStep(LatentStep):
         return point, whitening, f, {"hyper_acceptance": total / self.hyper_moves}
 
     def propose(self, point: PointType) -> tuple[PointType, Whitening | None]:
-        """A step of the random walk, and the map there, None where a matrix is not positive definite."""
+        """Return a proposal of the random walk and its map; None if a matrix is not positive definite."""
         theta = self.latent_model.theta(point)
         theta[self._moved] += self.walk.step(self.rng)
         proposed = self.latent_model.with_theta(point, theta)
@@ -375,7 +375,7 @@ class GuidedStep(LatentStep):
         return proposed, None if prior is None else self.whitening(prior, proposed)
 
     def learn_directions(self, point: PointType) -> None:
-        """Let the random walk take account of a draw, while it is tuned."""
+        """Adapt the random walk to a draw while tuning."""
         if self.tune:
             self.walk.learn_directions(self.latent_model.theta(point)[self._moved])
 
@@ -385,7 +385,7 @@ class GuidedStep(LatentStep):
         return float(value)
 
     def _log_density(self, point: PointType, whitening: Whitening, f: Array) -> float:
-        """Log density of the hyperparameters and of whitened latent values, less that of the latter's normal."""
+        """Return the log density of hyperparameters and whitened values, minus the standard normal log density."""
         return self.log_prior(point) + whitening.log_evidence + self.log_ratio(point, whitening, f)[0]
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
@@ -397,7 +397,7 @@ class GuidedStep(LatentStep):
 def guided(
     read: Callable[[pm.Model, str | None], GPClassifier], model: pm.Model, guide: str | None, name: str | None
 ) -> tuple[ReadModel, str]:
-    """Return the prior that `read` finds in a model, and the name of its guide: "prior" where the prior is to guide."""
+    """Return the prior of the model, and the name of its guide ("prior" if the prior itself is the guide)."""
     try:
         classifier = read(model, name)
     except StructureError as error:
@@ -409,11 +409,10 @@ def guided(
     if guide == "prior":
         return classifier, "prior"
     check_memory(classifier, "The guide of a sampler", prior_type=next(iter(classifier.prior.arrays)))
-    prior_type = classifier.prior.sampled_type
     guides = [
         kind.name
         for kind in APPROXIMATIONS
-        if kind.approximates(likelihood) and whitens(prior_type, approximator(kind.name, likelihood, {}).site_form)
+        if kind.approximates(likelihood) and whitens(approximator(kind.name, likelihood, {}).site_form)
     ]
     if guide not in guides:
         raise ValueError(
@@ -421,3 +420,131 @@ def guided(
             f"{', '.join(map(repr, [*guides, 'prior']))}.{did_you_mean([guide], [*guides, 'prior'])}"
         )
     return classifier, guide
+
+
+def offer_step(model: pm.Model | None) -> None:
+    """Log the step method for the processes of a model, for a call of `pm.sample` without a step.
+
+    Nothing is logged for a model without Gaussian processes, or if no approximation guides its sampler.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        Model of the call; by default the model of the context.
+    """
+    classifier, guide = guided(read_classifier, sampled_model(model), None, None)
+    if guide != "prior" and not classifier.prior.effects:
+        _log.info(
+            "pm.sample without step= assigns PyMC's steps. step=gpep.samplers.GuidedHMC() is made for the Gaussian "
+            "processes of this model. step=pm.NUTS() samples without this line."
+        )
+
+
+_FIRST_STEP = 0.3
+_SPREAD = 0.2  # Relative variation of step sizes about the tuned step size, against periodic orbits.
+_WORST = 1000.0  # Error of the energy that counts as a divergence.
+
+
+@dataclass_state
+class GuidedHMCState(GuidedStepState):
+    """Adapted quantities, with the step size."""
+
+    step_size: StepSizeState
+
+
+class GuidedHMC(GuidedStep):
+    """Sample latent values by Hamiltonian Monte Carlo, whitened by an approximation, and the hyperparameters with them.
+
+    Under the Gaussian of EP or of Laplace's method the latent values are a linear function of independent standard
+    normals z. The exact posterior of z is near a standard normal distribution. A short trajectory with a unit mass
+    matrix is therefore a nearly independent draw for any prior covariance. Then the hyperparameters move with fixed z.
+    The sampler is exact: the approximation affects only the coordinates.
+
+    Parameters
+    ----------
+    path_length : float
+        Length of a trajectory in z. For a standard normal distribution π/2, a quarter of an orbit, leads to an
+        independent state.
+    target_accept : float
+        Target acceptance probability of the step size.
+    max_leapfrog : int
+        Largest number of leapfrog steps in a trajectory.
+
+    Notes
+    -----
+    Sampler statistics are `step_size`, `n_leapfrog`, `acceptance_rate`, `diverging`, and with hyperparameters
+    `hyper_acceptance` and `hyper_scale`.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=gpep.samplers.GuidedHMC())
+    """
+
+    name = "guided_hmc"
+    default_tune_steps = 500
+    stats_dtypes_shapes: ClassVar[dict[str, Any]] = {
+        "step_size": (np.float64, []),
+        "n_leapfrog": (np.int64, []),
+        "acceptance_rate": (np.float64, []),
+        "diverging": (bool, []),
+        "hyper_acceptance": (np.float64, []),
+        "hyper_scale": (np.float64, []),
+        "tune": (bool, []),
+    }
+    progress: ClassVar[dict[str, tuple[str, str]]] = {
+        "step_size": ("Step size", ".3f"),
+        "acceptance_rate": ("Acceptance", ".2f"),
+        "hyper_acceptance": ("Hyper", ".2f"),
+    }
+    _state_class = GuidedHMCState
+
+    def __init__(
+        self, vars: Any = None, *, path_length: float = np.pi / 2, target_accept: float = 0.8, max_leapfrog: int = 100,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        if not path_length > 0:
+            raise ValueError(f"path_length must be positive, but is {path_length}.")
+        if not 0 < target_accept < 1:
+            raise ValueError(f"target_accept must be between 0 and 1, but is {target_accept}.")
+        check_whole("max_leapfrog", max_leapfrog, 1)
+        super().__init__(vars, **options)
+        self.path_length = path_length
+        self.max_leapfrog = max_leapfrog
+        self.step_size = DualAverageAdaptation(_FIRST_STEP, target_accept, 0.05, 0.75, 10)
+
+    def move_latent_values(self, point: PointType, whitening: Whitening, f: Array) -> tuple[Array, dict[str, Any]]:
+        def density(z: Array) -> tuple[float, Array, Array]:
+            f = whitening.latent(z)
+            value, slope = self.log_ratio(point, whitening, f)
+            return value - 0.5 * float(np.vdot(z, z)), whitening.slope(slope) - z, f
+
+        tuned = float(self.step_size.current(self.tune))
+        step = tuned * (1.0 + _SPREAD * (2.0 * self.rng.random() - 1.0))
+        n_leapfrog = int(np.clip(np.ceil(self.path_length / step), 1, self.max_leapfrog))
+        z = whitening.whitened(f, self.rng)
+        momentum = self.rng.standard_normal(z.shape)
+        value, slope, _ = density(z)
+        energy = value - 0.5 * float(np.vdot(momentum, momentum))
+        proposed = f
+        for _ in range(n_leapfrog):
+            momentum = momentum + 0.5 * step * slope
+            z = z + step * momentum
+            value, slope, proposed = density(z)
+            momentum = momentum + 0.5 * step * slope
+        change = value - 0.5 * float(np.vdot(momentum, momentum)) - energy
+        diverging = not (np.isfinite(change) and change > -_WORST)
+        acceptance = 0.0 if diverging else float(np.exp(min(0.0, change)))
+        self.step_size.update(acceptance, self.tune)
+        if self.rng.random() < acceptance:
+            f = proposed
+        return f, {
+            "step_size": tuned,
+            "n_leapfrog": n_leapfrog,
+            "acceptance_rate": acceptance,
+            "diverging": diverging,
+        }
+
+    def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
+        super().setup_chain(rng, tune, draws)
+        self.step_size.reset()

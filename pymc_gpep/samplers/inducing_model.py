@@ -15,9 +15,9 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.evidence.marginal_model import add_others
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
-from pymc_gpep.latent.gp_latent import LatentGP
-from pymc_gpep.processes.cross_covariance import as_gps, functions_of
+from pymc_gpep.latent.gp_latent import LatentGP, as_gps
 from pymc_gpep.processes.process_functions import ProcessFunctions
+from pymc_gpep.processes.processes import functions_of
 from pymc_gpep.reading import GPClassifier, read_classifier
 from pymc_gpep.rows.in_memory import InMemory
 
@@ -25,12 +25,12 @@ _DIM = "inducing"
 
 
 class InducingModel(pm.Model):
-    """A classifier whose latent functions are known by inducing values, as `inducing_model` makes it.
+    """Model with inducing values in place of latent values, returned by `inducing_model`.
 
     Parameters
     ----------
     classifier : GPClassifier
-        The classifier that was read from the original model.
+        Prior, likelihood and observations of the original model.
     functions : list of (LatentGP, ProcessFunctions)
         Priors of the classifier at any inputs.
     inducing : array (1 or c, M, d)
@@ -98,7 +98,7 @@ class InducingModel(pm.Model):
             raise ValueError(f"The model has a dim {dim!r} of its own, which is needed here. Give it another name.")
 
     def _places(self) -> list[int]:
-        """Where each function is along the axis for functions, which may have the model's own order."""
+        """Return the position of each function along the axis of functions of the model."""
         count = self.classifier.n_functions
         if not self.classifier.function_dims:
             return [0]
@@ -125,7 +125,7 @@ class InducingModel(pm.Model):
 def _features(
     functions: list[tuple[LatentGP, ProcessFunctions]], inducing: Array, jitter: float
 ) -> Iterator[tuple[ProcessFunctions, int, TensorVariable, TensorVariable, TensorVariable, TensorVariable]]:
-    """One set for all functions, or one for each: see `pymc_gpep.solvers.inducing`."""
+    """Return the features, one set for all functions or one for each: see `pymc_gpep.solvers.inducing`."""
     count = sum(len(latent.classes) for latent, _ in functions)
     for k in range(1 if len(functions) == len(inducing) == 1 else count):
         maker, output = _of_function(functions, k)
@@ -137,7 +137,7 @@ def _features(
 
 
 def _of_function(functions: list[tuple[LatentGP, ProcessFunctions]], k: int) -> tuple[ProcessFunctions, int]:
-    """Return the process that makes function k, and which of its outputs that is."""
+    """Return the process of function k, and the number of the output."""
     return next((maker, latent.classes.index(k)) for latent, maker in functions if k in latent.classes)
 
 
@@ -156,28 +156,27 @@ def inducing_model(
     likelihood: str | None = None,
     random_seed: int = 0,
 ) -> InducingModel:
-    """Put inducing values in place of the latent values of a classifier (Snelson and Ghahramani 2006).
+    """Return a model with inducing values in place of latent values (Snelson and Ghahramani 2006).
 
-    The result is the model that `pm.fit(method="sparse_ep")` approximates, as a model of PyMC. It is for NUTS and
-    variational inference, and for holding that method against. A latent function has M inducing values u = m(Z) + L v
+    The result is the PyMC model that `pm.fit(method="sparse_ep")` approximates, for NUTS, variational inference, and
+    comparisons. A latent function has M inducing values u = m(Z) + L v
     at its inducing inputs Z. It is f(x) = m(x) + wᵀv + e, w = L⁻¹ k(Z, x), and the residuals e ~ N(0, k(x, x) − wᵀw)
-    are independent (FITC). There is no matrix with two axes over points.
+    are independent (FITC). No matrix has two axes of points.
 
     Free variables are the hyperparameters and the standard normal v, `u_rotated_`; `u` is a Deterministic. For a
-    multinomial probit and for a probit of one function the residuals are integrated out exactly. For any other
-    likelihood they are free variables too, `u_residual_` (functions, points). Deterministics that depend on the latent
-    values are left out. All other variables, data, dims and coords are those of `model`, and shared with it.
+    multinomial probit and for a probit of one function the residuals are integrated out exactly. For other likelihoods
+    they are free variables, `u_residual_` (functions, points). Deterministics that depend on the latent values are
+    omitted. Other variables, data, dims and coords are shared with `model`.
 
     Parameters
     ----------
     model : pm.Model
-        A classifier with `pm.gp.Latent` priors.
+        Model with `pm.gp.Latent` priors.
     gp : pm.gp.Latent or sequence of them, optional
-        The processes that made the latent values. If not given, the covariance between any inputs is read from the
-        graph of the model.
+        Processes of the latent values. By default the covariance is read from the graph of the model.
     inducing : int or array (M, d) or (c, M, d)
-        Number of inducing inputs of each function, rows of the data that lie far from each other (k-means++); or these
-        themselves.
+        Number of inducing inputs of each function, which are distant rows of the data (k-means++), or the inducing
+        inputs.
     shared_inducing : bool
         Whether all functions have the same inducing inputs.
     name : str
@@ -187,22 +186,22 @@ def inducing_model(
     likelihood : str, optional
         Name of the likelihood, if the model has several.
     random_seed : int
-        For the inducing inputs.
+        Seed of the choice of inducing inputs.
 
     Returns
     -------
     InducingModel
-        Its `inducing_inputs` are (1 or c, M, d).
+        Model with the attribute `inducing_inputs` (1 or c, M, d).
 
     Raises
     ------
     StructureError
-        If the model is not a Gaussian process classifier, or if something besides its likelihood depends on latent
-        values. It is raised as well if `gp` is missing, and the graph does not say what the prior is at other inputs.
+        If the model cannot be read, or a variable other than the response depends on latent values. If `gp` is missing,
+        and the prior at new inputs cannot be read from the graph of the model.
     ValueError
-        If `inducing` does not fit the inputs of the model, or `name` is one of the model's.
+        If `inducing` does not fit the inputs of the model, or the model has a variable `name`.
     TypeError
-        If `gp` is something else.
+        If `gp` is not a process.
 
     Examples
     --------

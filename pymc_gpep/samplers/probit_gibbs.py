@@ -1,14 +1,14 @@
 """Gibbs sampling of a probit: NUTS moves hyperparameters given latent values, utilities or whitened values.
 
-Each of three densities holds another part of the latent values fixed while hyperparameters θ move. They differ in how
-far θ can move at a time.
+Three densities of the hyperparameters θ differ in the fixed quantity, and thereby in the distance that θ moves in a
+draw.
 
 - Centred: p(θ) N(f; m_θ, K_θ) p(y | f, θ), given the latent values f themselves.
 
 - Whitened: p(θ) p(y | f = m_θ + L_θ z, θ), given z of f = m + L z, where L is the Cholesky factor of K.
 
-- Collapsed: p(θ) N(v; m_θ, K_θ + I), given utilities v = f + noise of variance 1, the latent values integrated out.
-  The labels add nothing to these utilities (Girolami and Rogers 2006, appendix D).
+- Collapsed: p(θ) N(v; m_θ, K_θ + I), given utilities v = f + noise of variance 1, with the latent values integrated
+out. Given the utilities, θ does not depend on the labels (Girolami and Rogers 2006, appendix D).
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.argument_types import check_name, check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.evidence.latent_model import LatentModel
-from pymc_gpep.gaussians.given_utilities import GivenUtilities, given_utilities
-from pymc_gpep.gaussians.whitening import Sampled
+from pymc_gpep.gaussians.whitening import GivenUtilities, Sampled, given_utilities
 from pymc_gpep.graphs.interpreted import initial_point
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -40,11 +39,11 @@ from pymc_gpep.likelihoods.local_computations import Utilities
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.samplers.step import LatentStep, sampled_model
 
-_GIVEN = "<held fixed>"  # no name of a variable that a user would choose
+_GIVEN = "<held fixed>"  # A name that a user would not choose for a variable.
 
 
 class ConditionalDensity(NamedTuple):
-    """A density of hyperparameters."""
+    """Density of hyperparameters."""
 
     log_density: TensorVariable
     """Its logarithm up to a constant, an expression of value variables and of `given`."""
@@ -55,7 +54,7 @@ class ConditionalDensity(NamedTuple):
 
 
 def centred(latent_model: LatentModel) -> ConditionalDensity:
-    """Hyperparameters given latent values f."""
+    """Return the density given latent values f."""
     f = pt.matrix(_GIVEN)
     log_density = latent_model.log_prior + _log_normal(f, latent_model.mean, latent_model.k)
     likelihood = latent_model.log_likelihood(f)
@@ -65,7 +64,7 @@ def centred(latent_model: LatentModel) -> ConditionalDensity:
 
 
 def whitened(latent_model: LatentModel) -> ConditionalDensity:
-    """Hyperparameters given z = L⁻¹ (f − m), or the standard normals that latent functions are made of."""
+    """Return the density given z = L⁻¹ (f − m), or given the standard normals of effects."""
     z = pt.matrix(_GIVEN)
     return ConditionalDensity(
         latent_model.log_prior + latent_model.log_likelihood_of_white(z), z, latent_model.values.shape
@@ -73,7 +72,7 @@ def whitened(latent_model: LatentModel) -> ConditionalDensity:
 
 
 def collapsed(latent_model: LatentModel) -> ConditionalDensity:
-    """Hyperparameters given utilities v ~ N(f, I), on which the labels depend and nothing else does."""
+    """Return the density given utilities v ~ N(f, I), which determine the labels."""
     v = pt.matrix(_GIVEN)
     noisy = latent_model.k + pt.eye(latent_model.k.shape[-1])
     shape = latent_model.processes.n_functions, latent_model.processes.n_points
@@ -87,13 +86,13 @@ def conditional_nuts(
     rng: Any = None,
     compile_kwargs: dict[str, Any] | None = None,
 ) -> NUTS:
-    """NUTS for a conditional density of hyperparameters.
+    """Return NUTS for a conditional density of hyperparameters.
 
     Parameters
     ----------
     latent_model : LatentModel
     vars : list of TensorVariable
-        Value variables of the hyperparameters to move; the others are held fixed too.
+        Value variables of the moved hyperparameters. Other hyperparameters are fixed as well.
     density : ConditionalDensity
     rng : int, Generator or None
     compile_kwargs : dict, optional
@@ -102,7 +101,7 @@ def conditional_nuts(
     Returns
     -------
     NUTS
-        For `move_hyperparameters`; its `step` wants a point that has what is held fixed.
+        NUTS for `move_hyperparameters`. The point of its `step` includes the fixed values.
     """
     model = latent_model.processes.model
     start = initial_point(model)
@@ -121,7 +120,7 @@ def conditional_nuts(
 
 
 def move_hyperparameters(nuts: NUTS, point: PointType, given: Array) -> tuple[PointType, StatsDict]:
-    """The point after one draw of hyperparameters, and NUTS' statistics; nothing else in the point changes."""
+    """Return the point with one new draw of hyperparameters, and NUTS' statistics."""
     moved, (stats,) = nuts.step({**point, _GIVEN: given})
     del moved[_GIVEN]
     return moved, stats
@@ -133,83 +132,84 @@ def _by_covariance(k: TensorVariable, x: TensorVariable) -> tuple[TensorVariable
 
 
 def _log_normal(x: TensorVariable, mean: TensorVariable, k: TensorVariable) -> TensorVariable:
-    """Return Σ_k log N(x_k; m_k, K_k) of x, m (c, n) and K (1 or c, n, n), NaN where K is not positive definite.
+    """Return Σ_k log N(x_k; m_k, K_k) of x, m (c, n) and K (1 or c, n, n); NaN if K is not positive definite.
 
-    Its derivatives are spelled out: ½ (a aᵀ − K⁻¹) with respect to K, and a = K⁻¹ (x − m) with respect to m. They take
-    a fraction of the time that going back through a Cholesky factor does.
+    The derivatives are explicit: ½ (a aᵀ − K⁻¹) with respect to K, and a = K⁻¹ (x − m) with respect to m. This is
+    faster than backpropagation through a Cholesky factor.
     """
     k, residual = _by_covariance(k, x - mean)
     root = cholesky(k)
     white = solve_triangular(root, residual, lower=True, b_ndim=2)
-    times = residual.shape[-1]  # that each matrix is used
+    times = residual.shape[-1]  # Number of uses of each matrix.
     value = -0.5 * (white**2).sum() - times * pt.log(pt.diagonal(root, axis1=-2, axis2=-1)).sum()
     value -= 0.5 * np.log(2.0 * np.pi) * x.size
     a = cho_solve((root, True), residual, b_ndim=2)
     inverse = cho_solve((root, True), pt.broadcast_to(pt.eye(k.shape[-1]), k.shape), b_ndim=2)
     slope = 0.5 * (a @ a.swapaxes(-2, -1) - times * inverse)
-    # Its value does not matter, only its derivatives.
+    # Only the derivatives of this term are used.
     linear = (disconnected_grad(slope) * k).sum() - (disconnected_grad(a) * residual).sum()
     return disconnected_grad(value - linear) + linear
 
 
 _DENSITIES = {"centred": centred, "collapsed": collapsed, "whitened": whitened}
-_OF_THE_MODEL = {"model_logp", "energy"}  # statistics that would be taken for those of the joint density
+_OF_THE_MODEL = {"model_logp", "energy"}  # These statistics could be mistaken for statistics of the joint density.
 
 
 @dataclass_state
 class ProbitGibbsState(StepMethodState):
-    """The state from which a chain is continued; utilities are drawn anew in each step and need not be kept."""
+    """State from which a chain continues. Utilities are drawn anew in each step."""
 
     tune: bool
     nuts: NUTSState | None
 
 
 class ProbitGibbs(LatentStep):
-    r"""Exact Gibbs sampling of models with a multinomial probit, or a probit of one function.
+    r"""Gibbs sampling of models with a multinomial probit, or a probit of one function.
 
-    Latent functions are Gaussian processes, or sums of effects, whose standard normals are then drawn in their place.
+    Latent functions are Gaussian processes, or sums of effects. For sums the standard normals of the effects are drawn.
 
-    The label of a point is the class of the largest of its utilities :math:`v_k = f_k + \epsilon_k`, or says whether
-    its only one is positive (Albert and Chib 1993). Utilities given latent values and latent values given utilities are
-    drawn in turn, each in one piece and without tuning (Girolami and Rogers 2006, appendix D). Which labels are noise,
-    where some may be, is drawn before the utilities. The labels have no say
-    on the part that several utilities of a point have in common. It is drawn with the latent values integrated out.
-    PyMC's NUTS moves hyperparameters after the sweeps.
+    The label of a point is the class of the largest of its utilities :math:`v_k = f_k + \epsilon_k`, or for one
+    function the sign of the utility (Albert and Chib 1993). A sweep draws all utilities given latent values, and all
+    latent values given utilities, without tuning (Girolami and Rogers 2006, appendix D). With label noise, the noisy
+    labels are drawn before the utilities. The common level of the utilities of a point does not affect the label; it is
+    drawn with the latent values integrated out. PyMC's NUTS moves hyperparameters after the sweeps. The sampler is
+    exact.
 
     Parameters
     ----------
     vars : sequence of TensorVariable, optional
-        All latent values of the model, and the hyperparameters to move. Both all if not given; hyperparameters that are
-        left out are for other steps, such as NUTS, which `pm.sample` adds by itself.
+        All latent values of the model, and the moved hyperparameters. The default is all. `pm.sample` assigns other
+        hyperparameters to other steps, such as NUTS.
     hyper : {"whitened", "collapsed", "centred"}
-        The values that are held fixed while hyperparameters move. With "whitened" it is the white noise from which the
-        prior's Cholesky factor makes the latent values. With "collapsed" it is the utilities, with latent values
-        integrated out. With "centred" it is the latent values, where these are Gaussian processes. Any is exact.
+        Fixed values while hyperparameters move. With "whitened", latent values whitened by the Cholesky factor of the
+        prior. With "collapsed", utilities, with latent values integrated out. With "centred", latent values of Gaussian
+        processes. All are exact.
     sweeps : int
-        Sweeps of utilities and latent values in each draw.
+        Number of sweeps of utilities and latent values in each draw.
     likelihood : str, optional
         Name of the likelihood, needed if the model has several.
     model : pm.Model, optional
-        The one on the context stack if not given.
+        Model; by default the model of the context.
     rng : int, Generator or None
     compile_kwargs : dict, optional
         For PyTensor's compilation.
     blocked : bool
-        As for other step methods; latent values are always moved together.
+        PyMC's argument of step methods. Latent values are always moved together.
 
     Raises
     ------
     StructureError
-        If the model has no such latent functions.
+        If the model has no latent functions of this kind.
     TypeError
-        If `sweeps` is no whole number.
+        If `sweeps` is not an integer.
     ValueError
-        If its likelihood is no probit, multinomial or of one function, or an option or `vars` makes no sense.
+        If the likelihood is not a multinomial probit or a probit of one function, or an option or `vars` has an invalid
+        value.
 
     Notes
     -----
-    Statistics are those of NUTS, of the hyperparameters' density given what is held fixed, and `draw_time`, the
-    seconds that a whole draw took.
+    Statistics are those of NUTS for the conditional density of the hyperparameters, and `draw_time`, the seconds of a
+    draw.
 
     Examples
     --------
@@ -245,7 +245,7 @@ class ProbitGibbs(LatentStep):
                 f"The likelihood {classifier.response!r} is a {classifier.kind}, and ProbitGibbs is for "
                 f"{fitting} only: no other has these utilities. Use NUTS for this model, or change it."
             )
-        if hyper == "centred" and not classifier.prior.sampled_type.of_values:
+        if hyper == "centred" and not classifier.prior.samples_values:
             raise ValueError(
                 "hyper='centred' holds latent values, which have no density where they are sums of effects. Use "
                 "'whitened' or 'collapsed'."
@@ -280,7 +280,7 @@ class ProbitGibbs(LatentStep):
         for _ in range(self.sweeps):
             f = self._draw_latent_values(prior, self._utilities(likelihood, labels, prior.functions(f)))
         stats: StatsDict = {}
-        # After the sweeps: hyperparameters given the latent values that a model starts with can go far astray.
+        # After the sweeps, since hyperparameters given the initial latent values can become extreme.
         if self.nuts is not None:
             self.nuts.tune = self.tune
             point, prior, f, stats = self._move_hyperparameters(self.nuts, point, likelihood, labels, prior, f)
@@ -296,9 +296,9 @@ class ProbitGibbs(LatentStep):
         prior: Sampled,
         f: Array,
     ) -> tuple[PointType, Sampled, Array, StatsDict]:
-        """Move hyperparameters, and latent values with them.
+        """Move hyperparameters and the dependent latent values.
 
-        Nothing moves where the prior covariance at the new hyperparameters is not positive definite.
+        If the prior covariance at the new hyperparameters is not positive definite, nothing moves.
         """
         match self.hyper:
             case "centred":
@@ -320,7 +320,7 @@ class ProbitGibbs(LatentStep):
         return moved, new, f, stats
 
     def _utilities(self, likelihood: Likelihood, labels: NDArray[np.int64], f: Array) -> Array:
-        """A draw of the utilities given latent values (c, n): any where a label is noise."""
+        """Draw utilities given latent values (c, n). A noisy label does not restrict them."""
         v = np.empty_like(f)
         likelihood.computation(Utilities).draw(self.rng, f, labels, v)
         if (noise := likelihood.draw_noise(self.rng, f, labels)).any():
@@ -328,7 +328,7 @@ class ProbitGibbs(LatentStep):
         return v
 
     def _draw_latent_values(self, prior: Sampled, v: Array) -> Array:
-        """A draw of the latent values, or of what else is sampled, given utilities."""
+        """Draw the latent values, or the standard normals of effects, given utilities."""
         if self._given is None or self._given.prior is not prior:
             self._given = given_utilities(prior, not self._likelihood.sees_common)
         return self._given.draw(self.rng, v)

@@ -17,21 +17,21 @@ from rich.table import Column
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.evidence.latent_model import LatentModel
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.latent.lowered_dims import lower_dims
 from pymc_gpep.reading.classifier import ReadModel
+from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 from pymc_gpep.solvers.team import one_blas_thread
 
 
 def sampled_model(model: pm.Model | None) -> pm.Model:
-    """Return the model that a step is asked to move, that of the context if not given.
+    """Return the model of a step; by default the model of the context.
 
     Raises
     ------
     StructureError
-        If it is one of `pymc.dims`, whose values are no variables of the model that a step reads.
+        If it is a model of `pymc.dims`, whose variables a step cannot read.
     """
     model = pm.modelcontext(model)
     if lower_dims(model) is not model:
@@ -43,15 +43,15 @@ def sampled_model(model: pm.Model | None) -> pm.Model:
 
 
 class LatentStep(BlockedStep):
-    """A step that moves the latent values of a model, and hyperparameters if it is given any.
+    """Step that moves the latent values of a model, and the given hyperparameters.
 
     Parameters
     ----------
     vars : sequence of TensorVariable, optional
-        Latent values, by the variable of the model that holds them or by the free one behind it, and hyperparameters.
-        All latent values and all hyperparameters if not given.
+        Latent values, as their variable or the free variable on which it depends, and hyperparameters. The default is
+        all latent values and all hyperparameters.
     processes : GPClassifier or GPModel
-        The prior that was read from the model.
+        Prior of the model.
     rng : int, Generator or None
     compile_kwargs : dict, optional
         For PyTensor's compilation.
@@ -59,7 +59,7 @@ class LatentStep(BlockedStep):
     Raises
     ------
     ValueError
-        If `vars` has something else in it, or not all latent values of the model.
+        If `vars` has other variables, or not all latent values of the model.
     """
 
     default_blocked = True
@@ -67,7 +67,7 @@ class LatentStep(BlockedStep):
     """Statistics that the progress bar shows: name → header of the column, format of the value."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Refuse options that there are not, before any work and in the name of the class that was asked for."""
+        """Check the names of options first, for an error with the name of the class."""
         own = [vars(base).get("__init__") for base in cls.__mro__[: cls.__mro__.index(LatentStep)]]
         parameters = [p for init in own if init for p in list(signature(init).parameters.values())[1:]]
         known = dict.fromkeys(p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD)
@@ -95,9 +95,9 @@ class LatentStep(BlockedStep):
         self._at: tuple[list[Array], Sampled] | None = None
 
     def prior(self, point: PointType) -> Sampled | None:
-        """Return moments of the latent values at a point, None where their covariance is not positive definite.
+        """Return moments of the latent values at a point; None if their covariance is not positive definite.
 
-        Moments of the last point are kept, so that steps that leave the hyperparameters alone compute nothing twice.
+        Moments of the last point are stored, for steps that do not move hyperparameters.
         """
         values = [np.asarray(point[v.name]) for v in self.latent_model.value_vars]
         if self._at is not None and all(map(np.array_equal, values, self._at[0])):
@@ -111,16 +111,16 @@ class LatentStep(BlockedStep):
         return prior
 
     def remember(self, point: PointType, prior: Sampled) -> None:
-        """Keep the prior at a point for the next call of `prior`."""
+        """Store the prior at a point for the next call of `prior`."""
         self._at = [np.array(point[v.name]) for v in self.latent_model.value_vars], prior
 
     def current(self, point: PointType) -> tuple[Sampled, Array]:
-        """The prior and the latent values (c, n), or what else is sampled, at the current point of a chain.
+        """Return the prior and the latent values (c, n), or the standard normals of effects, at the current point.
 
         Raises
         ------
         ValueError
-            If the prior covariance is not positive definite there.
+            If the prior covariance at the point is not positive definite.
         """
         prior = self.prior(point)
         if prior is None:
@@ -129,16 +129,16 @@ class LatentStep(BlockedStep):
         return prior, self.latent_model.values.from_point(point, prior, self.rng)
 
     def moved(self, point: PointType, f: Array, prior: Sampled) -> PointType:
-        """The point with other latent values, and with new responses where these are missing."""
+        """Return the point with new latent values, and with new draws of missing responses."""
         missing = {} if self._missing is None else self._missing(point, f, prior)
         return {**point, **self.latent_model.values.to_point(point, f, prior), **missing}
 
     @abstractmethod
     def advance(self, point: PointType) -> tuple[PointType, dict[str, Any]]:
-        """One draw: the next point and the statistics of getting there."""
+        """Make a draw: return the next point and its statistics."""
 
     def step(self, point: PointType) -> tuple[PointType, list[dict[str, Any]]]:
-        with one_blas_thread(), np.errstate(all="ignore"):  # as of trajectories that diverge
+        with one_blas_thread(), np.errstate(all="ignore"):  # Overflow in diverging trajectories.
             after, statistics = self.advance(point)
         return after, [statistics]
 
@@ -162,12 +162,12 @@ class LatentStep(BlockedStep):
 
     @staticmethod
     def competence(var: TensorVariable, has_grad: bool) -> Competence:
-        """Never chosen automatically: what a variable is for cannot be seen from it alone."""
+        """Return that the step is never assigned automatically: a variable alone does not show its role."""
         return Competence.INCOMPATIBLE
 
 
 def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, latent_model: LatentModel) -> list[TensorVariable]:
-    """Value variables of the hyperparameters among `vars`; refuses what is neither these nor latent values."""
+    """Return value variables of the hyperparameters among `vars`; raise an error for other variables."""
     processes, holders = latent_model.processes, latent_model.values.names
     model = processes.model
     value_of = {rv: model.rvs_to_values[rv] for rv in processes.hyperparameters}
@@ -175,7 +175,7 @@ def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, latent_model
         return list(value_of.values())
     given = list(vars) if isinstance(vars, Sequence) and not isinstance(vars, str) else [vars]
     if names := [v for v in given if isinstance(v, str)]:
-        raise ValueError(f"vars wants variables, not names: model[{names[0]!r}] in place of {names[0]!r}.")
+        raise ValueError(f"vars must be variables, not names: model[{names[0]!r}] in place of {names[0]!r}.")
     with_others = {v for each in latent_model.missing for v in (each.unobserved, model.rvs_to_values[each.unobserved])}
     left = [v for v in given if v not in holders and v not in with_others]
     known_names = dict.fromkeys(holders.values())
@@ -184,8 +184,8 @@ def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, latent_model
     known = {*value_of, *value_of.values()}
     if unknown := [v for v in left if v not in known]:
         raise ValueError(
-            f"vars names {', '.join(repr(v.name) for v in unknown)}, which are no free variables of this model. It has "
-            f"{', '.join(repr(rv.name) for rv in (*known_names, *value_of))} of its own."
+            f"vars names {', '.join(repr(v.name) for v in unknown)}, which are not free variables of this model. "
+            f"It has {', '.join(repr(rv.name) for rv in (*known_names, *value_of))} of its own."
         )
     if wanted:
         raise ValueError(

@@ -3,14 +3,13 @@
 It needs scikit-learn, the extra `scikit-learn`.
 
 fitted: likelihoods of the estimators, their models, and the fits of these
-estimator: base class: table, model and fit
-classifier: classes
-counts: counts
-regressor: numbers
+estimators: estimators of classes, numbers and counts, and their base class
 """
 
-from pymc_gpep.sklearn.classifier import GaussianProcessClassifier
-from pymc_gpep.sklearn.counts import GaussianProcessCounts
-from pymc_gpep.sklearn.regressor import GaussianProcessRegressor
+from pymc_gpep.sklearn.estimators import (
+    GaussianProcessClassifier,
+    GaussianProcessCounts,
+    GaussianProcessRegressor,
+)
 
 __all__ = ["GaussianProcessClassifier", "GaussianProcessCounts", "GaussianProcessRegressor"]

@@ -13,7 +13,7 @@ import xarray as xr
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.fits.reading import from_datatree
+from pymc_gpep.fits.loading import from_datatree
 from pymc_gpep.likelihoods.bernoulli import Probit
 from pymc_gpep.likelihoods.multinomial_probit_distribution import MultinomialProbit
 from pymc_gpep.tables.columns import Columns
@@ -105,7 +105,7 @@ class CountResponse(Response):
     level : float
         Prior mean of the latent function.
     kind : str
-        One of `COUNTS`.
+        Name of a likelihood in `COUNTS`.
     """
 
     level: float
@@ -137,13 +137,13 @@ type Kernel = str | Callable[[Columns], Any]
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    """How a model is made of training rows. It can be pickled, which a model cannot.
+    """Recipe of a model from training rows. It can be pickled, unlike a model.
 
     Attributes
     ----------
     columns : Columns
     y : array (n,)
-        Observations as the likelihood wants them.
+        Observations in the form of the likelihood.
     response : Response
     kernel : str or function of Columns
     ard, linear : bool
@@ -190,8 +190,8 @@ class ModelRecipe:
 class FittedEstimator:
     """A fit, and the recipe of its model.
 
-    A pickle holds the recipe and what `Fit.to_datatree` makes of the fit. The model is made again, and the fit read,
-    when one of them is first asked for.
+    A pickle holds the recipe and the fit's DataTree (`Fit.to_datatree`). The model is built again, and the fit read, at
+    their first use.
 
     Parameters
     ----------
@@ -239,5 +239,5 @@ class FittedEstimator:
         self.__dict__.update(state)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "FittedEstimator":
-        """Return itself: what was learned is a value."""
+        """Return itself, since a fitted estimator does not change."""
         return self

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,84 +20,25 @@ from pymc_gpep.kernels.gaussians.sparse_rows import (
 )
 
 
-class SitePrecisions(ABC):
-    """Π_i (c, c) of n points, from an array in the shape of its form."""
+class SitePrecisions(Protocol):
+    """Π_i (c, c) of n points, see `pymc_gpep.gaussians.sites.Sites`."""
 
-    def __init__(self, array: Array) -> None:
-        self.array = array
-
-    @property
-    @abstractmethod
-    def legal(self) -> bool:
-        """Whether every Π_i is positive semi-definite, as far as signs tell."""
-
-    @abstractmethod
     def block(self, k: int, other: int) -> Array | None:
         """Return the entries (n,) of two functions, None where they are 0."""
+        ...
 
-    @abstractmethod
-    def times(self, f: Array) -> Array:
+    def product(self, f: Array, /) -> Array:
         """Return Π f (c, n), of f (c, n)."""
+        ...
 
 
-class IndependentPrecisions(SitePrecisions):
-    """Π_i = diag(π_i), from π (c, n)."""
-
-    @property
-    def legal(self) -> bool:
-        return bool((self.array >= 0.0).all())
-
-    def block(self, k: int, other: int) -> Array | None:
-        return np.asarray(self.array[k]) if k == other else None
-
-    def times(self, f: Array) -> Array:
-        return np.asarray(self.array * f)
-
-
-class CoupledPrecisions(SitePrecisions):
-    """Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i, from π (c, n)."""
-
-    def __init__(self, array: Array) -> None:
-        super().__init__(array)
-        self._total = array.sum(axis=0)
-
-    @property
-    def legal(self) -> bool:
-        return bool((self.array >= 0.0).all() and (self._total > 0.0).all())
-
-    def block(self, k: int, other: int) -> Array:
-        """See `SitePrecisions`; nothing is subtracted."""
-        pi = self.array
-        if k == other:
-            others = np.add(pi[:k].sum(axis=0), pi[k + 1 :].sum(axis=0))
-            return np.asarray(pi[k] * (others / self._total))
-        return np.asarray(-pi[k] * (pi[other] / self._total))
-
-    def times(self, f: Array) -> Array:
-        level = (self.array * f).sum(axis=0) / self._total
-        return np.asarray(self.array * (f - level))
-
-
-class BlockPrecisions(SitePrecisions):
-    """Any semi-definite Π_i, (n, c, c)."""
-
-    @property
-    def legal(self) -> bool:
-        return True  # what rounding takes below zero is taken for zero
-
-    def block(self, k: int, other: int) -> Array:
-        return np.ascontiguousarray(self.array[:, k, other])
-
-    def times(self, f: Array) -> Array:
-        return np.asarray(np.einsum("iab,bi->ai", self.array, f))
-
-
+_NUMBERS = 4_000_000  # held of some rows at a time, 32 MB
 _MOST_ENTRIES = 40  # entries of a row, up to which loops over them are faster than products of matrices
 _SHARE = 0.25  # of all, at most
 
 
 class Coefficients(ABC):
-    """Rows J (n, q); of c functions (cn, q), those of one function after those of another."""
+    """Rows J (n, q); for c functions (cn, q), function by function."""
 
     functions: int = 1
     """Number of functions, c."""
@@ -150,22 +91,28 @@ class Coefficients(ABC):
         return None
 
     def outer(self, left: Array, right: Array) -> Array:
-        """Return the derivative of lᵀ J r in what J is made of, with l (n,) and r (q,)."""
+        """Return the derivative of lᵀ J r in the parts of J, with l (n,) and r (q,)."""
         return np.outer(left, right)
 
     def weighted(self, weights: Array, matrix: Array) -> Array:
-        """Return the derivative of ½ tr(S JᵀwJ) in what J is made of, with w (n,) and a symmetric S (q, q)."""
+        """Return the derivative of ½ tr(S JᵀwJ) in the parts of J, with w (n,) and a symmetric S (q, q)."""
         found = self.combined(matrix)
         found *= weights[:, None]
         return found
 
     def coupled_weighted(self, precisions: SitePrecisions, matrix: Array) -> Array:
-        """Return the derivative of ½ tr(S JᵀΠJ) in what J is made of, with a symmetric S (q, q)."""
+        """Return the derivative of ½ tr(S JᵀΠJ) in the parts of J, with a symmetric S (q, q)."""
         found = self.combined(matrix)
         by_function = found.reshape(self.functions, -1, found.shape[1])
         for column in range(found.shape[1]):
-            by_function[:, :, column] = precisions.times(by_function[:, :, column])
+            by_function[:, :, column] = precisions.product(by_function[:, :, column])
         return found
+
+
+def blocks_of_rows(n: int, width: int) -> Iterator[slice]:
+    """Yield slices of n rows of some width that fit into bounded memory."""
+    step = max(1, _NUMBERS // max(width, 1))
+    return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
 class _Full(Coefficients):
@@ -175,12 +122,15 @@ class _Full(Coefficients):
         self._j = j
 
     def gram(self, weights: Array) -> Array:
-        scaled = np.sqrt(np.abs(weights))[:, None] * self._j
-        # The transpose of a C-ordered array is what BLAS takes without a copy.
-        gram = np.asarray(dsyrk(1.0, scaled.T, lower=1))
-        if (negative := weights < 0.0).any():
-            gram -= 2.0 * dsyrk(1.0, scaled[negative].T, lower=1)
-        return gram
+        q = self._j.shape[1]
+        gram = np.zeros((q, q), order="F")
+        for rows in blocks_of_rows(*self._j.shape):
+            scaled = np.sqrt(np.abs(weights[rows]))[:, None] * self._j[rows]
+            # BLAS takes the transpose of a C-ordered array without a copy.
+            gram = dsyrk(1.0, scaled.T, 1.0, gram, lower=1, overwrite_c=1)
+            if (negative := weights[rows] < 0.0).any():
+                gram = dsyrk(-2.0, scaled[negative].T, 1.0, gram, lower=1, overwrite_c=1)
+        return np.asarray(gram)
 
     def products(self, numbers: Array) -> Array:
         return np.asarray(self._j @ numbers)
@@ -189,8 +139,11 @@ class _Full(Coefficients):
         return np.asarray(self._j.T @ weights)
 
     def variances(self, root: Array) -> Array:
-        half = self._j @ root.T
-        return np.einsum("ij,ij->i", half, half)
+        found = np.empty(len(self._j))
+        for rows in blocks_of_rows(*self._j.shape):
+            half = self._j[rows] @ root.T
+            np.einsum("ij,ij->i", half, half, out=found[rows])
+        return found
 
     def combined(self, matrix: Array) -> Array:
         return np.asarray(self._j @ matrix)
@@ -318,9 +271,6 @@ def coefficients(j: Array) -> Coefficients:
     return Entries(cells, values, j.shape[1])
 
 
-_NUMBERS = 4_000_000  # held of some rows at a time, 32 MB
-
-
 class OwnRows(NamedTuple):
     """The rows of one function."""
 
@@ -382,18 +332,13 @@ class FunctionRows(Coefficients):
                 else:
                     found[:, k, other] = found[:, other, k] = between
         if left:
-            for some in self._blocks(len(root)):
+            for some in blocks_of_rows(self._n, self.functions * len(root)):
                 places = np.arange(some.start, some.stop)
                 halves = [rows.some(places) @ root[:, columns].T for rows, columns in self._own]
                 for k, other in left:
                     between = np.einsum("ij,ij->i", halves[k], halves[other])
                     found[some, k, other] = found[some, other, k] = between
         return found
-
-    def _blocks(self, size: int) -> Iterator[slice]:
-        step = max(1, _NUMBERS // max(self.functions * size, 1))
-        for start in range(0, self._n, step):
-            yield slice(start, min(start + step, self._n))
 
     def combined(self, matrix: Array) -> Array:
         return np.concatenate([rows.combined(matrix[columns]) for rows, columns in self._own])

@@ -1,12 +1,22 @@
 """The common shift of all functions, which a likelihood of differences does not depend on, solved for in every sweep.
 
-A function δ(x) added to all latent functions moves the sites with it, ν_k + t_k δ. The prior decides which δ is best:
-at a fixed point Σ_k b_k = 0 at every point, b_k = ν_k − t_k m_k. Without this EP drifts there in steps that are no
-progress if the prior variance is large; see `pymc_gpep.rivals.class_independent_ep`.
+A function δ(x) added to all latent functions moves cavities by δ, and sites with it, ν_k + t_k δ. The prior decides
+which δ is best: at a fixed point Σ_k b_k = 0 at every point, b_k = ν_k − t_k m_k. This sum is the derivative of the
+evidence in a mean that all functions share. EP that updates each function given the other functions approaches such a
+point in steps of the size 1/(1 + tK). For a large prior variance K these steps are negligible. A shift δ changes Σ_k
+b_k by P δ, with the P of `own_features_shift`, another matrix to factorise. `matrix_shift` is for covariances as
+matrices.
 
-`CommonShift` is for sweeps over all rows, and `CommonMemory` in `pymc_gpep.streaming.features` for a step as a graph.
-`CommonSites` is for a step on arrays, with test functions as there. Functions that share their features have these as
-test functions, so that R and Q follow from S. Otherwise some features of each function are test functions.
+`CommonShift` is for sweeps over all rows, and `CommonSites` for steps over batches. Steps alone would move the function
+by a small part of the distance, while the noise of batches moves it as much as anything else. The sites of a batch are
+computed at means m of its latent functions. For test functions φ(x) a fit keeps
+
+    R_k = Σ t_k φ wᵀ,   Q = Σ φ φᵀ Σ_k t_k,   g = Σ φ Σ_k t_k m_k
+
+over all sites, averages of batches as S and h are. Let sites be right up to a function δ = φᵀa, and μ_k be the means
+that h_k + R_kᵀ a imply. Then Σ_k R_k μ_k = g + Q a. This is a linear system for a. At a fixed point μ_k are the means
+at which sites were computed, and a = 0 for any φ. Functions that share their features have φ = w, R_k = S_k and
+Q = Σ_k S_k. Otherwise φ has some features of each function.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,12 +24,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
-from scipy.linalg.blas import dgemm, dsyrk
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.gaussians.coupled import mirror
+from pymc_gpep.kernels.linalg.lapack import solve_with_cholesky
 from pymc_gpep.solvers.inducing import Features
-from pymc_gpep.solvers.step_algebra import RIDGE, StepFeatures, StepPosterior, solved
+from pymc_gpep.solvers.step_algebra import StepFeatures, StepPosterior
+from pymc_gpep.solvers.step_arrays import RIDGE, StepArrays
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, lower_product
 
 type _Sums = tuple[Array, Array]
@@ -33,6 +43,16 @@ class SiteSums(NamedTuple):
     """Σ t, (c, B)."""
     location: Array
     """Σ ν, (c, B)."""
+    rows: slice = slice(None)
+
+
+def matrix_shift(p: Array, pull: Array, *, factored: bool) -> Array:
+    """Return δ (n,) with P δ = −Σ_k b_k, from P (n, n) and Σ_k b_k (n,), for functions whose covariances are matrices.
+
+    If P is `factored`, `p` has its Cholesky factor in the lower triangle. Otherwise P may have any sign, and δ is the
+    shortest solution.
+    """
+    return -np.asarray(solve_with_cholesky(p, pull) if factored else np.linalg.lstsq(p, pull, rcond=1e-12)[0])
 
 
 class CommonShift(Protocol):
@@ -44,9 +64,9 @@ class CommonShift(Protocol):
 def shared_features_shift(
     posterior: WhitenedPosterior, precision: Array, location: Array
 ) -> tuple[WhitenedPosterior, CommonShift]:
-    """For functions that have their features w in common: δ = wᵀa with which Σ_k μ_k = 0.
+    """Return δ = wᵀa with which Σ_k μ_k = 0, for functions that share their features w.
 
-    `precision` S (c, M, M) and `location` (c, M) are those of the `posterior`. Returns what it becomes, and δ.
+    `precision` S (c, M, M) and `location` (c, M) belong to the `posterior`. Returns the new posterior, and δ.
     """
     size = posterior.mean.shape[1]
     stacked = posterior.root.reshape(-1, size)
@@ -129,22 +149,24 @@ def _pull(posterior: WhitenedPosterior, block: SiteSums) -> Array:
 
 
 class CommonSites(Protocol):
-    """Sums over all sites that say which function common to all is missing: averages of batches, as S and h are."""
+    """Averages over batches, as S and h are, that determine the missing function common to all latent functions."""
 
     def shift(self, q: StepPosterior) -> Array:
-        """Move sites with that function, and return what becomes of g (r,). Nothing that is remembered changes."""
+        """Move the sites of q with that function, and return g (r,) after the move."""
 
-    def average(self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float) -> None:
-        """Remember a batch in the part β, by Σ t (B, c) and the means (B, c) that sites saw."""
+    def averaged(
+        self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float
+    ) -> tuple[Array, ...]:
+        """Return the averages with the part β of a batch, from g after the move, Σ t (B, c) and the means (B, c)."""
 
 
 class SameFeatures:
-    """Functions that have their features in common.
+    """Functions that share their features.
 
     Parameters
     ----------
     location : array (M,)
-        g, which is overwritten.
+        g.
     """
 
     def __init__(self, location: Array) -> None:
@@ -153,54 +175,55 @@ class SameFeatures:
     def shift(self, q: StepPosterior) -> Array:
         return q.shift(self._location)
 
-    def average(self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float) -> None:
+    def averaged(
+        self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float
+    ) -> tuple[Array, ...]:
         (only,) = features
-        self._location[:] = shifted + beta * (only.w.T @ (t * mean).sum(axis=1) - shifted)
+        return (shifted + beta * (only.w.T @ (t * mean).sum(axis=1) - shifted),)
 
 
 class OwnFeatures:
     """Functions in several groups.
 
+    Some features of each function are test functions φ, about as many in all as one function has. They are other
+    features for each function, since inducing inputs may be the same.
+
     Parameters
     ----------
+    arrays : StepArrays
     location : array (r,)
         g.
     cross : array (c, r, M)
-        R.
+        R, which `averaged` overwrites.
     precision : array (r, r)
-        Q. All three are overwritten.
+        Q.
     """
 
-    def __init__(self, location: Array, cross: Array, precision: Array) -> None:
-        self._location, self._cross, self._precision = location, cross, precision
+    def __init__(self, arrays: StepArrays, location: Array, cross: Array, precision: Array) -> None:
+        self._arrays, self._location, self._cross, self._precision = arrays, location, cross, precision
 
     def shift(self, q: StepPosterior) -> Array:
-        system = self._precision.copy()
-        for half in q.halves(self._cross):
-            dsyrk(-1.0, half, beta=1.0, c=system.T, trans=1, lower=0, overwrite_c=1)
-        missing = sum(own @ mean for own, mean in zip(self._cross, q.mean, strict=True)) - self._location
-        weights = solved(system, missing)
-        if weights is None:
-            return self._location.copy()
-        q.move(weights @ self._cross)
-        moved: Array = self._location + self._precision @ weights
-        return moved
+        return q.shift_by_tests(self._location, self._cross, self._precision, RIDGE)
 
-    def average(self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float) -> None:
-        tests = self._tests(features)
-        self._location[:] = shifted + beta * (tests.T @ (t * mean).sum(axis=1) - shifted)
-        weighted = tests * t.sum(axis=1)[:, None]
-        dgemm(beta, weighted.T, tests.T, trans_b=1, beta=1.0 - beta, c=self._precision.T, overwrite_c=1)
-        mirror(self._precision)
-        for each in features:
-            for k in each.group.functions:
-                weighted = each.w * t[:, k, None]
-                dgemm(beta, weighted.T, tests.T, trans_b=1, beta=1.0 - beta, c=self._cross[k].T, overwrite_c=1)
-
-    def _tests(self, features: Sequence[StepFeatures]) -> Array:
-        """Test functions φ (B, r): some features of each function, about as many in all as one has."""
-        c, size = len(self._cross), self._cross.shape[2]
-        part = self._cross.shape[1] // c
-        of = {k: each.w for each in features for k in each.group.functions}
+    def averaged(
+        self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float
+    ) -> tuple[Array, ...]:
+        c, tests, size = self._cross.shape
+        by_function = {k: each.w for each in features for k in each.group.functions}
+        w = [by_function[k] for k in range(c)]
+        part = tests // c
         starts = [min(k * part, size - part) for k in range(c)]
-        return np.concatenate([of[k][:, start : start + part] for k, start in enumerate(starts)], axis=1)
+        phi = self._arrays.xp.concatenate(
+            [own[:, start : start + part] for own, start in zip(w, starts, strict=True)], axis=1
+        )
+        weighted = phi * t.sum(axis=1)[:, None]
+        return (
+            shifted + beta * (phi.T @ (t * mean).sum(axis=1) - shifted),
+            self._arrays.with_tests(self._cross, phi, w, t, beta),
+            self._precision + beta * (weighted.T @ phi - self._precision),
+        )
+
+
+def common_tests(functions: int, size: int) -> int:
+    """Number r of test functions of c functions with M features of their own."""
+    return functions * -(-size // functions)

@@ -5,8 +5,8 @@ input x it is f = m + wᵀv + e, with the features w = L⁻¹ k(x). The residual
 independent between points (the FITC prior: Snelson and Ghahramani 2006). No matrix has more than one axis over points,
 and rows are processed in blocks.
 
-Effects added to a process are J z with p standard normals z. Rows of J are features without a residual, and stand below
-those of the process. With them v has M + p numbers.
+Effects added to a process are J z with p standard normals z. Rows of J are features without a residual, below the
+features of the process. With them v has M + p numbers.
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ class Features(NamedTuple):
 
 
 class InducingWhitening(NamedTuple):
-    """From inducing values to whitened ones, and so to features."""
+    """Map from inducing values to whitened values, and from rows to features."""
 
     factor: Array
     """L, (q, M, M)."""
@@ -88,7 +88,7 @@ class InducingWhitening(NamedTuple):
         return list(range(c)) if len(self.factor) > 1 else [0] * c
 
     def features(self, block: Block) -> Features:
-        """Return the features of a block of rows, of the data or others."""
+        """Return the features of a block of rows of the data or of new rows."""
         w = self._solve(block.cross)
         rest = np.maximum(block.variance - (w * w).sum(axis=1), 0.0)
         if self.n_effects:
@@ -97,9 +97,9 @@ class InducingWhitening(NamedTuple):
         return Features(w, rest, block.mean)
 
     def pull_back(self, features: Features, w_bar: Array, rest_bar: Array, mean_bar: Array) -> tuple[Block, Array]:
-        """From derivatives in w, s and m of a block to those in the moments of the block, and W̄ Wᵀ (q, M, M).
+        """Turn derivatives in w, s and m of a block into derivatives in its moments, and W̄ Wᵀ (q, M, M).
 
-        The sum of the last one over blocks is what `pull_factor` wants.
+        `pull_factor` takes the sum of W̄ Wᵀ over blocks.
         """
         rest_bar = np.where(features.rest > 0.0, rest_bar, 0.0)
         w, of_effects = features.w[:, : self.n_inducing], w_bar[:, self.n_inducing :]
@@ -122,7 +122,7 @@ class InducingWhitening(NamedTuple):
         return found
 
     def _solve(self, right: Array, transposed: bool = False) -> Array:
-        """L⁻¹ right, or L⁻ᵀ right, (q, M, ·), with what belongs to a row side by side in memory."""
+        """Return L⁻¹ right, or L⁻ᵀ right, (q, M, ·), with the numbers of a row side by side in memory."""
         found = np.empty((len(right), right.shape[2], right.shape[1]))
         for own, factor, of in zip(found, self.factor, right, strict=True):
             own[:] = solve_triangular(factor, of, lower=True, trans=int(transposed), check_finite=False).T

@@ -2,9 +2,9 @@
 
 The iteration (`newton`) works on the weights b = K⁻¹ (f − m): K is never inverted. The gradient of the log posterior
 with respect to f is the residual r = ∇ log p(y | f) − b. Newton's step in b is (I + W K)⁻¹ r, W the curvature of −log
-p. Since it comes from the residual, each step also corrects the rounding errors of earlier ones. The accuracy reached
-is that of f = m + K b. A prior by coefficients has other coordinates x in the place of b, see
-`pymc_gpep.solvers.prior_form.PriorForm`.
+p. Since it comes from the residual, each step also corrects the rounding errors of earlier steps. The accuracy is the
+rounding of f = m + K b. A prior by coefficients has other coordinates x in the place of b, see
+`pymc_gpep.solvers.prior_form.SolverPrior`.
 
 Laplace, naive TAP and the factorial variational method have cavities of fixed width (`CavityAscent`). Let h(μ, D) = log
 ∫ p(y | f) N(f | μ, D) df. Each of the three has weights b = K⁻¹(f − m₀) with
@@ -17,19 +17,6 @@ has the variance of the cavity itself, which moves.) The mode of Σ ĥ(f_i) − 
     ĥ(f) = h(μ) + ½ D b²,   ĥ′(f) = b,   −ĥ″(f) = W = γ / (1 − Dγ),   γ = −h″(μ, D) ≥ 0,
 
 with the μ that belongs to f. For a log-concave likelihood Dγ < 1, ĥ is concave, and the mode is unique.
-
-The posterior is N(f, (K⁻¹ + W)⁻¹) (`fixed_cavity`), and the evidence
-
-    Σ_i [h_i + ½ D_i b_i² + ½ log(1 + W_i D_i)] − ½ bᵀ(f − m₀) − ½ log|A|
-
-is Laplace's for D = 0, and EP's expression for any D. It is stationary in the mean but for the parts with W. Their
-derivative is ½ τ_i, where τ_i = D_i / (1 + W_i D_i) − V_ii is the tilted less the posterior variance, 0 at EP's own
-widths. With u = (I + WK)⁻¹ (½ τ ∘ ∂W/∂f) the derivatives are
-
-    d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + Dg(½ τ ∘ ∂W/∂D + (Ku) ∘ ∂b/∂D),   d/dm₀ = b + u,
-
-the last term of the first where D is K_ii, and both its derivatives at fixed f. Likewise a parameter θ_i of Laplace's
-log density ℓ has the derivative ∂ℓ/∂θ − ½ τ ∂ℓ″/∂θ + (Ku) ∂ℓ′/∂θ, all of point i.
 """
 
 import math
@@ -39,17 +26,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.kernels.status import (
     CONVERGED,
-    NOT_CONCAVE,
     NOT_FINITE,
     NOT_POSITIVE_DEFINITE,
     OUT_OF_DIGITS,
     OUT_OF_ITERATIONS,
 )
 from pymc_gpep.solvers.prior_form import STEP_ROUNDING
-from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, function_found
+from pymc_gpep.solvers.problem import History, Problem
 
 _CLOSE = 0.1  # latent values that move less do not overshoot
 _MAX_INVERSIONS = 100
@@ -58,7 +44,7 @@ _MOST_KEPT = 0.2  # part of a wide cavity's variance that a factor leaves, below
 _SHORT = 1e-4  # relative change of h″ and h‴ up to which the series of h, of fourth order, is as good as h
 _SLIGHT = 0.3  # change of a step that its third-order term may be
 _MAX_APPROACHES = 30  # inexact steps of Newton's method before the first factorisation
-_REDUCTION, _LIMIT = 0.01, 100  # of each of them: what is left of the residual, and steps of conjugate gradients
+_REDUCTION, _LIMIT = 0.01, 100  # per Newton step: remaining share of the residual, steps of conjugate gradients
 
 
 class CavityAscent:
@@ -84,6 +70,8 @@ class CavityAscent:
     posterior : FunctionPosterior
         Posterior with the precisions W.
     """
+
+    sees_common = True
 
     def __init__(
         self,
@@ -141,9 +129,9 @@ class CavityAscent:
     def _look(self, f: Array) -> None:
         """Compute h at the means μ of cavities that belong to f (n,): Newton's method on μ + D h′(μ), rising with μ.
 
-        The iteration goes on from where h is known, and computes it only where μ is not there yet. Computing h is by
-        far the most of the cost. Where μ has gone so far that 1 + D h″ is lost to rounding, the iteration begins anew
-        from μ = f. It does the same where h is not a number.
+        The iteration continues from points with a computed h, and computes h only at points whose μ has changed. Most
+        of the cost is the computation of h. If rounding removes 1 + D h″, or if h is NaN, the iteration begins anew
+        from μ = f.
         """
         width, mean, h = self.width, self.cavity, self.h
         if not width.any():
@@ -183,7 +171,7 @@ class CavityAscent:
             self._compute()
 
     def _compute(self, at: NDArray[np.intp] | None = None) -> None:
-        """h at the means of cavities, of all points or of those with the numbers `at`."""
+        """Compute h at the means of cavities, for all points or for points `at`."""
         y, parameters = self._problem.labels, self._problem.parameters
         if at is None or at.size == y.size:
             self._average(self.cavity, self.width, y, parameters, self.h)
@@ -194,9 +182,9 @@ class CavityAscent:
 
 
 def _bend(h: Array, step: Array) -> Array:
-    """About how much h″ and h‴ change over a step (n,), relative to themselves; NaN where nothing can be said.
+    """Return the approximate relative change of h″ and h‴ over a step (n,); NaN without an estimate.
 
-    In a tail where h is all but quadratic, only the ratio of the small ones says how far away that ends.
+    In a nearly quadratic tail of h, only the ratio of the small derivatives shows where the tail ends.
     """
     return np.asarray(np.abs(step) * np.maximum(np.abs(h[3] / h[2]), np.abs(h[4] / h[3])))
 
@@ -236,7 +224,7 @@ def ascend(
 def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float) -> None:
     """Come close to the mode without a factorisation of the matrix K, by cheap steps of Newton's method.
 
-    Where these take many steps or none helps, what is left is for the factorisation.
+    If these need many steps or do not help, the factorisation completes the approach.
     """
     image, pull, step = np.empty((3, *b.shape))
     closest = np.inf
@@ -244,7 +232,7 @@ def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float
     for _ in range(_MAX_APPROACHES):
         value = log_posterior(problem, b, ascent, image)
         slope = ascent.gradient - b
-        reduction = min(_REDUCTION, closest)  # Newton's method squares what is left
+        reduction = min(_REDUCTION, closest)  # Newton's method squares the remaining error
         problem.prior.newton_direction(ascent.curvature, slope, reduction, _LIMIT, step, pull)
         residual = float(max((np.abs(slope) / ascent.stiffness).max(), np.abs(step).max()))
         if not residual < (closest if closest < _CLOSE else np.inf):  # from far away it may rise
@@ -255,18 +243,30 @@ def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float
             break
 
 
+def of_width_zero(derivatives: Callable[..., None]) -> Callable[..., None]:
+    """Return the average over cavities of width 0, for kernels of a density and its first three derivatives.
+
+    The fourth derivative is not written.
+    """
+
+    def average(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
+        derivatives(mean, y, parameters, out[:4])
+
+    return average
+
+
 def sites_at_mode(
     problem: Problem, average: Callable[..., None], tolerance: float, *, wide: bool, several_rows: bool = False
 ) -> Array:
-    """Precisions and locations (2, n) of Laplace's method, or of naive TAP where cavities are `wide` as the prior.
+    """Return precisions and locations (2, n) of Laplace's method, or of naive TAP for cavities `wide` as the prior.
 
-    They are about as accurate as asked for, a start for other approximations, and all 0 where they are no numbers.
+    Their accuracy is about `tolerance`. They start other approximations, and are all 0 if they are not finite.
     """
     prior = problem.prior
     width = prior.variances[0].copy() if wide else np.zeros(problem.labels.size)
     ascent = CavityAscent(problem, average, width, lambda *_: 0.0)
     if wide and several_rows:
-        # Means of cavities that are far wider than what their factor leaves take long to find. A single row keeps the
+        # Means of cavities that are far wider than the posterior need many iterations. A single row keeps the
         # wide cavity, since that leads to the mode with more mass.
         ascent.settle()
         ascent.width[:] = np.where(ascent.kept < _MOST_KEPT, width * np.maximum(ascent.kept / _MOST_KEPT, 0.0), width)
@@ -278,11 +278,14 @@ def sites_at_mode(
     else:
         newton(problem, x, ascent, History(_MAX_APPROACHES, watched=False), tolerance=tolerance)
     log_posterior(problem, x, ascent, image)
-    b = prior.weights(x, ascent.gradient)
-    sites = np.stack([ascent.curvature, b[0] + ascent.curvature * ascent.f[0]])
+    b, slope = prior.weights(x, ascent.gradient)[0], ascent.gradient[0]
+    # A prior covariance that is nearly singular leaves some directions of the weights to rounding.
+    b = np.where(np.abs(b - slope) * np.sqrt(prior.variances[0]) > _LOOSE, slope, b)
+    sites = np.stack([ascent.curvature, b + ascent.curvature * ascent.f[0]])
     return sites if np.isfinite(sites).all() else np.zeros_like(sites)
 
 
+_LOOSE = 10.0  # Difference of weights and slopes, in prior standard deviations, above which slopes give the sites.
 _NEAR = 1.0  # residual from which on a curvature serves for more than one step
 _FASTER = 0.3  # part of the residual that such a step may leave at most
 _NEGLIGIBLE = 1e-2  # of the log posterior, that rounding may take
@@ -298,6 +301,8 @@ class Ascent(Protocol):
     """Latent values, (c, n)."""
     gradient: Array
     """∇ log p(y | f) where the density was last asked for, (c, n)."""
+    sees_common: bool
+    """Whether the likelihood sees what is added to all functions."""
 
     @property
     def stiffness(self) -> Array | float:
@@ -311,8 +316,8 @@ class Ascent(Protocol):
     def factorise(self) -> tuple[bool, float]:
         """Factorise I + W K with the curvature at f; returns success and log|I + W K|.
 
-        What is returned is what the evidence loses to the volume of the posterior, twice, and may be another number
-        where that is.
+        The number is twice the evidence's loss by the volume of the posterior. Some forms return a different measure of
+        this loss.
         """
         ...
 
@@ -321,9 +326,9 @@ class Ascent(Protocol):
         ...
 
     def length(self, x: Array, step: Array, image: Array, value: float, slope: float) -> float:
-        """How much of a step to take from `x`, so that the log posterior rises; `image` is that of the step in f.
+        """Return the length of a step from `x` that raises the log posterior; `image` is the step's image in f.
 
-        `value` and `slope` are those of the log posterior there; f and the gradient may be left elsewhere.
+        `value` and `slope` belong to the log posterior at `x`; f and the gradient may be left at another point.
         """
         ...
 
@@ -331,11 +336,11 @@ class Ascent(Protocol):
 def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tolerance: float) -> tuple[float, int]:
     """Iterate from the coordinates `x` of the prior, which are overwritten, until the residual is below `tolerance`.
 
-    Where the likelihood does not see what is added to all functions, the given weights must sum to zero.
+    If the likelihood does not depend on a common shift of all functions, the given weights must sum to zero.
 
     The residual is the largest entry of Newton's step in f and, where the coordinates are weights, of the gradient r
-    relative to its stiffness. The iteration asks of it no less than rounding allows, unless the evidence has too few
-    digits left there. The function returns log q(y) and status, and leaves `ascent` belonging to `x`.
+    relative to its stiffness. The iteration accepts a residual at the level of rounding, unless the evidence has too
+    few digits left. The function returns log q(y) and status, and leaves `ascent` belonging to `x`.
     """
     step, image = np.empty_like(x), np.empty_like(problem.mean)
     begin(problem, x, ascent, image)
@@ -351,7 +356,7 @@ def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tole
         if not np.isfinite(evidence + residual):
             return np.nan, NOT_FINITE
         limit = max(tolerance, problem.prior.rounding(x))
-        gain = abs(slope)  # twice what the step adds to the log posterior
+        gain = abs(slope)  # twice the step's gain of the log posterior
         if residual < limit:
             if residual < tolerance or gain < _NEGLIGIBLE:
                 if not problem.prior.by_weights:  # the residual is that of f alone, and the gradient's may be larger
@@ -377,8 +382,8 @@ def _step(problem: Problem, x: Array, ascent: Ascent, step: Array, image: Array)
     slope = float(np.vdot(ascent.gradient, image)) - prior.inner(x, step, image)
     if prior.by_weights:
         return float(max((np.abs(right) / ascent.stiffness).max(), np.abs(image).max())), slope
-    # Weights of several functions sum to zero here, and numbers leave rounding in what is common to the functions.
-    return float(np.abs(image - image.mean(axis=0) if len(image) > 1 else image).max()), slope
+    # If weights sum to zero, rounding remains in the common part of the functions.
+    return float(np.abs(image if ascent.sees_common else image - image.mean(axis=0)).max()), slope
 
 
 def _go_on(
@@ -416,10 +421,10 @@ _MAX_TRIALS = 60
 def step_length(along_line: Callable[[float], tuple[float, float]], start: float, curvature: float) -> float:
     """A step t > 0 at which log p(y | f + t d) − t `start` − t² `curvature` / 2 still rises, but much less than at 0.
 
-    On a concave function that is a step that ends higher than it began. It is found by Newton's method on the slope,
-    kept between the last steps known to be too short and too long. Where the slope falls exponentially, Newton's steps
-    back from far away do not become shorter: the bracket is then halved. `along_line(t)` is the first derivative of
-    log p(y | f + t d) with respect to t, and minus the second.
+    On a concave function such a step ends higher than it began. Newton's method on the slope finds it, between the last
+    steps that were too short and too long. If the slope falls exponentially, Newton's steps back from far away do not
+    become shorter: the bracket is then halved. `along_line(t)` is the first derivative of log p(y | f + t d) with
+    respect to t, and minus the second.
     """
     first = along_line(0.0)[0] - start
     short = 0.0
@@ -446,64 +451,3 @@ def step_length(along_line: Callable[[float], tuple[float, float]], start: float
             t += move
             moved = abs(move)
     return short
-
-
-_CONVEX = 1e-6  # second derivative, relative to the prior precision, that is no rounding
-
-
-def fixed_cavity(
-    problem: Problem,
-    start: Array,
-    history: History,
-    *,
-    average: Callable[..., None],
-    slopes: Callable[..., None] | None = None,
-    wide: bool,
-    tolerance: float,
-) -> Found:
-    """Laplace's approximation, or naive TAP where cavities are `wide` as the prior.
-
-    `start`, which is overwritten, holds the weights b (1, n); `average` is the kernel of
-    `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the first of `ParameterSlopes`, for Laplace's.
-    """
-    n = problem.labels.size
-    b = start.reshape(1, n)
-    width = problem.prior.variances[0].copy() if wide else np.zeros(n)
-
-    def volume(log_det: float, w: Array) -> float:
-        return log_det - float(np.log1p(w * width).sum())
-
-    ascent = CavityAscent(problem, average, width, volume)
-    posterior = ascent.posterior
-    evidence, status = ascend(problem, b, ascent, history, tolerance=tolerance)
-
-    def mismatch() -> Array:
-        return np.asarray(0.5 * (width / (1.0 + posterior.precision * width) - posterior.variance))
-
-    def slope_in_mean() -> Array:
-        return np.asarray(mismatch() * -ascent.h[3] / ascent.kept**3)
-
-    if status == CONVERGED and not wide and (ascent.h[2] * problem.prior.variances[0] > _CONVEX).any():
-        status = NOT_CONCAVE
-    if status == CONVERGED:
-        # The evidence at the mode itself, as far as the step that was not taken says: to the square of the tolerance.
-        prior, x = problem.prior, posterior.coordinates
-        right, image = prior.residual(ascent.gradient, x), np.empty((1, n))
-        step = posterior.solve(right)
-        prior.multiply(step, image)
-        rise = float(image[0] @ ascent.gradient[0]) - prior.inner(x, step, image)
-        evidence += 0.5 * rise + float(image[0] @ slope_in_mean())
-
-    def derivatives() -> Derivatives:
-        kept, third = ascent.kept, ascent.h[3]
-        u, image = posterior.smooth(slope_in_mean()), posterior.moved(slope_in_mean())
-        of_parameters = np.full_like(problem.parameters, np.nan)
-        if slopes is not None and of_parameters.size:
-            of_density = np.empty((len(of_parameters), 3, n))
-            slopes(posterior.mean, problem.labels, problem.parameters, of_density)
-            of_parameters = of_density[:, 0] + image * of_density[:, 1] - mismatch() * of_density[:, 2]
-        w_slope = -0.5 * (ascent.h[4] - width * third**2 / kept) / kept**2 if wide else None
-        of_variance = None if w_slope is None else mismatch() * w_slope + image * 0.5 * third / kept
-        return Derivatives(posterior.gradient(u, of_variance), posterior.weights[None] + u, of_parameters)
-
-    return function_found(posterior, evidence, status, derivatives)

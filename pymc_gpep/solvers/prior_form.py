@@ -1,17 +1,15 @@
-"""The contract of a prior covariance in a solver, and of its posteriors.
-
-A posterior is that of one latent function under scalar sites, or of several functions under sites that couple them.
-"""
+"""The contracts of a prior covariance in a solver, and of the posterior of one latent function under scalar sites."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
 from enum import Enum
-from typing import Any, ClassVar, Protocol, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.site_algebra import Moved, SiteAlgebra
 from pymc_gpep.solvers.team import Team
 
 EPSILON = float(np.finfo(np.float64).eps)
@@ -24,6 +22,8 @@ class FunctionPosterior(ABC):
 
     Parameters
     ----------
+    prior : SolverPrior
+        K.
     prior_mean : array (n,)
         m₀.
 
@@ -31,6 +31,8 @@ class FunctionPosterior(ABC):
     ----------
     precision : array (n,)
         π.
+    coordinates : array (1, q)
+        Coordinates x of the mean, see `SolverPrior.coordinates`.
     weights : array (n,)
         b = K⁻¹ (mean − m₀) = ν − π mean.
     mean, variance : array (n,)
@@ -38,74 +40,80 @@ class FunctionPosterior(ABC):
         log|I + πK|.
     """
 
-    def __init__(self, prior_mean: Array) -> None:
-        self._prior_mean = prior_mean
+    def __init__(self, prior: "SolverPrior", prior_mean: Array) -> None:
+        self._prior, self._prior_mean = prior, prior_mean
         self.precision, self.weights, self.mean, self.variance = np.full((4, prior_mean.size), np.nan)
         self.log_det = np.nan
+        self.coordinates: Array = self.weights[None] if prior.by_weights else np.empty((1, 0))
 
     @abstractmethod
     def decompose(self, precision: Array) -> bool:
-        """Take these precisions; whether a posterior exists. `smooth` is all that there is then, before `invert`."""
+        """Factorise for these precisions; whether a posterior exists. `smooth` is defined then, before `invert`."""
 
-    @abstractmethod
-    def invert(self) -> None:
-        """Compute what `spread` and `kept` want of what is decomposed, at about the cost of that."""
-
-    @abstractmethod
-    def times(self, weights: Array) -> Array:
-        """K b (n,) of b (n,)."""
+    def invert(self) -> None:  # noqa: B027  there may be nothing to compute
+        """Compute the inverse for `spread` and `kept`, at about the cost of the decomposition."""
 
     @abstractmethod
     def spread(self) -> None:
-        """Variances for the precisions taken."""
+        """Compute the variances for the precisions taken."""
+
+    @property
+    def site_variance(self) -> Array:
+        """Variance (n,) of the part of latent values on which sites act."""
+        return self.variance
 
     @property
     @abstractmethod
     def kept(self) -> Array:
-        """1 − π variance (n,): what a site leaves of its cavity's variance."""
+        """1 − π `site_variance` (n,): the share of the cavity's variance that remains after the site."""
 
     @abstractmethod
+    def solve(self, right: Array) -> Array:
+        """Return Newton's step in the coordinates for a right-hand side of `SolverPrior.residual`, both (1, q)."""
+
+    def _step(self, force: Array) -> tuple[Array, Array]:
+        """Coordinates (1, q) and image (n,) of (K⁻¹ + π)⁻¹ r, of r (n,)."""
+        step = self.solve(self._prior.pull(force[None]))
+        return step, self.image(step)
+
+    def image(self, x: Array) -> Array:
+        """f − m₀ (n,) of coordinates."""
+        image = np.empty((1, self.mean.size))
+        self._prior.multiply(x, image)
+        return image[0]
+
+    def moved(self, force: Array) -> Moved:
+        """Return how a force r (n,) moves the mean."""
+        step, image = self._step(force)
+        return Moved(self._prior.weights(step, (force - self.precision * image)[None]), step)
+
     def smooth(self, force: Array) -> Array:
         """(I + πK)⁻¹ r (n,) of r (n,)."""
-
-    def moved(self, force: Array) -> Array:
-        """Return (K⁻¹ + π)⁻¹ r (n,), by which a force r (n,) moves the mean."""
-        return self.times(self.smooth(force))
-
-    @property
-    def coordinates(self) -> Array:
-        """Coordinates x (c, q) of the mean, see `PriorForm.coordinates`."""
-        return self.weights[None]
-
-    def solve(self, right: Array) -> Array:
-        """Return Newton's step in the coordinates for a right-hand side of `PriorForm.residual`, both (1, q)."""
-        return self.smooth(right[0])[None]
+        return self.moved(force).weights[0]
 
     @abstractmethod
-    def gradient(self, moved: Array | None = None, of_variance: Array | None = None) -> Array:
-        """The derivative of the log normaliser at fixed sites, in the array that the prior is made of.
+    def gradient(self, moved: Moved | None = None, of_variance: Array | None = None) -> Array:
+        """Return the derivative of the log normaliser at fixed sites, in the array of the prior.
 
-        That in K is ½ (bbᵀ − M), M = (π⁻¹ + K)⁻¹, to which ½ (ubᵀ + buᵀ) comes where the mean moves: `moved` is
-        u (n,). `of_variance` (n,) is what else depends on the diagonal of K.
+        The derivative in K is ½ (bbᵀ − M), M = (π⁻¹ + K)⁻¹, plus ½ (ubᵀ + buᵀ) if the mean moves: `moved` is u.
+        `of_variance` (n,) is a further derivative in the diagonal of K.
         """
 
     def locate(self, location: Array) -> None:
-        """Weights and mean for the precisions taken, and locations ν.
+        """Compute weights and mean for the current precisions, and locations ν.
 
-        They are corrected once by what ν − π mean leaves of b: where π is large, rounding of ν would be in the mean.
+        A residual of Newton's equation corrects them once: for large π, rounding of ν would otherwise enter the mean.
         """
-        self.weights[:] = self.smooth(location - self.precision * self._prior_mean)
-        self._place()
-        self.weights += self.smooth(location - self.precision * self.mean - self.weights)
-        self._place()
-
-    def _place(self) -> None:
-        """The mean of the weights."""
-        np.add(self._prior_mean, self.times(self.weights), out=self.mean)
+        x, image = self._step(location - self.precision * self._prior_mean)
+        np.add(self._prior_mean, image, out=self.mean)
+        self.coordinates = x + self.solve(self._prior.residual((location - self.precision * self.mean)[None], x))
+        np.add(self._prior_mean, self.image(self.coordinates), out=self.mean)
+        self.weights[:] = self._prior.weights(self.coordinates, (location - self.precision * self.mean)[None])[0]
 
     def put(self, x: Array, gradient: Array, mean: Array) -> None:
         """Take coordinates, the gradient of the log density and the mean (n,) at a mode."""
-        self.weights[:], self.mean[:] = x[0], mean
+        self.coordinates, self.mean[:] = x.copy(), mean
+        self.weights[:] = self._prior.weights(self.coordinates, gradient[None])[0]
 
     def update(self, precision: Array, location: Array) -> bool:
         """All of it; whether a posterior exists."""
@@ -124,51 +132,12 @@ class FunctionPosterior(ABC):
     @property
     def length(self) -> float:
         """The quadratic form bᵀK b of the prior at the mean."""
-        return float(self.weights @ (self.mean - self._prior_mean))
+        return self._prior.inner(self.coordinates, self.coordinates, (self.mean - self._prior_mean)[None])
 
     @property
     def divergence(self) -> float:
         """KL(posterior ‖ prior) = ½ (bᵀ(mean − m₀) + Σ kept − n + log|I + πK|)."""
         return 0.5 * float((self.kept - 1.0).sum()) - self.log_normaliser
-
-
-class SiteAlgebra(ABC):
-    """Everything that solvers compute of a prior covariance K of c functions and sites of precision Π.
-
-    Π has a block for each point. `PriorForm.coupled` and `PriorForm.blocks` say what its array holds.
-    """
-
-    @abstractmethod
-    def factorise(self, precision: Array) -> tuple[bool, float]:
-        """Take a precision. Returns whether a posterior exists, and log|I + KΠ| up to what the form says."""
-
-    @abstractmethod
-    def weights(self, force: Array, out: Array) -> None:
-        """(I + ΠK)⁻¹ r into `out` (c, n), of r (c, n) in the range of Π, for the precision taken."""
-
-    def solve(self, right: Array, step: Array) -> None:
-        """Write Newton's step in the coordinates for a right-hand side of `PriorForm.residual`, both (c, q)."""
-        self.weights(right, step)
-
-    @abstractmethod
-    def moments(self, b: Array, mean: Array, cov: Array) -> None:
-        """Write K b into `mean` (c, n), and marginal covariances of each f_i into `cov` (n, c, c).
-
-        b is the latest result of `weights`, and the covariances are those for the precision taken.
-        """
-
-    @abstractmethod
-    def gradient(self, b: Array, moved: Array | None = None) -> Array:
-        """The derivative of the log normaliser at fixed sites, in the array that the prior is made of.
-
-        That in K is ½ (b_k b_kᵀ − M_kk), to which ½ (u_k b_kᵀ + b_k u_kᵀ) comes where the mean moves: `moved` is
-        u (c, n).
-        """
-
-    @property
-    def in_single_precision(self) -> Self | None:
-        """The same in the same memory, with matrices that have 32 bits a number; None if that saves no time."""
-        return None
 
 
 class Algebra(Enum):
@@ -180,65 +149,80 @@ class Algebra(Enum):
     FUNCTIONS = "sites that couple the functions of a point"
 
 
-@dataclass(frozen=True, eq=False)
-class BoundForm:
-    """Makes forms of arrays that have something in common, which data of a model fix.
+def check_finite(arrays: Mapping[str, Array]) -> None:
+    """Raise a ValueError that names an array which is not finite."""
+    for name, values in arrays.items():
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"{name} must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not."
+            )
 
-    Parameters
+
+class Prior(ABC):
+    """p(x) = N(m, K) of the sampled variables: c latent functions at n points, or their standard normals.
+
+    Attributes
     ----------
-    kind : type of PriorForm
-        Takes an array, and what is `known`.
-    known : object
+    mean : array (c, n)
+        m.
     """
 
-    kind: Any
-    known: Any
+    mean: Array
+
+    def check(self) -> None:  # noqa: B027  there may be nothing to check
+        """Raise a NotPositiveDefiniteError if the Gaussian is not proper."""
+
+    def functions(self, x: Array) -> Array:
+        """Return latent values (..., c, n) of sampled variables; x itself if latent values are sampled."""
+        return x
+
+    def pulled(self, slope: Array) -> Array:
+        """Return the derivative in x of a function with derivative `slope` (c, n) in latent values."""
+        return slope
 
     @property
-    def square(self) -> bool:
-        return bool(self.kind.square)
+    def shape(self) -> tuple[int, int]:
+        """Number of latent functions, and of points: (c, n)."""
+        c, n = self.mean.shape
+        return c, n
 
-    @property
-    def algebras(self) -> frozenset[Algebra]:
-        return frozenset(self.kind.algebras)
-
-    def __call__(self, array: Array) -> "PriorForm":
-        """Return the form of an array."""
-        made: PriorForm = self.kind(array, self.known)
-        return made
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        """Draws (count, c, n) of f."""
 
 
-class TakesForms(Protocol):
-    """An approximation, as far as priors know it."""
+class SolverPrior(Prior):
+    """A Gaussian prior of c latent functions at n points, f = m + J z with standard normals z.
 
-    def takes(self, form: Any, /) -> bool:
-        """Whether its solver takes a prior that is given in this form."""
-        ...
-
-
-class PriorForm(ABC):
-    """A prior covariance of c latent functions at n points.
+    Functions are independent, f_k = m_k + J_k z_k with z (c, q), unless a form says that they share z (1, q).
 
     Parameters
     ----------
     array : array with three axes
         The numbers that the covariance is made of, with respect to which posteriors have derivatives.
+    mean : array (c, n)
+        m.
     """
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: Array, mean: Array) -> None:
         # Kernels are compiled for arrays that are contiguous and writeable.
         self.array: Array = np.require(array, np.float64, ["C", "W"])
+        self.mean: Array = np.require(mean, np.float64, ["C", "W"])
 
     square: ClassVar[bool]
     """Whether `array` has a row and a column for each point, and the algebra matrices of that size."""
-    algebras: ClassVar[frozenset[Algebra]]
-    """Abilities that it offers to solvers."""
     by_weights: ClassVar[bool] = True
-    """Whether `coordinates` are weights b."""
+    """Whether `coordinates` are weights b, and new points are known by their covariances with those of the data."""
 
-    @abstractmethod
-    def among(self, points: NDArray[np.int64]) -> Array:
-        """Covariances (1 or c, s, s) of some points (s,)."""
+    @property
+    def flat(self) -> NDArray[np.int64]:
+        """Places (p,) of the numbers that have a flat prior in place of a proper one."""
+        return np.zeros(0, np.int64)
+
+    @property
+    def least_kept(self) -> float:
+        """Least part of a cavity's variance that a site leaves, below which digits are lost."""
+        return EPSILON
 
     @property
     @abstractmethod
@@ -248,6 +232,8 @@ class PriorForm(ABC):
     @abstractmethod
     def is_covariance(self, team: Team) -> bool:
         """Whether it is positive semi-definite, to rounding."""
+
+    # Coordinates of Newton's method.
 
     def coordinates(self, b: Array) -> Array:
         """Return the coordinates x of f = m + K b, in which Newton's method takes its steps: b (c, n) itself.
@@ -265,17 +251,31 @@ class PriorForm(ABC):
     def multiply(self, x: Array, out: Array) -> None:
         """Write f − m of coordinates into `out` (c, n): K b of b (c, n)."""
 
+    def pull(self, force: Array) -> Array:
+        """Return the right-hand side of Newton's step at coordinates 0, of a gradient (c, n)."""
+        return force
+
     def residual(self, gradient: Array, x: Array) -> Array:
         """Return the right-hand side of Newton's step at coordinates x, in their shape."""
-        return gradient - x
+        return self.pull(gradient) - x
 
     def inner(self, x: Array, step: Array, image: Array) -> float:
         """Return the prior's inner product of two vectors of coordinates; `image` is f − m of the second."""
         return float(np.vdot(x, image))
 
-    @abstractmethod
+    def variance_gradient(self, of_variance: Array) -> Array:
+        """Return the derivative of Σ_i v_i K_ii of one function in the array of the prior, of v (n,).
+
+        Raises
+        ------
+        TypeError
+            If a form does not offer `Algebra.VARIANCES`.
+        """
+        raise TypeError(f"{type(self).__name__} has no derivatives in prior variances.")
+
     def rounding(self, x: Array) -> float:
         """Return how much rounding may change a step of Newton's method at the coordinates x."""
+        return STEP_ROUNDING * float(self.variances.max() * np.abs(x).sum())
 
     def newton_direction(
         self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
@@ -283,23 +283,29 @@ class PriorForm(ABC):
         """About (I + WK)⁻¹ r into `pull` (1, n), and K times it into `image`, of one function, if `by_weights`.
 
         `curvature` is W (n,) and `slope` r (1, n); so much of the residual may be left, after so many steps at most.
+        A form without an iteration of its own takes a factorisation.
         """
-        raise NotImplementedError
+        posterior = self.posterior(self.mean[0])
+        posterior.decompose(curvature)
+        pull[0] = posterior.smooth(slope[0])
+        self.multiply(pull, image)
+
+    # Posteriors.
 
     @abstractmethod
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> FunctionPosterior:
-        """The posterior of the one function, whose prior mean is (n,); `signed` precisions may be below zero."""
+        """Return the posterior of a single function with prior mean (n,); `signed` precisions may be below zero."""
 
-    @abstractmethod
     def coupled(self, n_functions: int, team: Team) -> SiteAlgebra:
         """The algebra of sites with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i, from π (c, n).
 
         Its log determinants are log|I + KΠ| + Σ_i log 1ᵀπ_i.
         """
+        raise TypeError(f"{type(self).__name__} is a prior of one latent function.")
 
-    @abstractmethod
     def blocks(self, n_functions: int, *, signed: bool = False) -> SiteAlgebra:
         """The algebra of sites with any semi-definite Π_i (n, c, c) whose rows sum to zero.
 
         Where they are `signed` they may have negative eigenvalues.
         """
+        raise TypeError(f"{type(self).__name__} is a prior of one latent function.")

@@ -17,7 +17,7 @@ from pymc_gpep.kernels.status import (
     OUT_OF_ITERATIONS,
     OUT_OF_MEMORY,
 )
-from pymc_gpep.solvers.prior_form import FunctionPosterior, PriorForm
+from pymc_gpep.solvers.prior_form import SolverPrior
 from pymc_gpep.solvers.team import ALONE, Team, gather, one_blas_thread
 
 type Watch = Callable[[int, float, float], None]
@@ -115,7 +115,7 @@ class Found(NamedTuple):
 class Problem(NamedTuple):
     """A Gaussian prior of c latent functions at n points, and the labels that were observed."""
 
-    prior: PriorForm
+    prior: SolverPrior
     """Prior covariance, however it is given."""
     mean: Array
     """Prior mean, (c, n)."""
@@ -125,27 +125,13 @@ class Problem(NamedTuple):
     """Parameters of the likelihood besides latent values at each point, (p, n)."""
     team: Team = ALONE
     """The threads that may work on it."""
+    slopes: bool = True
+    """Whether derivatives in the parameters are wanted."""
 
     @property
     def k(self) -> Array:
         """The array of the prior; a covariance has (1 or c, n, n)."""
         return self.prior.array
-
-
-def function_found(
-    posterior: FunctionPosterior, evidence: float, status: int, derivatives: Callable[[], Derivatives], rung: int = 0
-) -> Found:
-    """Return the result of a solver that ended with a posterior of one function."""
-    return Found(
-        evidence,
-        status,
-        posterior.weights[None],
-        posterior.mean[None],
-        posterior.variance[:, None, None],
-        posterior.precision[None],
-        derivatives,
-        rung,
-    )
 
 
 def check_problem(problem: Problem, start: Array, trusted: bool = False) -> int:
@@ -155,16 +141,16 @@ def check_problem(problem: Problem, start: Array, trusted: bool = False) -> int:
     """
     if not all(np.isfinite(values).all() for values in (problem.k, problem.mean, problem.parameters, start)):
         return NOT_FINITE
-    # Squares of prior variances are computed everywhere; where they overflow, what comes out is noise.
+    # Squares of prior variances are computed everywhere; if they overflow, results are noise.
     if not np.isfinite(np.square(problem.prior.variances)).all():
         return NOT_FINITE
     return CONVERGED if trusted or problem.prior.is_covariance(problem.team) else NOT_POSITIVE_DEFINITE
 
 
 def relative_problem(problem: Problem) -> tuple[Problem, Array]:
-    """The problem with a prior mean less that of the class observed (most often) at each point, and that mean, (n,).
+    """Return the problem with prior means relative to the observed class of each point, and the class's mean, (n,).
 
-    For likelihoods that do not see what is added to all functions: a large number would take the digits of the rest.
+    For likelihoods that do not depend on a common shift of all functions: a large shift would cost digits.
     """
     y = problem.labels if problem.labels.ndim == 1 else problem.labels.argmax(axis=1)
     common = problem.mean[y, np.arange(len(y))]
@@ -181,18 +167,19 @@ def lost_in_rounding(problem: Problem, x: Array, history: History, status: int) 
 
 
 def parameter_slopes(problem: Problem, kernel: Callable[..., None] | None, mean: Array, variance: Array) -> Array:
-    """Derivatives (p, n) with respect to the parameters, of what `kernel` averages over N(mean, variance) (n,).
+    """Return derivatives (p, n) in the parameters of the average that `kernel` computes over N(mean, variance) (n,).
 
-    The kernel is one of `pymc_gpep.likelihoods.local_computations.ParameterSlopes`. Without it they are NaN.
+    The kernel is of the type `pymc_gpep.likelihoods.local_computations.ParameterSlopes`. Without it, or without
+    `slopes`, they are NaN.
     """
     slopes = np.full_like(problem.parameters, np.nan)
-    if kernel is not None and slopes.size:
+    if kernel is not None and slopes.size and problem.slopes:
         kernel(mean, variance, problem.labels, problem.parameters, slopes)
     return slopes
 
 
 def own_matrix(matrices: Array, k: int) -> Array:
-    """The matrix of class k, of one that all classes share or of one for each."""
+    """Return the matrix of class k, from a shared matrix or from a matrix for each class."""
     return matrices[k if len(matrices) > 1 else 0]
 
 
@@ -236,7 +223,7 @@ class Outcome(NamedTuple):
 
 
 def from_start_or_cold[S, T](solve: Callable[[S | None], T], start: S | None, is_good: Callable[[T], bool]) -> T:
-    """Solve from a start if there is one, and once more from cold where what comes of it is not good.
+    """Solve from a start if there is one, and once more from a cold start if the result is not good.
 
     Parameters
     ----------
@@ -244,7 +231,7 @@ def from_start_or_cold[S, T](solve: Callable[[S | None], T], start: S | None, is
         Takes a start, or None for a cold one.
     start : optional
     is_good : callable
-        Says of a result of `solve` whether it converged, or is worth keeping.
+        Whether a result of `solve` converged, or should be kept.
     """
     found = solve(start)
     return found if start is None or is_good(found) else solve(None)
@@ -260,9 +247,10 @@ def run(
     gradient: bool = False,
     *,
     relative: bool,
-    form: type[PriorForm],
+    form: Callable[[Array, Array], SolverPrior],
     parameters: Array = NO_PARAMETERS,
     trusted: bool = False,
+    slopes: bool = True,
 ) -> Outcome:
     """Run a solver on arrays of the right shapes; none of them is overwritten.
 
@@ -270,7 +258,7 @@ def run(
     ----------
     solver : Solver
     k : array
-        The array of the prior, as its `form` wants it: a covariance is (1 or c, n, n).
+        The array of the prior's `form`: a covariance is (1 or c, n, n).
     mean : array (c, n)
         Prior mean.
     labels : array (n,)
@@ -279,16 +267,18 @@ def run(
         Sites or weights that the solver starts from, flat.
     max_iterations : int
     gradient : bool
-        Whether derivatives of the evidence are wanted.
+        Whether derivatives of the evidence are computed.
     relative : bool
-        Whether the likelihood does not see what is added to all latent values of a point, and labels are numbers of
-        these. The solver may then be given less of the prior mean.
+        Whether the likelihood does not depend on a common shift of a point's latent values, and labels are their
+        numbers. The solver then gets a relative prior mean.
     form : type of PriorForm
-        How the prior covariance is given.
+        Makes the prior of its array and mean.
     parameters : array (p, n)
         Parameters of the likelihood besides latent values at each point.
     trusted : bool
         Whether the prior covariance need not be factorised to see that it is one.
+    slopes : bool
+        Whether derivatives in the parameters are computed, too.
     """
     # Kernels are compiled for arrays that are contiguous and writeable.
     mean, parameters = (np.require(values, np.float64, ["C", "W"]) for values in (mean, parameters))
@@ -298,7 +288,7 @@ def run(
     # Numbers that are not finite end as a status, without a warning on the way.
     with one_blas_thread(), gather(len(labels)) as team, np.errstate(all="ignore"):
         try:
-            problem = Problem(form(k), mean, labels, parameters, team)
+            problem = Problem(form(k, mean), mean, labels, parameters, team, slopes)
             return _solve(solver, problem, start, history, gradient, relative, trusted)
         except MemoryError:
             return _failed(OUT_OF_MEMORY, mean, start, history)

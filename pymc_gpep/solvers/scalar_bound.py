@@ -6,7 +6,7 @@ the maximum the Gaussian has sites of precision W = −2 ∂g/∂v that pull wit
 the present moments are a step along the natural gradient. A short step always raises the bound; a whole one may cycle
 if W changes fast with v. Better targets:
 
-- For an average ∂²g/∂m² = 2 ∂g/∂v, and such a step is one of Newton's in m. It ignores how W changes. A step of
+- For an average ∂²g/∂m² = 2 ∂g/∂v, and such a step is Newton's step in m. It ignores how W changes. A step of
   Newton's method for the moments of one point under its cavity N(μ, D) corrects that point by point. The moments are
   m = μ + D ∂g/∂m and 1/v = 1/D − 2 ∂g/∂v.
 
@@ -23,19 +23,12 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.schemes.anderson import accelerated_step
+from pymc_gpep.kernels.schemes import accelerated_step
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.newton import sites_at_mode, step_length
 from pymc_gpep.solvers.prior_form import FunctionPosterior
-from pymc_gpep.solvers.problem import (
-    Derivatives,
-    Found,
-    History,
-    Problem,
-    function_found,
-    lost_in_rounding,
-    parameter_slopes,
-)
+from pymc_gpep.solvers.problem import Found, History, Problem, lost_in_rounding, parameter_slopes
+from pymc_gpep.solvers.site_ep import Ended, FunctionSitePosterior, largest_change
 
 type Sweep = Callable[[Array, Array, Array, Array], tuple[bool, float, float]]
 """One sweep, `sweep(sites, natural, better, scale)`.
@@ -153,10 +146,11 @@ type Target = Callable[[Problem, _Look], tuple[Array, Array]]
 def average_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
     """Where g is an average: a step of Newton's method for the moments of each point under its cavity."""
     posterior, g = look.posterior, look.g
-    m, v, b, w, fresh = posterior.mean, posterior.variance, posterior.weights, posterior.precision, look.precision
+    m, v, b, w, fresh = posterior.mean, posterior.site_variance, posterior.weights, posterior.precision, look.precision
     wide = v / posterior.kept
-    _, across, along = (look.at(m, (1.0 + _DIFFERENCE) * v) - g) / (_DIFFERENCE * v)  # ∂²g/∂m∂v and ∂²g/∂v²
-    # Of the equations for m and 1/v: what they miss, and their matrix.
+    apart = _DIFFERENCE * v
+    _, across, along = (look.at(m, posterior.variance + apart) - g) / apart  # ∂²g/∂m∂v and ∂²g/∂v²
+    # Residuals of the equations for m and 1/v, and their matrix.
     miss_m, miss_v = wide * (b - g[1]), w - fresh
     mm, mv, vm, vv = 1.0 + wide * fresh, -wide * across, 2.0 * across, 2.0 * along - 1.0 / v**2
     determinant = mm * vv - mv * vm
@@ -215,18 +209,18 @@ def scalar_bound(
 ) -> Found:
     """Raise the bound; `start`, which is overwritten, holds precisions and locations of the sites (2, n).
 
-    Precisions are at least `least_precision`, 0 or −∞: a density that is not log-concave may want some below zero.
+    Precisions are at least `least_precision`, 0 or −∞: a density that is not log-concave may need negative precisions.
 
     There are two kinds of `terms`. With the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`
-    `target` is `average_target`; with that of `QuadraticBound` it is `bound_target`. `slopes` is the kernel of
+    `target` is `average_target`; with the kernel of `QuadraticBound` it is `bound_target`. `slopes` is the kernel of
     `ParameterSlopes` for it. `average` is the kernel of `GaussianAverage`, if the likelihood has one. From cold the
-    bound is then raised from the sites of naive TAP. These are found without a factorisation, and are near by however
-    large the magnitude. Where they leave the posterior too wide for the density, the bound is raised from narrow sites
-    about the mode. Where factors are those of `several_rows`, cavities of naive TAP are narrowed.
+    bound is then raised from the sites of naive TAP. These need no factorisation, and are near the maximum for any
+    magnitude. If they leave the posterior too wide for the density, the bound is raised from narrow sites about the
+    mode. If factors combine `several_rows`, cavities of naive TAP are narrowed.
     """
     y, parameters = problem.labels, problem.parameters
-    posterior = problem.prior.posterior(problem.mean[0], signed=least_precision < 0.0)
-    sites = start.reshape(2, -1, 1)
+    of_sites = FunctionSitePosterior(problem, least_precision)
+    posterior, sites = of_sites.of, start.reshape(2, -1, 1)
 
     def at(mean: Array, variance: Array) -> Array:
         g = np.empty((3, y.size))
@@ -241,18 +235,10 @@ def scalar_bound(
         natural[0, :, 0] = look.precision
         natural[1, :, 0] = look.g[1] + look.precision * m
         scale[:, 0] = v
-        change = np.abs(natural - sites)[:, :, 0]
-        residual = float(np.max([change[0] * v, change[1] * np.sqrt(v)]))
+        residual = largest_change(natural, sites, scale)
         if residual >= tolerance:
             better[0, :, 0], better[1, :, 0] = target(problem, look)
         return True, float(look.g[0].sum()) - posterior.divergence, residual
-
-    def derivatives() -> Derivatives:
-        return Derivatives(
-            posterior.gradient(),
-            posterior.weights[None].copy(),
-            parameter_slopes(problem, slopes, posterior.mean, posterior.variance),
-        )
 
     def loss(sites: Array) -> float:
         """How much of the log density (n,), on average, the spread of the posterior with sites (2, n) costs."""
@@ -266,7 +252,7 @@ def scalar_bound(
         wide[0] = np.clip(wide[0], 0.0, largest_precision)
         sites[:, :, 0] = wide
         if not (wide.any() and loss(wide) < _DEAR):
-            # Averages of what grows like an exponential are beyond all numbers, or nearly, under wide posteriors.
+            # Averages of functions with exponential growth overflow, or nearly, under wide posteriors.
             mode = sites_at_mode(problem, average, _ROUGHLY, wide=False)
             more = np.maximum(min(_WIDE, largest_precision) - mode[0], 0.0)
             sites[:, :, 0] = [mode[0] + more, mode[1] + more * posterior.mean] if posterior.update(*mode) else 0.0
@@ -285,4 +271,6 @@ def scalar_bound(
         least_precision=least_precision,
     )
     status = lost_in_rounding(problem, posterior.coordinates, history, status)
-    return function_found(posterior, bound, status, derivatives)
+    return of_sites.found(
+        Ended(bound, status, 0), lambda: parameter_slopes(problem, slopes, posterior.mean, posterior.variance)
+    )

@@ -1,20 +1,51 @@
-"""EP with scalar sites on projections of whitened inducing values, for any factors of the likelihood.
+"""Sweeps over sites on projections of whitened inducing values: EP for any factors, nested EP, variational inference.
 
 A factor depends on the latent values f_k = m + x_k + e_k alone; see `pymc_gpep.solvers.sparse_sweeps`. With the sites
 held, only the factors depend on hyperparameters, through w and s in the moments of their cavities. At a fixed point the
 derivative is that of the evidence, and elsewhere that of the evidence with frozen sites.
+
+Nested EP (`CoupledSparseSweeps`): the sites act on projections, too, and the coupling of the functions is kept. A
+point's site acts on x = (x_1 … x_c), x_k = w_kᵀv_k, and has the form that nested EP gives it. Its noise is all noise
+around the x: the likelihood's own, and the residual of the features. The site follows from d scalar inner sites of the
+likelihood's factors. The posterior of v couples all functions. The functions of a point enter by their differences, and
+the part that all have in common stays as it is in the prior.
+
+Derivatives: with the sites held as functions of x, features are in the posterior of v alone. At a fixed point the
+derivative of its normaliser is that of the evidence. With ρ = ν − Π E[x] it is μρᵀ − ΣWΠ in the features and ρ in the
+prior mean. A point's log normaliser depends on its cavity's variance of x_k and on s_k by their sum. The derivative in
+s_k is thus ½(ρ_k² − (Π − Π Cov[x] Π)_kk).
+
+Variational inference (`SparseVISweeps`): the best Gaussian of whitened inducing values under a bound. The bound
+is Σ_i E(m_i, v_i) − KL(q(v) ‖ N(0, I)), E an average log likelihood, or a lower bound of one. It depends on the means
+and variances of the latent values of point i. At its maximum q has sites with the precisions t = −2 ∂E/∂v and the
+locations ∂E/∂m + t m (Opper and Archambeau 2009). A step towards these is one along the natural gradient: a short
+one always raises the bound. Precisions are negative where E is convex.
+
+Derivatives: with q held in whitened coordinates, the divergence does not depend on hyperparameters, and E does by w and
+s in the moments.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.moments.inner_ep import relative_location
+from pymc_gpep.solvers.common_shift import CommonShift
 from pymc_gpep.solvers.inducing import Features, RowFeatures
-from pymc_gpep.solvers.sparse_sweeps import Marginals, MatchedSites, Slopes, SparseSweeps
+from pymc_gpep.solvers.site_ep import site_of, site_terms
+from pymc_gpep.solvers.sparse_sweeps import Bars, LeftOut, Marginals, MatchedSites, SiteSweeps, Slopes, SparseSweeps
 from pymc_gpep.solvers.team import ALONE, Team
+from pymc_gpep.solvers.whitened_posterior import (
+    CoupledWhitened,
+    Whitened,
+    WhitenedPosterior,
+    coupled_precision,
+    coupled_whitened,
+    shared_precision,
+)
 
 
 class Tilted(NamedTuple):
@@ -118,17 +149,199 @@ class SparseEPSweeps(SparseSweeps):
         return _Cavities(variance, keep, without, cavity_mean, cavity_variance, tilted)
 
 
-def site_of(rho: Array, gamma: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
-    """The site exp(νx − ½ t x²), as t and ν, that gives a cavity N(mean, variance) the moments of the tilted density.
+class PointAverages(NamedTuple):
+    """The likelihood by averages of its logarithm."""
 
-    `rho` and `gamma` are the first derivative and the negative second derivative of the log normaliser in the mean.
+    functions: NDArray[np.int64]
+    """Which function each site acts on, (n, c): all of them, in their order."""
+    terms: Callable[[slice, Array, Array], tuple[Array, Array, Array]]
+    """E (B,) of some rows and its derivatives (B, c), from means and variances (B, c) of the latent values."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, c)."""
+        return self.functions.shape
+
+    def widening(self) -> None:
+        """Return None, since there are no sites with negative precisions."""
+
+    def sweeps(self, features: RowFeatures, team: Team) -> "SparseVISweeps":
+        """Return the parts of an iteration over their sites."""
+        return SparseVISweeps(features, self, team)
+
+
+class SparseVISweeps(SparseSweeps):
+    """The parts of an iteration, for one prior.
+
+    Parameters
+    ----------
+    features : RowFeatures
+    averages : PointAverages
+    team : Team
+        The threads that work on it. Results do not depend on how many there are.
     """
-    narrower = 1.0 - gamma * variance
-    return gamma / narrower, (rho + gamma * mean) / narrower
+
+    def __init__(self, features: RowFeatures, averages: PointAverages, team: Team = ALONE) -> None:
+        super().__init__(features, averages.functions, False, team)
+        self._averages = averages
+
+    def _matched(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> MatchedSites:
+        mean, variance, value, of_mean, of_variance = self._terms(rows, features, projected)
+        precision = -2.0 * of_variance
+        return MatchedSites(precision, of_mean + precision * mean, variance, float(value.sum()))
+
+    def _slopes(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> Slopes:
+        *_, of_mean, of_variance = self._terms(rows, features, projected)
+        return Slopes(of_mean.T, 2.0 * of_variance.T, of_variance.T)
+
+    def _terms(self, rows: slice, features: Features, projected: Marginals) -> tuple[Array, ...]:
+        """Return means and variances (B, c) of the projections, and their E."""
+        mean, variance = projected
+        seen = (features.mean + mean).T, (self._rest(features) + variance).T
+        return mean.T, variance.T, *self._averages.terms(rows, *map(np.ascontiguousarray, seen))
+
+    def of_posterior(self, posterior: WhitenedPosterior) -> float:
+        """−KL(q ‖ N(0, I))."""
+        root, mean = posterior.root, posterior.mean
+        log_det = 2.0 * float(np.log(root.diagonal(axis1=1, axis2=2)).sum())
+        return -0.5 * (float((root * root).sum() + (mean * mean).sum()) - mean.size - log_det)
 
 
-def site_terms(mean: Array, variance: Array, location: Array, precision: Array) -> float:
-    """Σ log ∫ N(x | mean, variance) exp(νx − ½ t x²) dx."""
-    stretch = 1.0 + precision * variance
-    quadratic = location * location * variance + 2.0 * location * mean - precision * mean * mean
-    return 0.5 * float((quadratic / stretch - np.log(stretch)).sum())
+class CoupledFactors(NamedTuple):
+    """The likelihood as factors of differences of utilities."""
+
+    labels: NDArray[np.int64]
+    """(n,)."""
+    n_functions: int
+    update: Callable[..., tuple[float, float]]
+    """New inner sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_inner_ep_update`."""
+    site_parameters: Callable[..., float]
+    """The sites that inner ones imply, see `pymc_gpep.kernels.moments.inner_ep.noisy_site_parameters`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, c − 1)."""
+        return len(self.labels), self.n_functions - 1
+
+    def widening(self) -> None:
+        """Return None, since factors of inner EP are log-concave."""
+
+    def sweeps(self, features: RowFeatures, team: Team) -> "CoupledSparseSweeps":
+        """Return the parts of an iteration over the inner sites."""
+        return CoupledSparseSweeps(features, self, team)
+
+
+class _Rows(NamedTuple):
+    """Some of the rows, and their sites."""
+
+    rows: slice
+    features: Features
+    w: list[Array]
+    """Features of each function, (M, B)."""
+    rest: Array
+    """s of each function, (c, B)."""
+    pi: Array
+    """Π = diag(π) − ππᵀ / 1ᵀπ, (c, B)."""
+    nu: Array
+    """Location relative to the prior mean, (c, B)."""
+    constant: float
+    """Log of the sites at x = 0, where the inner variable u is integrated out."""
+
+
+class CoupledSparseSweeps(SiteSweeps[_Rows, CoupledWhitened]):
+    """The parts of an iteration, for one prior.
+
+    Parameters
+    ----------
+    features : RowFeatures
+    factors : CoupledFactors
+    team : Team
+        The threads that work on it. Results do not depend on how many there are.
+    """
+
+    def __init__(self, features: RowFeatures, factors: CoupledFactors, team: Team = ALONE) -> None:
+        super().__init__(features, team)
+        self._factors = factors
+
+    def _sums(self, block: _Rows) -> tuple[Array, Array]:
+        """S (cM, cM), whose lower triangle counts, and h (c, M)."""
+        w, pi = block.w, block.pi
+        precision = shared_precision(w[0], pi) if self._shared else coupled_precision(w, pi)
+        return precision, np.stack([own @ nu for own, nu in zip(w, block.nu, strict=True)])
+
+    def _block(self, rows: slice, features: Features, sites: Array) -> _Rows:
+        rest = features.rest[self._owner]
+        pi, nu = np.empty((2, *rest.shape))
+        constant = self._factors.site_parameters(self._factors.labels[rows], rest, *sites[:, rows], pi, nu)
+        constant += relative_location(features.mean, pi, nu)
+        return _Rows(rows, features, [features.w[own] for own in self._owner], rest, pi, nu, constant)
+
+    def implied(self, precision: Array, location: Array) -> CoupledWhitened:
+        return coupled_whitened(precision, location)
+
+    def match(
+        self, sites: Array, posterior: CoupledWhitened, shift: CommonShift | None, target: Array, scale: Array
+    ) -> tuple[float, float]:
+        """See `SiteSweeps`. A change to NaN counts as infinite: the iteration then begins from zero sites."""
+
+        def part(at: _Rows) -> tuple[float, float]:
+            rows, (mean, cov) = at.rows, self._moments(posterior, at)
+            mean += at.features.mean
+            given: Any = self._factors.labels[rows], at.rest, *sites[:, rows], 1, 0.0
+            terms, residual = self._factors.update(mean, cov, *given, *target[:, rows], scale[rows])
+            # A site without a cavity is NaN, which the largest change of a loop of comparisons passes over.
+            return terms + at.constant, residual if np.isfinite(terms + residual) else np.inf
+
+        terms, residuals = np.array(list(self.over_blocks(sites, part))).T
+        return float(terms.sum()), float(residuals.max())
+
+    def bars(self, sites: Array, posterior: CoupledWhitened) -> Iterator[Bars]:
+        def part(at: _Rows) -> Bars:
+            features = at.features
+            rho, rest_bar = _point_slopes(*self._moments(posterior, at), at.pi, at.nu)
+            if self._shared:
+                w_bar = (posterior.mean.T @ rho - posterior.shared_smoothed(at.w[0], at.pi))[None]
+                rest_bar = rest_bar.sum(axis=0, keepdims=True)
+            else:
+                w_bar = posterior.mean[:, :, None] * rho[:, None] - posterior.smoothed(at.w, at.pi)
+            return Bars(at.rows, *self._features.whitening.pull_back(features, w_bar, rest_bar, rho))
+
+        return self.over_blocks(sites, part)
+
+    def _moments(self, posterior: CoupledWhitened, at: _Rows) -> tuple[Array, Array]:
+        return posterior.shared_moments(at.w[0]) if self._shared else posterior.moments(at.w)
+
+    def left_out(self, sites: Array, posterior: Whitened) -> Iterator[LeftOut]:
+        """All points in their order, part by part, each without its own site, which is in the posterior.
+
+        With the covariance V of x that of the cavity is (I − VΠ)⁻¹ V; the site pulls with the force ν − Π E[x].
+        """
+        every = np.arange(len(self._owner))
+
+        def part(at: _Rows) -> LeftOut:
+            mean, cov = posterior.moments(at.w)
+            pi = _precisions(at.pi)
+            wide = np.linalg.solve(np.eye(len(every)) - cov @ pi, cov)
+            force = at.nu.T - np.einsum("bkl,lb->bk", pi, mean)
+            wide = 0.5 * (wide + wide.swapaxes(1, 2))
+            less = (at.features.mean + mean).T - np.einsum("bkl,bl->bk", wide, force)
+            wide[:, every, every] += at.rest.T
+            return LeftOut(at.rows, less, wide)
+
+        return self.over_blocks(sites, part)
+
+
+def _precisions(pi: Array) -> Array:
+    """Return Π of each point (B, c, c), from π (c, B); 0 without a site."""
+    total = pi.sum(axis=0)
+    shared = np.einsum("kb,lb->bkl", pi, pi / np.where(total > 0.0, total, 1.0))
+    return pi.T[:, :, None] * np.eye(len(pi)) - shared
+
+
+def _point_slopes(mean: Array, cov: Array, pi: Array, nu: Array) -> tuple[Array, Array]:
+    """ρ, and derivatives in the s, (c, B), from moments (c, B), (B, c, c) of the x relative to the prior mean."""
+    total = pi.sum(axis=0)
+    rho = nu - pi * (mean - (pi * mean).sum(axis=0) / total)
+    average = np.einsum("kb,bkl->lb", pi, cov) / total
+    within = np.einsum("bkk->kb", cov) - 2.0 * average + (pi * average).sum(axis=0) / total
+    return rho, 0.5 * (rho * rho - pi + pi * pi * (1.0 / total + within))

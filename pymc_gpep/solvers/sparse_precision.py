@@ -4,8 +4,8 @@ With Y = P₀⁻¹V and M = W + VᵀY
 
     P⁻¹ = P₀⁻¹ − Y M⁻¹ Yᵀ,   log|P| = log|P₀| + log|M| − log|W|.
 
-W = 0 holds Vᵀx at 0, conditioning by kriging. An entry of W below 0 takes away what a column has in P₀, so that P₀ may
-be positive definite where P is not.
+W = 0 holds Vᵀx at 0, conditioning by kriging. An entry of W below 0 subtracts the part of a column from P₀, so that P₀
+may be positive definite if P is not.
 """
 
 from functools import cached_property
@@ -24,13 +24,19 @@ from pymc_gpep.kernels.linalg.sparse_factor import (
     factorise,
     fill_rows,
     find_slots,
+    independent_set,
+    place_in_runs,
+    read_corner,
     selected_inverse,
     solve_lower,
     solve_upper,
+    write_corner,
 )
 from pymc_gpep.solvers.coefficients import Coefficients, Entries
 
-_DENSE = 100  # columns with all entries, from which on dense matrices are faster
+_DENSE = 40  # Number of columns with all entries from which on dense matrices are faster.
+_FULL = 0.9  # Share of its entries that a block has at least which counts as full.
+_SLOWER = 17.0  # Time of a product outside of the dense block, in units of one by LAPACK.
 
 type Indices = NDArray[np.int64]
 
@@ -52,16 +58,17 @@ class FactorPattern:
         See `pymc_gpep.kernels.linalg.sparse_factor`.
     dense : int
         The column from which on L has all entries, q where these are few.
+    work : float
+        Products of a factorisation, weighted by the time of each: 1 in the dense block, where LAPACK computes it.
     """
 
     def __init__(self, q: int, first: Indices, second: Indices) -> None:
         ones = np.ones(2 * len(first))
         there = coo_array((ones, (np.r_[first, second], np.r_[second, first])), shape=(q, q)).tocsc()
         self.components = connected_components(there, directed=False)[1]
-        self.order, counts = _best_order(there)
+        self.order, counts = _in_runs(there, *_best_order(there))
         self._place = np.argsort(self.order)
         self.starts = np.concatenate([[0], np.cumsum(counts)])
-        self.flops = _flops(counts)
         before, columns = _earlier(there, self.order)
         parent, seen, ends = np.empty((3, q), np.int64)
         count_rows(before, columns, self.starts[-1], parent, np.zeros(q, np.int64), seen)
@@ -70,6 +77,8 @@ class FactorPattern:
         full = np.flatnonzero(counts != np.arange(q - 1, -1, -1))
         begin = int(full[-1]) + 1 if full.size else 0
         self.dense = begin if q - begin >= _DENSE else q
+        products = counts.astype(np.float64) ** 2
+        self.work = float(_SLOWER * products[: self.dense].sum() + products[self.dense :].sum())
         fill_rows(
             before, columns, parent, self.starts, self.rows, self.row_starts, self.row_columns, self.row_places, seen,
             ends,
@@ -86,16 +95,11 @@ class FactorPattern:
         return self.size + len(self.rows)
 
     def slots(self, first: Indices, second: Indices) -> Indices:
-        """Return the slots of entries of P, the last one of all for those that L has not."""
+        """Return the slots of entries of P; the last slot for entries outside the pattern of L."""
         found = np.empty(np.shape(first), np.int64)
         places = [np.ascontiguousarray(self._place[each].ravel()) for each in (first, second)]
         find_slots(self.starts, self.rows, *places, found.reshape(-1))
         return found
-
-    @cached_property
-    def corner(self) -> tuple[Indices, Indices]:
-        """Columns and rows below the diagonal of the last block, which L has all entries of, in their order."""
-        return np.triu_indices(self.size - self.dense, 1)
 
     @property
     def nothing(self) -> int:
@@ -109,14 +113,33 @@ def pairs_of_rows(cells: Indices) -> tuple[Indices, Indices]:
     return cells[:, own], cells[:, other]
 
 
+def _bipartite_order(there: csc_array) -> tuple[Indices, Indices] | None:
+    """Order with vertices first that have no neighbours among them, and the numbers of rows of its columns.
+
+    None unless the other columns are all but full: no order then leaves L much sparser. Effects of two crossed factors
+    are an example.
+    """
+    q = there.shape[0]
+    degree, within = np.diff(there.indptr), np.zeros(q, np.bool_)
+    by_degree = np.argsort(degree, kind="stable")
+    independent_set(there.indptr.astype(np.int64), there.indices.astype(np.int64), by_degree, within)
+    order = np.concatenate([by_degree[within[by_degree]], by_degree[~within[by_degree]]])
+    parent, seen = np.empty((2, q), np.int64)
+    counts, most = np.zeros(q, np.int64), np.iinfo(np.int64).max
+    count_rows(*_earlier(there, order), most, parent, counts, seen)
+    rest = int((~within).sum())
+    full = counts[q - rest :].sum() >= _FULL * rest * (rest - 1) / 2
+    return (order, counts) if full and rest < q / 2 else None
+
+
 def _orders(there: csc_array) -> list[Indices]:
-    """Orders that may leave the factor sparse: by least degree, as it is, and along a band."""
+    """Orders that may leave the factor sparse: by least degree, as it is both ways, and along a band."""
     q = there.shape[0]
     degree = np.asarray(there.sum(axis=0)).ravel() + 1.0
     matrix = csc_array(there + coo_array((degree, (np.arange(q), np.arange(q))), shape=(q, q)))
     least = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}).perm_c
     band = reverse_cuthill_mckee(there.tocsr(), symmetric_mode=True)
-    return [np.argsort(least), np.arange(q), np.asarray(band, np.int64)]
+    return [np.argsort(least), np.arange(q), np.asarray(band, np.int64), np.arange(q)[::-1].copy()]
 
 
 def _earlier(there: csc_array, order: Indices) -> tuple[Indices, Indices]:
@@ -131,22 +154,38 @@ def _earlier(there: csc_array, order: Indices) -> tuple[Indices, Indices]:
 
 
 def _best_order(there: csc_array) -> tuple[Indices, Indices]:
-    """Return the order that leaves L fewest entries, with the numbers of rows of its columns."""
+    """Return the order that leaves L fewest entries, with the numbers of rows of its columns.
+
+    If several orders leave as many, the last order is taken. From its end to its start a walk is factorised without
+    rounding: its pivots are the precisions of its steps.
+    """
+    if (crossed := _bipartite_order(there)) is not None:
+        return crossed
     best, fewest = None, np.iinfo(np.int64).max
     for order in _orders(there):
         parent, seen = np.empty((2, len(order)), np.int64)
         counts = np.zeros(len(order), np.int64)
         if count_rows(*_earlier(there, order), fewest, parent, counts, seen):
-            best, fewest = (order, counts), int(counts.sum()) - 1
-        if fewest < 0:
-            break
+            best, fewest = (order, counts), int(counts.sum())
     assert best is not None
     return best
 
 
-def _flops(counts: Indices) -> float:
-    """Products that a factorisation takes."""
-    return float((counts.astype(np.float64) ** 2).sum())
+def _in_runs(there: csc_array, order: Indices, counts: Indices) -> tuple[Indices, Indices]:
+    """Return an order that leaves L as many entries, in which a column follows on the column that it is a row of.
+
+    Each column stands behind the columns that it is the parent of in the elimination tree. The last of these has the
+    most rows. The full columns at the end stay there.
+    """
+    q = len(order)
+    full = np.flatnonzero(counts != np.arange(q - 1, -1, -1))
+    begin = int(full[-1]) + 1 if full.size else 0
+    parent, seen = np.empty((2, q), np.int64)
+    count_rows(*_earlier(there, order), np.iinfo(np.int64).max, parent, np.zeros(q, np.int64), seen)
+    moved = np.empty(begin, np.int64)
+    place_in_runs(np.where(parent < begin, parent, -1)[:begin], np.argsort(counts[:begin], kind="stable"), moved)
+    moved = np.concatenate([moved, np.arange(begin, q)])
+    return order[moved], counts[moved]
 
 
 _ROWS = 500  # that are solved for at a time
@@ -197,9 +236,9 @@ class SparsePrecision:
         """P₀⁻¹ r of each row r of (m, q)."""
         p = self.pattern
         x = np.ascontiguousarray(right[:, p.order])
-        solve_lower(p.starts, p.rows, self._lower, x)
+        solve_lower(p.starts, p.rows, p.dense, self._lower, x)
         x /= self._diagonal
-        solve_upper(p.starts, p.rows, self._lower, x)
+        solve_upper(p.starts, p.rows, p.dense, self._lower, x)
         found = np.empty_like(x)
         found[:, p.order] = x
         return found
@@ -225,7 +264,7 @@ class SparsePrecision:
         """Fᵀ r of each row r of (m, q), F Fᵀ = P₀⁻¹."""
         p = self.pattern
         x = np.ascontiguousarray(right[:, p.order])
-        solve_lower(p.starts, p.rows, self._lower, x)
+        solve_lower(p.starts, p.rows, p.dense, self._lower, x)
         x /= np.sqrt(self._diagonal)
         return x
 
@@ -244,7 +283,7 @@ class SparsePrecision:
             directions, factors = self._span
             x -= ((x @ directions) * factors) @ directions.T
         x /= np.sqrt(self._diagonal)
-        solve_upper(p.starts, p.rows, self._lower, x)
+        solve_upper(p.starts, p.rows, p.dense, self._lower, x)
         found = np.empty_like(x)
         found[:, p.order] = x
         return found
@@ -255,14 +294,14 @@ class SparsePrecision:
     def selected(self) -> Array:
         """Entries of P₀⁻¹ by slots."""
         p = self.pattern
-        entries, work = np.zeros(p.entries + 1), np.zeros((2, p.size))
+        entries = np.zeros(p.entries + 1)
         diagonal, lower = entries[: p.size], entries[p.size : -1]
         if p.dense < p.size:
-            root = _corner(p, np.ones(p.size), self._lower) * np.sqrt(self._diagonal[p.dense :])
-            inverse, _ = dpotri(root, lower=1)
-            diagonal[p.dense :] = inverse.diagonal()
-            lower[p.starts[p.dense] :] = inverse.T[p.corner]
-        selected_inverse(p.starts, p.rows, p.dense, self._diagonal, self._lower, diagonal, lower, work[0], work[1])
+            root = _corner(p, np.ones(p.size), self._lower)
+            root *= np.sqrt(self._diagonal[p.dense :])
+            inverse, _ = dpotri(root, lower=1, overwrite_c=1)
+            _read_corner(p, inverse, np.ones(len(inverse)), diagonal, lower)
+        selected_inverse(p.starts, p.rows, p.dense, self._diagonal, self._lower, diagonal, lower)
         return entries
 
     def _taken(self, cells: NDArray[np.int64], values: Array) -> tuple[Array, Array]:
@@ -277,6 +316,7 @@ class SparsePrecision:
         if len(self._widths):
             moved, taken = self._taken(cells, values)
             found -= (moved * taken).sum(axis=1)
+            found = np.maximum(found, 0.0)  # Rounding may leave a row that columns hold at zero below zero.
         return found
 
     def row_products(self, slots: NDArray[np.int64], cells: NDArray[np.int64], values: Array) -> Array:
@@ -297,7 +337,7 @@ class SparsePrecision:
             slots, components = self.pattern.slots(one, other), self.pattern.components
             own, its = np.tril_indices(rows.cells.shape[1])
             wanted = (rows.values[:, own] != 0.0) & (rows.values[:, its] != 0.0)
-            lacks = (slots == self.pattern.nothing) & (components[one] == components[other])  # of others it is 0
+            lacks = (slots == self.pattern.nothing) & (components[one] == components[other])  # it is 0 for other pairs
             left = np.flatnonzero((wanted & lacks).any(axis=1))
             found = self.row_variances(slots, rows.cells, rows.values)
         for start in range(0, len(left), _ROWS):
@@ -315,20 +355,24 @@ class SparsePrecision:
 
 
 def _corner(pattern: FactorPattern, diagonal: Array, lower: Array) -> Array:
-    """The last block of a matrix by slots, in full, whose lower triangle counts."""
-    corner = np.diag(diagonal[pattern.dense :])
-    corner.T[pattern.corner] = lower[pattern.starts[pattern.dense] :]
-    return corner
+    """The last block of a matrix by slots, in full and in Fortran's order; its lower triangle counts."""
+    corner = np.empty((pattern.size - pattern.dense,) * 2)
+    write_corner(diagonal[pattern.dense :], lower[pattern.starts[pattern.dense] :], corner)
+    return corner.T
+
+
+def _read_corner(pattern: FactorPattern, corner: Array, pivots: Array, diagonal: Array, lower: Array) -> None:
+    """Put the last block, in Fortran's order, in the place of that of a matrix by slots, its columns over pivots."""
+    read_corner(corner.T, pivots, diagonal[pattern.dense :], lower[pattern.starts[pattern.dense] :])
 
 
 def _factorise_corner(pattern: FactorPattern, diagonal: Array, lower: Array) -> bool:
     """Put D and L in the place of the last block; whether it is positive definite."""
     if pattern.dense == pattern.size:
         return True
-    root, failed = dpotrf(_corner(pattern, diagonal, lower), lower=1)
+    root, failed = dpotrf(_corner(pattern, diagonal, lower), lower=1, overwrite_a=1)
     if failed:
         return False
-    pivots = root.diagonal().copy()
-    diagonal[pattern.dense :] = pivots**2
-    lower[pattern.starts[pattern.dense] :] = (root / pivots).T[pattern.corner]
+    _read_corner(pattern, root, root.diagonal().copy(), diagonal, lower)
+    diagonal[pattern.dense :] **= 2
     return bool(np.isfinite(diagonal).all())

@@ -1,15 +1,15 @@
 """Sweeps over sites of inducing inputs: the contract, and the parts that all sweeps over scalar sites share.
 
 A kind of sites implements sites and sweeps. Scalar sites are in `pymc_gpep.solvers.sparse_ep`, and coupled ones in
-`pymc_gpep.solvers.coupled_sparse_ep`. The information of rows on the inducing values is a sum over rows, and so is
-their part of the evidence. So sums may come from one process, or from many that hold some of the rows each.
+`pymc_gpep.solvers.sparse_ep`. The information of rows on the inducing values is a sum over rows, and so is
+their part of the evidence. So sums may come from one process, or from many processes with some of the rows each.
 
 A point has d scalar sites exp(ν x_k − ½ t x_k²), each on the projection x_k = wᵀv_k of one function. Let q(v_k) = N(μ,
 Σ), Σ = (I + S)⁻¹, S = Σ t w wᵀ and h = Σ ν w. A point needs no more than the c means and variances of its x_k
 (Villacampa-Calvo and Hernández-Lobato 2017, in whitened coordinates). Rows are streamed in blocks, and sites alone are
 held between sweeps.
 
-Derivatives are those with the sites held as natural parameters of v, whose prior N(0, I) has no hyperparameters.
+Derivatives are at fixed sites as natural parameters of v, whose prior N(0, I) has no hyperparameters.
 """
 
 from abc import ABC, abstractmethod
@@ -36,12 +36,9 @@ from pymc_gpep.solvers.whitened_posterior import (
 _PART = 1024  # rows at least that are handed to a thread
 _PARTS = 8  # of a block
 
-type Pull = Callable[[slice, Block], None]
-"""Takes the derivatives with respect to the moments of a block of rows."""
-
 
 class LeftOut(NamedTuple):
-    """Latent values of some points, each given the sites of all others."""
+    """Latent values of some points, each given the sites of all other points."""
 
     rows: slice
     mean: Array
@@ -52,8 +49,17 @@ class LeftOut(NamedTuple):
     """Log density (B,) of the labels of these points given all others, NaN where it follows from the moments."""
 
 
-class SiteSweeps[P: Whitened](ABC):
-    """The parts of an iteration, for one prior, whose sites imply posteriors of the type P.
+class Bars(NamedTuple):
+    """Derivatives in the prior moments of a block of rows."""
+
+    rows: slice
+    block: Block
+    product: Array
+    """W̄ Wᵀ (q, M, M), whose sum over all rows is for `InducingWhitening.pull_factor`."""
+
+
+class SiteSweeps[B, P: Whitened](ABC):
+    """The parts of an iteration, for one prior: blocks of the type B, and posteriors of the type P.
 
     Parameters
     ----------
@@ -62,14 +68,22 @@ class SiteSweeps[P: Whitened](ABC):
         The threads that work on it. Results do not depend on how many there are.
     """
 
+    least: float = 0.0
+    _taken: tuple[P, CommonShift | None]
+
     def __init__(self, features: RowFeatures, team: Team = ALONE) -> None:
         self._features = features
         self._team = team
         self._owner = features.owner
+        self._shared = max(self._owner) == 0
 
     @abstractmethod
-    def natural(self, sites: Array) -> tuple[Array, Array]:
-        """S and h of sites (2, n, d), as `implied` takes them: sums over rows."""
+    def _block(self, rows: slice, features: Features, sites: Array) -> B:
+        """Features and sites (2, n, d) of some rows."""
+
+    @abstractmethod
+    def _sums(self, block: B) -> tuple[Array, Array]:
+        """S and h of a block."""
 
     @abstractmethod
     def implied(self, precision: Array, location: Array) -> P:
@@ -82,26 +96,22 @@ class SiteSweeps[P: Whitened](ABC):
         """
 
     def shifted(
-        self, precision: Array, location: Array, each: Callable[[Callable[[Any], Any]], Iterable[Any]]
+        self, precision: Array, location: Array, each: Callable[[Callable[[B], Any]], Iterable[Any]]
     ) -> tuple[P, CommonShift | None]:
-        """The posterior from which a sweep goes on, and how the sites of each row move with it, if they do.
+        """Return the posterior for the next sweep, and the shift of the sites of each row, if any.
 
-        `precision` and `location` are those of `natural`, and `each` yields what a function makes of every block, see
+        `precision` and `location` come from `natural`, and `each` yields a function's result for every block, see
         `over_blocks`.
         """
         return self.implied(precision, location), None
 
     @abstractmethod
-    def over_blocks[R](self, sites: Array, work: Callable[[Any], R]) -> Iterator[R]:
-        """Yield the results of a function on every block, as this kind of sites has it."""
-
-    @abstractmethod
     def match(
         self, sites: Array, posterior: P, shift: CommonShift | None, target: Array, scale: Array
     ) -> tuple[float, float]:
-        """Where sites are to go: what their points add to the number that is computed, and the largest change.
+        """Compute target sites; return their points' terms of the evidence or bound, and the largest change.
 
-        The sites are moved by the `shift` first. Both are NaN where there are no such sites.
+        The sites are moved by the `shift` first. Both are NaN if the target sites do not exist.
         """
 
     def of_posterior(self, posterior: P) -> float:
@@ -109,32 +119,50 @@ class SiteSweeps[P: Whitened](ABC):
         return posterior.log_normaliser
 
     @abstractmethod
-    def pulled(self, sites: Array, posterior: P, pull: Pull) -> Array:
-        """Give derivatives to `pull`, block by block, and return what `Whitening.pull_factor` wants of all rows."""
+    def bars(self, sites: Array, posterior: P) -> Iterator[Bars]:
+        """Yield the derivatives in prior moments, block by block."""
 
     @abstractmethod
     def left_out(self, sites: Array, posterior: Whitened) -> Iterator[LeftOut]:
         """All points in their order, part by part, each without its own sites, which are in the posterior."""
 
+    def natural(self, sites: Array) -> tuple[Array, Array]:
+        """S and h of sites (2, n, d), as `implied` takes them: sums over rows."""
+        parts = self.over_blocks(sites, self._sums)
+        total = next(parts)
+        for found in parts:
+            for whole, part in zip(total, found, strict=True):
+                whole += part
+        return total
+
     def posterior(self, sites: Array) -> P:
-        """The posterior that sites (2, n, d) imply. See `implied` for what it raises."""
+        """Return the posterior that sites (2, n, d) imply. It raises the errors of `implied`."""
         return self.implied(*self.natural(sites))
 
-    def sweep(self, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        """One parallel sweep, see `pymc_gpep.solvers.accelerated_ep.Sweep`."""
+    def take(self, sites: Array) -> tuple[bool, float]:
+        """Compute the posterior from which a sweep goes on; see `pymc_gpep.solvers.site_ep.ImpliedPosterior`."""
         try:
-            posterior, shift = self.shifted(*self.natural(sites), lambda work: self.over_blocks(sites, work))
+            self._taken = self.shifted(*self.natural(sites), lambda work: self.over_blocks(sites, work))
         except LinAlgError:  # and nothing else: rows may be such that they cannot be read
-            return False, np.nan, np.nan
-        terms, residual = self.match(sites, posterior, shift, target, scale)
-        return not np.isnan(residual), self.of_posterior(posterior) + terms, residual
+            return False, np.nan
+        return True, self.of_posterior(self._taken[0])
 
-    def derivatives(self, sites: Array, posterior: P, pull: Pull) -> Array:
-        """Give derivatives to `pull`, block by block, and return those in `inducing()` (q, M, M)."""
-        return self._features.whitening.pull_factor(self.pulled(sites, posterior, pull))
+    def shrink(self, sites: Array, factor: float) -> bool:
+        """Return False, since an iteration with negative precisions begins close to its end."""
+        return False
 
-    def _by_parts[R](self, one: Callable[[tuple[slice, Features]], R]) -> Iterator[R]:
-        """Yield the results of `one` on all rows, part by part in their order, side by side within a block."""
+    def update(self, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        """Match moments of the posterior taken; see `pymc_gpep.solvers.site_ep.Update`."""
+        terms, residual = self.match(sites, *self._taken, target, scale)
+        return not np.isnan(residual), terms, residual
+
+    def over_blocks[R](self, sites: Array, work: Callable[[B], R]) -> Iterator[R]:
+        """Yield the results of `work` on all rows, part by part in their order, side by side within a block."""
+
+        def one(part: tuple[slice, Features]) -> R:
+            with np.errstate(all="ignore"):  # which each thread has for itself
+                return work(self._block(*part, sites))
+
         for rows, features in self._features.blocks():
             yield from self._team.each(one, _parts(rows, features))
 
@@ -152,7 +180,7 @@ class PointSites(Protocol):
         Where there is one, the sites themselves match no more than a mean instead.
         """
 
-    def sweeps(self, features: RowFeatures, team: Team) -> SiteSweeps[Any]:
+    def sweeps(self, features: RowFeatures, team: Team) -> SiteSweeps[Any, Any]:
         """Return the parts of an iteration over the sites. Results do not depend on the size of the team."""
 
 
@@ -196,7 +224,7 @@ class Slopes(NamedTuple):
     """In s, (c, B)."""
 
 
-class SparseSweeps(SiteSweeps[WhitenedPosterior]):
+class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
     """The parts of an iteration, for one prior.
 
     Parameters
@@ -213,7 +241,6 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
     def __init__(self, features: RowFeatures, functions: NDArray[np.int64], shifts: bool, team: Team = ALONE) -> None:
         super().__init__(features, team)
         self._functions = functions
-        self._shared = max(self._owner) == 0
         self._shifts = shifts
 
     @abstractmethod
@@ -228,33 +255,16 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
         """The sites on each function as sites on its projection, which they are if nothing else is said."""
         return sums
 
-    def natural(self, sites: Array) -> tuple[Array, Array]:
-        """S (c, M, M) and h (c, M)."""
-        c, size = len(self._owner), self._features.whitening.size
-        precision, location = np.zeros((c, size, size)), np.zeros((c, size))
+    def _sums(self, block: SiteSums) -> tuple[Array, Array]:
+        w = [block.features.w[own] for own in self._owner]
+        precision = np.empty((len(w), len(w[0]), len(w[0])))
+        for own, of, t in zip(precision, w, block.precision, strict=True):
+            weighted_gram(of, t, own)
+        return precision, np.array([of @ nu for of, nu in zip(w, block.location, strict=True)])
 
-        def part(rows: slice, block: SiteSums) -> tuple[Array, Array]:
-            w = [block.features.w[own] for own in self._owner]
-            of_precision = np.empty((c, size, size))
-            for own, of, t in zip(of_precision, w, block.precision, strict=True):
-                weighted_gram(of, t, own)
-            return of_precision, np.array([w[k] @ block.location[k] for k in range(c)])
-
-        for of_precision, of_location in self._each(sites, part):
-            precision += of_precision
-            location += of_location
-        return precision, location
-
-    def _each[R](self, sites: Array, work: Callable[[slice, SiteSums], R]) -> Iterator[R]:
-        """Yield the results of `work` on all rows, part by part in their order."""
-
-        def one(part: tuple[slice, Features]) -> R:
-            rows, features = part
-            with np.errstate(all="ignore"):  # which each thread has for itself
-                sums = SiteSums(features, *(self._by_function(rows, values[rows]) for values in sites))
-                return work(rows, self._projected(sums))
-
-        return self._by_parts(one)
+    def _block(self, rows: slice, features: Features, sites: Array) -> SiteSums:
+        precision, location = (self._by_function(rows, values[rows]) for values in sites)
+        return self._projected(SiteSums(features, precision, location, rows))
 
     def implied(self, precision: Array, location: Array) -> WhitenedPosterior:
         return whitened_posterior(precision, location)
@@ -270,19 +280,16 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
             return shared_features_shift(posterior, precision, location)
         return own_features_shift(posterior, each)
 
-    def over_blocks[R](self, sites: Array, work: Callable[[SiteSums], R]) -> Iterator[R]:
-        """Yield the results of a function on the `SiteSums` of every block."""
-        return self._each(sites, lambda _, block: work(block))
-
     def match(
         self, sites: Array, posterior: WhitenedPosterior, shift: CommonShift | None, target: Array, scale: Array
     ) -> tuple[float, float]:
-        """Where sites are to go: what their points add to the number that is computed, and the largest change.
+        """Compute target sites; return their points' terms of the evidence or bound, and the largest change.
 
-        The sites are moved by the `shift` first. Both are NaN where there are no such sites.
+        The sites are moved by the `shift` first. Both are NaN if the target sites do not exist.
         """
 
-        def part(rows: slice, block: SiteSums) -> tuple[float, float]:
+        def part(block: SiteSums) -> tuple[float, float]:
+            rows = block.rows
             t, nu = sites[:, rows]
             if shift is not None:
                 nu += t * shift(block)[:, None]
@@ -294,16 +301,12 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
             moved_nu = np.abs(found.location - nu) * np.sqrt(found.variance)
             return found.terms, max(float(moved_t.max(initial=0.0)), float(moved_nu.max(initial=0.0)))
 
-        terms, residuals = np.array(list(self._each(sites, part))).T
+        terms, residuals = np.array(list(self.over_blocks(sites, part))).T
         return (np.nan, np.nan) if np.isnan(residuals).any() else (float(terms.sum()), float(residuals.max()))
 
-    def pulled(self, sites: Array, posterior: WhitenedPosterior, pull: Pull) -> Array:
-        """Give derivatives to `pull`, block by block, and return what `Whitening.pull_factor` wants of all rows."""
-        whitening = self._features.whitening
-        product = np.zeros_like(whitening.factor)
-
-        def part(rows: slice, block: SiteSums) -> tuple[slice, Block, Array]:
-            features = block.features
+    def bars(self, sites: Array, posterior: WhitenedPosterior) -> Iterator[Bars]:
+        def part(block: SiteSums) -> Bars:
+            rows, features = block.rows, block.features
             halves = [posterior.half(k, features.w[own]) for k, own in enumerate(self._owner)]
             mean = np.array([centre @ features.w[own] for centre, own in zip(posterior.mean, self._owner, strict=True)])
             projected = mean, np.array([squared_columns(half) for half in halves])
@@ -317,13 +320,9 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
                 w_bar[0] += posterior.mean.T @ slopes.mean
             else:
                 w_bar += posterior.mean[:, :, None] * slopes.mean[:, None]
-            bars, of_factor = whitening.pull_back(features, w_bar, rest_bar, slopes.mean)
-            return rows, bars, of_factor
+            return Bars(rows, *self._features.whitening.pull_back(features, w_bar, rest_bar, slopes.mean))
 
-        for rows, bars, of_factor in self._each(sites, part):
-            product += of_factor
-            pull(rows, bars)
-        return product
+        return self.over_blocks(sites, part)
 
     def left_out(self, sites: Array, posterior: Whitened) -> Iterator[LeftOut]:
         """All points in their order, part by part, each without its own sites, which are in the posterior.
@@ -332,15 +331,15 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
         """
         apart = np.eye(len(self._owner))
 
-        def part(rows: slice, block: SiteSums) -> LeftOut:
+        def part(block: SiteSums) -> LeftOut:
             mean, cov = posterior.moments([block.features.w[own] for own in self._owner])
             variance = np.einsum("bkk->kb", cov)
             wide = variance / (1.0 - block.precision * variance)
             less = mean + wide * (block.precision * mean - block.location)
             whole = self._rest(block.features) + wide
-            return LeftOut(rows, (block.features.mean + less).T, whole.T[:, :, None] * apart)
+            return LeftOut(block.rows, (block.features.mean + less).T, whole.T[:, :, None] * apart)
 
-        return self._each(sites, part)
+        return self.over_blocks(sites, part)
 
     def _marginals(self, features: Features, posterior: WhitenedPosterior) -> Marginals:
         if self._shared:
@@ -354,7 +353,7 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
         return features.rest[self._owner]
 
     def _by_site(self, rows: slice, values: Array) -> Array:
-        """Return the values that the sites act on, (B, d), from those of all functions (c, B)."""
+        """Return the values that the sites act on, (B, d), from values of all functions (c, B)."""
         return np.take_along_axis(values.T, self._functions[rows], axis=1)
 
     def _by_function(self, rows: slice, values: Array) -> Array:

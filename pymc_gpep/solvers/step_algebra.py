@@ -1,4 +1,4 @@
-"""The algebra of a step over a batch on arrays.
+"""The algebra of a step over a batch, for NumPy and JAX.
 
 Functions that share covariance and inducing inputs are a group with the same features. Function k is f = m + wᵀv_k + e,
 w = L⁻¹ k(x), s = κ − wᵀw. Its q(v_k) = N(μ_k, Σ_k) has Σ_k = (I + β_k S_k)⁻¹ and μ_k = β_k Σ_k h_k. A batch uses the
@@ -7,35 +7,376 @@ well, and S Σ S follows from S and Σ. So a group takes one product of all w wi
 function.
 
 Coefficients of effects that are added to the process stand to the right of these features, without a residual.
+
+The prior moments come by groups of functions, with their pull-back (`StationaryBlocks`). A step uses the prior moments
+at inducing inputs and rows. A pull-back turns derivatives in these into derivatives in hyperparameters and inducing
+inputs. Stationary covariances have both written down.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.linalg import LinAlgError
-from scipy.linalg.blas import dsymv, dsyrk, dtrmm, dtrmv, dtrsv, get_blas_funcs, ssyrk
-from scipy.linalg.lapack import dposv, dpotrf, get_lapack_funcs
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.gaussians.coupled import mirror
 from pymc_gpep.kernels.methods.step_loops import (
-    add_lower,
-    average,
-    feature_slopes,
-    left_unsaid,
-    move,
-    precisions,
-    scaled_rows,
-    variances,
+    input_slopes,
+    log_squared_exponential,
+    row_slopes,
+    scaled_inputs,
+    squared_distances,
+    squared_norms,
 )
-from pymc_gpep.solvers.step_blocks import Group, InducingMoments, RowMoments
+from pymc_gpep.solvers.step_arrays import StepArrays
 
-RIDGE = 1e-10  # of a system, relative to the mean of its diagonal
-_SINGLE_RIDGE = 1e-6  # of a system whose numbers have 32 bits
-_LARGEST_TRACE = 1e5  # of β S, for inverses with 32 bits a number
-LEAST_RIDGE = 1e-100  # of a system of zeros
-_UNDIVIDED = 80  # rows of a matrix that LAPACK factorises and inverts
+_ADDED_TO_SQUARES = 1e-12  # number that PyMC adds to squared distances before their root
+
+
+class ProfileValues(NamedTuple):
+    """A covariance v φ(r²) at many distances."""
+
+    values: Array
+    """v φ(r²)."""
+    slopes: Array
+    """−2 v φ′(r²): the same array where it is the same function."""
+
+
+class Profile(ABC):
+    """A function φ(r²), with the variance v φ(0) of a point."""
+
+    name: str
+
+    @abstractmethod
+    def at(self, squares: Array, variance: float) -> ProfileValues:
+        """Return values at squared distances, from v φ(0)."""
+
+    @abstractmethod
+    def between(self, products: Array, left: Array, right: Array, variance: float) -> ProfileValues:
+        """The same in place of inner products (B, M), from squared norms (B,) and (M,)."""
+
+
+class _SquaredExponential(Profile):
+    """φ = exp(−r² / 2), which is its own derivative."""
+
+    name = "squared exponential"
+
+    def at(self, squares: Array, variance: float) -> ProfileValues:
+        values = variance * np.exp(-0.5 * squares)
+        return ProfileValues(values, values)
+
+    def between(self, products: Array, left: Array, right: Array, variance: float) -> ProfileValues:
+        log_squared_exponential(products, left, right, np.log(variance))
+        np.exp(products, out=products)
+        return ProfileValues(products, products)
+
+
+class _OfDistance(Profile):
+    """φ = p(a r) exp(−a r), with a polynomial p."""
+
+    rate: float
+
+    def polynomials(self, t: Array) -> tuple[Array, Array]:
+        """p(t), and −2 φ′ exp(t) as a function of t = a r."""
+        raise NotImplementedError
+
+    def at(self, squares: Array, variance: float) -> ProfileValues:
+        t = squares + _ADDED_TO_SQUARES
+        np.sqrt(t, out=t)
+        t *= self.rate
+        value, slope = self.polynomials(t)
+        np.negative(t, out=t)
+        np.exp(t, out=t)
+        t *= variance
+        return ProfileValues(value * t, slope * t)
+
+    def between(self, products: Array, left: Array, right: Array, variance: float) -> ProfileValues:
+        squared_distances(products, left, right)
+        return self.at(products, variance)
+
+
+class _Matern52(_OfDistance):
+    name = "Matérn 5/2"
+    rate = np.sqrt(5.0)
+
+    def polynomials(self, t: Array) -> tuple[Array, Array]:
+        return 1.0 + t * (1.0 + t / 3.0), 5.0 / 3.0 * (1.0 + t)
+
+
+class _Matern32(_OfDistance):
+    name = "Matérn 3/2"
+    rate = np.sqrt(3.0)
+
+    def polynomials(self, t: Array) -> tuple[Array, Array]:
+        return 1.0 + t, np.full_like(t, 3.0)
+
+
+class _Matern12(_OfDistance):
+    name = "Matérn 1/2"
+    rate = 1.0
+
+    def polynomials(self, t: Array) -> tuple[Array, Array]:
+        return np.ones_like(t), 1.0 / t
+
+
+class _Exponential(_OfDistance):
+    name = "exponential"
+    rate = 0.5
+
+    def polynomials(self, t: Array) -> tuple[Array, Array]:
+        return np.ones_like(t), 0.25 / t
+
+
+PROFILES: tuple[Profile, ...] = (_SquaredExponential(), _Matern52(), _Matern32(), _Matern12(), _Exponential())
+"""All there are; another one is a class and its place here."""
+
+
+_RATIO_TOLERANCE = 1e-13  # Largest relative difference of equal ratios of scales.
+_FAR = 100.0  # squared distance from the middle, in length scales, that leaves products of 32 bits enough digits
+
+
+class Group(NamedTuple):
+    """Functions that share covariance and inducing inputs."""
+
+    functions: list[int]
+    """Their places among all functions, in order."""
+    covariance: int
+    """Place of their covariance among all covariances."""
+    inputs: int
+    """Place of their inducing inputs among the sets of these."""
+
+    @property
+    def taken(self) -> slice | list[int]:
+        """The functions as an index that copies nothing where they follow one another."""
+        first, last = self.functions[0], self.functions[-1]
+        return slice(first, last + 1) if last - first + 1 == len(self.functions) else self.functions
+
+
+def grouped(covariance_of: Sequence[int], sets: int) -> list[Group]:
+    """Return groups of functions, by the first function of each group.
+
+    Parameters
+    ----------
+    covariance_of : sequence of int
+        Place of the covariance of each of c functions among all covariances.
+    sets : int
+        Number of sets of inducing inputs: 1 if all functions share them, else c.
+    """
+    if sets > 1:
+        return [Group([k], covariance, k) for k, covariance in enumerate(covariance_of)]
+    found: dict[int, list[int]] = {}
+    for k, covariance in enumerate(covariance_of):
+        found.setdefault(covariance, []).append(k)
+    return [Group(functions, covariance, 0) for covariance, functions in found.items()]
+
+
+class RowMoments(NamedTuple):
+    """Prior moments of a group of g functions at B rows."""
+
+    cross: Array
+    """Covariance of rows and inducing values, (B, M)."""
+    variance: Array
+    """κ, (B,)."""
+    mean: Array | None
+    """m, (B, g); None where it is 0."""
+    effects: Array | None = None
+    """Coefficients of the p standard normals of effects beside the process, (B, p); None without effects."""
+
+
+class InducingMoments(Protocol):
+    """A prior at fixed hyperparameters and inducing inputs."""
+
+    covariances: list[Array]
+    """Prior covariance of the inducing values of each group, (M, M)."""
+
+    def rows(self, x: Array) -> list[RowMoments]:
+        """Moments of each group at rows (B, d)."""
+
+    def pulled(self, covariances: Sequence[Array], rows: Sequence[RowMoments]) -> tuple[Array, Array]:
+        """Return derivatives in hyperparameters, flat and unconstrained, and in inducing inputs (1 or c, M, d).
+
+        They follow from derivatives in the covariances of the inducing values and in the moments of the last rows.
+        """
+
+
+class StepBlocks(Protocol):
+    """A prior as a function of hyperparameters, flat and unconstrained, and inducing inputs (1 or c, M, d)."""
+
+    covariance_of: list[int]
+    """Place of the covariance of each of the c functions among all covariances."""
+    written: bool
+    """Whether moments and pull-backs are written down, and ask no graphs."""
+
+    def at(self, theta: Array, z: Array, single: bool = False) -> InducingMoments:
+        """Fix hyperparameters and inducing inputs; with `single`, products may be float32."""
+
+    def same_scales(self, theta: Array) -> Array | None:
+        """Return the factors of columns in distances (d,) where one covariance has them, all equal; else None."""
+
+    def scale_functions(self) -> "ScaleFunctions | None":
+        """The parts of the only covariance; None where there are more, or it is of another form."""
+
+
+class ScaleFunctions(Protocol):
+    """Scales s (p, d), variances v φ(0) (p,) and variances of noise (p,) of p stationary covariances."""
+
+    def __call__(self, theta: Array) -> tuple[Array, Array, Array]:
+        """Return these for hyperparameters."""
+
+    def pulled(self, theta: Array, scales: Array, variances: Array, noises: Array) -> Array:
+        """Return derivatives in hyperparameters from derivatives in scales, variances and noises."""
+
+
+class StationaryBlocks:
+    """Covariances v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with a mean of 0 and noise of each row beside them.
+
+    Parameters
+    ----------
+    profiles : sequence of Profile
+        φ of each covariance.
+    functions : ScaleFunctions
+    covariance_of : list of int
+        See `StepBlocks`.
+    """
+
+    written = True
+
+    def __init__(self, profiles: Sequence[Profile], functions: ScaleFunctions, covariance_of: list[int]) -> None:
+        self.profiles = profiles
+        self.functions = functions
+        self.covariance_of = covariance_of
+
+    def at(self, theta: Array, z: Array, single: bool = False) -> "_StationaryMoments":
+        """See `StepBlocks`. Distances have 64 bits where points are many length scales from their middle."""
+        return _StationaryMoments(self, theta, z, single)
+
+    def scale_functions(self) -> ScaleFunctions | None:
+        return self.functions if len(self.profiles) == 1 else None
+
+    def same_scales(self, theta: Array) -> Array | None:
+        (first, *others), *_ = self.functions(theta)
+        return None if others or (first != first[0]).any() else first
+
+
+class _StationaryMoments:
+    def __init__(self, blocks: StationaryBlocks, theta: Array, z: Array, single: bool) -> None:
+        self._functions, self._theta, self._single = blocks.functions, theta.copy(), single
+        self._scales, variances, self._noises = blocks.functions(theta)
+        self._groups, self._shape = grouped(blocks.covariance_of, len(z)), z.shape
+        # Distances are differences of products, which lose no digits to a middle far from 0.
+        self._middle = z.mean(axis=(0, 1))
+        z = z - self._middle
+        self._products: list[_Products] = []
+        places = [self._products_of(z, each.inputs, self._scales[each.covariance]) for each in self._groups]
+        self._each = [
+            _OfGroup(blocks.profiles[each.covariance], float(variances[each.covariance]), products, ratio)
+            for each, (products, ratio) in zip(self._groups, places, strict=True)
+        ]
+        self.covariances = [each.covariance for each in self._each]
+
+    def _products_of(self, z: Array, inputs: int, scales: Array) -> tuple["_Products", float]:
+        """Return products shared with an earlier group, with their ratio, or new products."""
+        for known in self._products:
+            if known.inputs == inputs and (ratio := known.ratio(scales)):
+                return known, ratio
+        self._products.append(_Products(inputs, z[inputs], scales))
+        return self._products[-1], 1.0
+
+    def rows(self, x: Array) -> list[RowMoments]:
+        x = x - self._middle
+        narrow: Array = x.astype(np.float32) if self._single else x
+        for each in self._products:
+            each.see(x, narrow)
+        return [
+            each.rows(x, narrow, float(self._noises[group.covariance]))
+            for group, each in zip(self._groups, self._each, strict=True)
+        ]
+
+    def pulled(self, covariances: Sequence[Array], rows: Sequence[RowMoments]) -> tuple[Array, Array]:
+        slopes, of_scales = np.zeros(self._shape), np.zeros(self._scales.shape)
+        of_variances, of_noises = np.zeros((2, len(of_scales)))
+        for group, each, covariance, moments in zip(self._groups, self._each, covariances, rows, strict=True):
+            own_scales, own_variance = each.pulled(covariance, moments, slopes[group.inputs])
+            of_scales[group.covariance] += own_scales
+            of_variances[group.covariance] += own_variance
+            of_noises[group.covariance] += moments.variance.sum()
+        return self._functions.pulled(self._theta, of_scales, of_variances, of_noises), slopes
+
+
+class _Products:
+    """Inner products that distances are made of, for groups with the same z whose scales are in proportion."""
+
+    def __init__(self, inputs: int, z: Array, scales: Array) -> None:
+        self.inputs, self.z, self.scales, self.squares = inputs, z, scales, scales**2
+        self._scaled, self.norms = np.empty_like(z), np.empty(len(z))
+        scaled_inputs(z, self.squares, self._scaled, self.norms)
+        roots = z * scales
+        self.of_z = roots @ roots.T
+        self.of_rows, self.row_norms = np.empty((0, len(z))), np.empty(0)
+        self._users, self._largest = 1, 1.0
+        self.near = True
+
+    def ratio(self, scales: Array) -> float | None:
+        """By how much products of one more user are larger; None, and no user more, if scales are not in proportion."""
+        place = int(np.argmax(self.scales))
+        root = scales[place] / self.scales[place]
+        if not np.allclose(root * self.scales, scales, rtol=_RATIO_TOLERANCE, atol=0.0):
+            return None
+        self._users, self._largest = self._users + 1, max(self._largest, float(root**2))
+        return float(root**2)
+
+    def under(self, ratio: float, products: Array) -> Array:
+        """Return products times a ratio, which the caller may overwrite; the same array without another user."""
+        return products if self._users == 1 else ratio * products
+
+    def see(self, x: Array, narrow: Array) -> None:
+        """Make products of z with rows (B, d)."""
+        self.row_norms = np.empty(len(x))
+        squared_norms(x, self.squares, self.row_norms)
+        self.near = bool(self._largest * max(self.row_norms.max(), self.norms.max()) < _FAR)
+        if narrow is not x and self.near:
+            self.of_rows = (narrow @ self._scaled.astype(np.float32).T).astype(np.float64)
+        else:
+            self.of_rows = x @ self._scaled.T
+
+
+class _OfGroup:
+    """Moments of one group, whose products are given products times a ratio."""
+
+    def __init__(self, profile: Profile, variance: float, products: _Products, ratio: float) -> None:
+        self._profile, self._variance, self._products, self._ratio = profile, variance, products, ratio
+        self._norms = ratio * products.norms
+        self.covariance, self._slopes = profile.between(
+            products.under(ratio, products.of_z), self._norms, self._norms, variance
+        )
+        diagonal = np.arange(len(self._norms))
+        self._slopes[diagonal, diagonal] = 0.0  # a point stays where it is; without it φ′ may have no limit
+        self.covariance[diagonal, diagonal] = variance
+        self._last: Any = None
+
+    def rows(self, x: Array, narrow: Array, noise: float) -> RowMoments:
+        seen, ratio = self._products, self._ratio
+        products = seen.under(ratio, seen.of_rows)
+        found = self._profile.between(products, ratio * seen.row_norms, self._norms, self._variance)
+        self._last = x, narrow if seen.near else x, *found
+        return RowMoments(found.values, np.full(len(x), self._variance + noise), None)
+
+    def pulled(self, covariance: Array, rows: RowMoments, slopes: Array) -> tuple[Array, float]:
+        """Return derivatives in scales (d,) and variance, and add derivatives in inducing inputs to `slopes` (M, d)."""
+        x, narrow, cross, cross_slopes = self._last
+        z, squares, kind = self._products.z, self._ratio * self._products.squares, narrow.dtype
+        of_variance = float(np.vdot(rows.cross, cross)) + float(np.vdot(covariance, self.covariance))
+        of_variance = of_variance / self._variance + float(rows.variance.sum())
+        of_rows, of_inducing = rows.cross * cross_slopes, covariance * self._slopes
+        of_squares = np.zeros(len(squares))
+        input_slopes(
+            z, squares,
+            of_rows.astype(kind, copy=False).T @ narrow,
+            of_inducing.astype(kind, copy=False) @ z.astype(kind, copy=False),
+            of_rows.sum(axis=0), of_inducing.sum(axis=0), slopes, of_squares,
+        )  # fmt: skip
+        row_slopes(x, of_rows.sum(axis=1), of_squares)
+        return 2.0 * np.sqrt(self._ratio) * self._products.scales * of_squares, of_variance
 
 
 class StepFeatures(NamedTuple):
@@ -51,11 +392,11 @@ class StepFeatures(NamedTuple):
     @property
     def n_inducing(self) -> int:
         """M."""
-        return self.moments.cross.shape[1]
+        return int(self.moments.cross.shape[1])
 
 
 class StepSlopes(NamedTuple):
-    """Derivatives in what a group of g functions has at B rows."""
+    """Derivatives in the moments of a group of g functions at B rows."""
 
     w: Array
     """In w (B, M + p), besides what s has to say."""
@@ -66,10 +407,11 @@ class StepSlopes(NamedTuple):
 
 
 class StepWhitening:
-    """From inducing values to whitened ones, at fixed hyperparameters and inducing inputs.
+    """Map from inducing values to whitened values, at fixed hyperparameters and inducing inputs.
 
     Parameters
     ----------
+    arrays : StepArrays
     moments : InducingMoments
     groups : sequence of Group
     jitter : float
@@ -78,64 +420,45 @@ class StepWhitening:
     Raises
     ------
     LinAlgError
-        If one of these has no Cholesky factor.
+        If a covariance has no Cholesky factor. Under JAX, results are NaN.
     """
 
-    def __init__(self, moments: InducingMoments, groups: Sequence[Group], jitter: float) -> None:
-        self._moments, self._groups = moments, groups
-        self._each = [_Whitening(covariance, jitter) for covariance in moments.covariances]
+    def __init__(self, arrays: StepArrays, moments: InducingMoments, groups: Sequence[Group], jitter: float) -> None:
+        self._arrays, self._moments, self._groups, self._jitter = arrays, moments, groups, jitter
+        self._roots = [
+            arrays.root(arrays.with_diagonal(k.copy(), jitter * k.trace() / len(k))) for k in moments.covariances
+        ]
 
     def features(self, x: Array) -> list[StepFeatures]:
         """Features of rows (B, d), of each group."""
         return [
-            each.features(moments, group)
-            for each, moments, group in zip(self._each, self._moments.rows(x), self._groups, strict=True)
+            self._features(root, moments, group)
+            for root, moments, group in zip(self._roots, self._moments.rows(x), self._groups, strict=True)
         ]
 
+    def _features(self, root: Array, moments: RowMoments, group: Group) -> StepFeatures:
+        arrays = self._arrays
+        w = arrays.whitened(root, moments.cross.copy())
+        rest = arrays.residual_variances(moments.variance, w)
+        whole = w if moments.effects is None else arrays.xp.concatenate([w, moments.effects], axis=1)
+        return StepFeatures(whole, rest, moments, group)
+
     def pulled(self, features: Sequence[StepFeatures], slopes: Sequence[StepSlopes]) -> tuple[Array, Array]:
-        """Derivatives in hyperparameters and in inducing inputs (1 or c, M, d), from those in the last features."""
-        found = [each.pulled(own, bars) for each, own, bars in zip(self._each, features, slopes, strict=True)]
+        """Return derivatives in hyperparameters and in inducing inputs (1 or c, M, d), from slopes in features."""
+        found = [self._pulled(root, own, bars) for root, own, bars in zip(self._roots, features, slopes, strict=True)]
         covariances, rows = zip(*found, strict=True)
         return self._moments.pulled(covariances, rows)
 
-
-class _Whitening:
-    """The whitening of one group."""
-
-    def __init__(self, covariance: Array, jitter: float) -> None:
-        self._jitter = jitter
-        k = covariance.copy()
-        diagonal = np.arange(len(k))
-        k[diagonal, diagonal] += jitter * k.trace() / len(k)
-        # A lower triangle in the order of C is an upper one in that of Fortran.
-        self._inverse, _ = _inverse_factor(k.T)
-
-    def features(self, moments: RowMoments, group: Group) -> StepFeatures:
-        w = moments.cross.copy()
-        self._whiten(w)
-        rest = np.empty(len(w))
-        left_unsaid(moments.variance, w, rest)
-        whole = w if moments.effects is None else np.concatenate([w, moments.effects], axis=1)
-        return StepFeatures(whole, rest, moments, group)
-
-    def pulled(self, features: StepFeatures, slopes: StepSlopes) -> tuple[Array, RowMoments]:
+    def _pulled(self, root: Array, features: StepFeatures, slopes: StepSlopes) -> tuple[Array, RowMoments]:
         """Derivatives in the covariance of the inducing values and in the moments of rows."""
-        of_effects = None
+        arrays, of_effects = self._arrays, None
         w, size, w_bar = features.w, features.n_inducing, slopes.w
         if features.moments.effects is not None:
-            w, w_bar, of_effects = w[:, :size], np.ascontiguousarray(w_bar[:, :size]), w_bar[:, size:]
-        half = w_bar.T @ w
-        mirror(half)
-        self._whiten(half, transposed=True)
-        dtrmm(-0.5, self._inverse, half.T, side=1, lower=0, trans_a=1, overwrite_b=1)
-        diagonal = np.arange(len(half))
-        half[diagonal, diagonal] += self._jitter * half.trace() / len(half)
-        self._whiten(w_bar, transposed=True)
-        return half, RowMoments(w_bar, slopes.rest, slopes.mean, of_effects)
-
-    def _whiten(self, rows: Array, transposed: bool = False) -> None:
-        """Put rows (B, M) times L⁻ᵀ in place of them, or times L⁻¹."""
-        dtrmm(1.0, self._inverse, rows.T, side=0, lower=0, trans_a=0 if transposed else 1, overwrite_b=1)
+            w, w_bar, of_effects = w[:, :size], w_bar[:, :size].copy(), w_bar[:, size:]
+        half = arrays.pulled_root(root, w_bar.T @ w)
+        half = arrays.with_diagonal(half, self._jitter * half.trace() / len(half))
+        cross = arrays.whitened(root, w_bar, transposed=True)
+        return half, RowMoments(cross, slopes.rest, slopes.mean, of_effects)
 
 
 class Covered(NamedTuple):
@@ -152,39 +475,27 @@ class Covered(NamedTuple):
 class StepPosterior:
     """q of all functions, from S (c, M, M), h (c, M) and the parts β (c,) of both.
 
-    The lower triangles of S are what is looked at. Where `single`, Σ has 32 bits a number, and is computed with these.
-    In directions of which data say nothing its error is their rounding times the largest eigenvalue of I + β S. A
-    function has 64 bits where that may be too large.
-
-    With `factors` the U⁻¹ of UᵀU = I + β S are kept, which have 64 bits.
+    Parameters
+    ----------
+    arrays : StepArrays
+    precision, location, share : array
+        S, h and β.
+    roots : bool
+        Whether roots of the Σ_k are kept, which have 64 bits. A shift needs them if functions differ in features.
 
     Raises
     ------
     LinAlgError
-        If I + β S has no Cholesky factor.
+        If I + β S has no Cholesky factor. Under JAX, the posterior is NaN.
     """
 
     def __init__(
-        self, precision: Array, location: Array, share: Array, single: bool = False, factors: bool = False
+        self, arrays: StepArrays, precision: Array, location: Array, share: Array, roots: bool = False
     ) -> None:
-        c, size, _ = precision.shape
-        self._precision, self._share, self._single = precision, share, single
-        self.location = location.copy()
-        self.mean, self._half_log_dets = np.empty((c, size)), np.empty(c)
-        self.covariance = np.empty((c, size, size), np.float32 if single else np.float64)
-        self._factors: list[Array] = []
-        traces = share * precision.trace(axis1=1, axis2=2) if single else np.zeros(c)
-        for k, own in enumerate(self.covariance):
-            inverse = np.empty((size, size), np.float64 if factors or traces[k] > _LARGEST_TRACE else own.dtype)
-            precisions(precision[k], share[k], inverse)
-            factor, self._half_log_dets[k] = _inverse_factor(inverse.T)
-            square, multiply = get_lapack_funcs("lauum", (factor,)), get_blas_funcs("symv", (factor,))
-            if factors:
-                self._factors.append(factor)
-            found, _ = square(factor, lower=0, overwrite_c=not factors)
-            self.mean[k] = multiply(share[k], found, self.location[k], lower=0)
-            own[:] = found.T
-            mirror(own)
+        self._arrays, self._precision, self._share, self.location = arrays, precision, share, location
+        self.mean, self.covariance, self._half_log_dets, self._roots = arrays.gaussians(
+            precision, location, share, roots
+        )
 
     @property
     def log_normalisers(self) -> Array:
@@ -195,65 +506,72 @@ class StepPosterior:
     @property
     def divergences(self) -> Array:
         """KL(q(v_k), N(0, I)), (c,)."""
-        traces = self.covariance.trace(axis1=1, axis2=2, dtype=np.float64)
-        squares = (self.mean * self.mean).sum(axis=1)
-        found: Array = 0.5 * (traces + squares - self.mean.shape[1]) + self._half_log_dets
+        found: Array = 0.5 * (self._traces + self._squares - self.mean.shape[1]) + self._half_log_dets
         return found
 
+    @property
     def whole_log_normalisers(self) -> Array:
-        """The same for β = 1, to first order in 1 − β, (c,), by Σ S = (I − Σ) / β."""
-        traces = self.covariance.trace(axis1=1, axis2=2, dtype=np.float64)
-        squares = (self.mean * self.mean).sum(axis=1)
-        slopes = (self.location * self.mean).sum(axis=1) + (squares - self.mean.shape[1] + traces) / self._share
-        found: Array = self.log_normalisers + 0.5 * (1.0 - self._share) * slopes
+        """Log normalisers of β = 1, (c,). If Σ has 32 bits, they are of first order in 1 − β, by Σ S = (I − Σ) / β."""
+        if not self._arrays.single:
+            return self._arrays.log_normalisers(self._precision, self.location)
+        rest = (self._squares - self.mean.shape[1] + self._traces) / self._share
+        found: Array = self.log_normalisers + 0.5 * (1.0 - self._share) * (
+            (self.location * self.mean).sum(axis=1) + rest
+        )
+        return found
+
+    @property
+    def _traces(self) -> Array:
+        return self.covariance.trace(axis1=1, axis2=2, dtype=np.float64)
+
+    @property
+    def _squares(self) -> Array:
+        found: Array = (self.mean * self.mean).sum(axis=1)
         return found
 
     def shift(self, common: Array) -> Array:
-        """Move sites with the best function common to all, h_k + S_k a, and return what becomes of `common`, g (M,).
+        """Move sites by the best common function, h_k + S_k a, and return the new `common`, g (M,).
 
         All functions have the same features. See `pymc_gpep.solvers.common_shift`. The system there is the sum of
         (I − Σ_k) / β_k, since S Σ S = (S − (I − Σ) / β) / β. And S μ is h − μ / β.
         """
-        size = self.location.shape[1]
-        total = np.zeros((size, size))
-        for own, part in zip(self.covariance, self._share, strict=True):
-            add_lower(own, 1.0 / part, total)
-        system = -total
-        diagonal = np.arange(size)
-        system[diagonal, diagonal] += (1.0 / self._share).sum()
-        missing = (self.location - self.mean / self._share[:, None]).sum(axis=0) - common
-        weights = solved(system, missing, _SINGLE_RIDGE if self._single else RIDGE)
-        if weights is None:
-            return common
-        moved = np.array([_symmetric_product(own, weights) for own in self._precision])
-        self.location += moved
-        self.mean += weights - self.covariance @ weights.astype(self.covariance.dtype)
+        arrays, share = self._arrays, self._share
+        missing = (self.location - self.mean / share[:, None]).sum(axis=0) - common
+        weights = arrays.solved(arrays.residual_covariances(self.covariance, share), missing, arrays.ridge)
+        moved = arrays.products(self._precision, weights)
+        self.location = self.location + moved
+        self.mean = self.mean + weights - self.covariance @ weights.astype(self.covariance.dtype)
         return common + moved.sum(axis=0)
 
-    def halves(self, cross: Array) -> Iterator[Array]:
-        """√β U⁻ᵀ R_kᵀ of one function after the other, (M, r), for R (c, r, M); there are `factors`."""
-        for factor, own, part in zip(self._factors, cross, self._share, strict=True):
-            found: Array = dtrmm(np.sqrt(part), factor, own.T, side=0, lower=0, trans_a=1)
-            yield found
-
-    def move(self, changes: Array) -> None:
-        """Add something to h (c, M), and have the means follow; there are `factors`."""
-        self.location += changes
-        for mean, factor, part, h in zip(self.mean, self._factors, self._share, self.location, strict=True):
-            mean[:] = part * dtrmv(factor, dtrmv(factor, h, trans=1))
+    def shift_by_tests(self, common: Array, cross: Array, precision: Array, ridge: float) -> Array:
+        """The same by r test functions, from g (r,), R (c, r, M) and Q (r, r); there are roots."""
+        arrays = self._arrays
+        system = arrays.residual_tests(precision, cross, self._roots, self._share)
+        missing = (cross @ self.mean[:, :, None])[:, :, 0].sum(axis=0) - common
+        weights = arrays.solved(system, missing, ridge)
+        self.location = self.location + weights @ cross
+        self.mean = arrays.means(self._roots, self.location, self._share)
+        return common + precision @ weights
 
     def covered(self, features: Sequence[StepFeatures]) -> Covered:
         """Return the moments of a batch."""
-        shape = len(features[0].w), len(self.mean)
-        found = Covered(np.empty(shape), np.empty(shape), [])
+        arrays = self._arrays
+        means, variances, found = [], [], []
         for each in features:
             size, taken = each.w.shape[1], each.group.taken
-            w = each.w.astype(self.covariance.dtype, copy=False)
-            covariances = w @ self.covariance[taken].reshape(-1, size).T
-            variance = np.empty((len(w), len(each.group.functions)))
-            variances(w, covariances, variance)
-            found.mean[:, taken], found.variance[:, taken] = each.w @ self.mean[taken].T, variance
-            found.covariances.append(covariances)
+            covariances = arrays.narrow(each.w) @ self.covariance[taken].reshape(-1, size).T
+            means.append(each.w @ self.mean[taken].T)
+            variances.append(arrays.inner_products(each.w, covariances, len(each.group.functions)))
+            found.append(covariances)
+        groups = [each.group for each in features]
+        return Covered(self.in_order(groups, means), self.in_order(groups, variances), found)
+
+    def in_order(self, groups: Sequence[Group], columns: Sequence[Array]) -> Array:
+        """Return the columns (B, c) of all functions in order, from columns (B, g) of each group."""
+        if len(groups) == 1:
+            return columns[0]
+        places = np.argsort([k for each in groups for k in each.functions])
+        found: Array = self._arrays.xp.concatenate(columns, axis=1)[:, places]
         return found
 
     def slopes(
@@ -264,123 +582,16 @@ class StepPosterior:
         of_variance: Array,
         of_rest: Array,
     ) -> list[StepSlopes]:
-        """Derivatives of each group, from those (B, c) in means and variances of the wᵀv_k and in s.
+        """Return derivatives of each group, from derivatives (B, c) in means and variances of the wᵀv_k and in s.
 
-        There s is less wᵀw, and those in s are 0 where s is.
+        Here s has wᵀw subtracted, and derivatives in s are 0 where s is 0.
         """
         found = []
         for each, covariances in zip(features, covered.covariances, strict=True):
             taken = each.group.taken
-            own_mean, own_variance, own_rest = (
-                np.ascontiguousarray(of[:, taken]) for of in (of_mean, of_variance, of_rest)
+            own_mean, own_rest = of_mean[:, taken], of_rest[:, taken] * (each.rest > 0.0)[:, None]
+            slopes = self._arrays.feature_slopes(
+                each.w, covariances, of_variance[:, taken], own_rest, each.n_inducing, own_mean @ self.mean[taken]
             )
-            slopes: Array = own_mean @ self.mean[taken]
-            own_rest *= (each.rest > 0.0)[:, None]
-            feature_slopes(each.w, covariances, own_variance, own_rest, each.n_inducing, slopes)
             found.append(StepSlopes(slopes, own_rest.sum(axis=1), own_mean))
         return found
-
-
-def average_sites(
-    precision: Array, features: Sequence[StepFeatures], weights: Array, beta: float, single: bool = False
-) -> None:
-    """Replace the part β of S (c, M, M) by Σ t w wᵀ, in place, with weights t (B, c).
-
-    Where `single` the sums have 32 bits a number, and S keeps its 64. Weights below zero take a second product.
-    """
-    rows, size = features[0].w.shape
-    below = weights.min(axis=0) < 0.0
-    scaled = np.empty((rows, size), np.float32 if single else np.float64)
-    sums = np.empty((size, size), np.float32) if single else None
-    for each in features:
-        for k in each.group.functions:
-            own = precision[k]
-            kept = 1.0 - beta, 0.0  # of S, and of the sums
-            for sign in (1.0, -1.0) if below[k] else (1.0,):
-                scaled_rows(each.w, weights, k, sign, scaled)
-                if sums is None:
-                    dsyrk(sign * beta, scaled.T, beta=kept[0], c=own.T, lower=0, overwrite_c=1)
-                else:
-                    ssyrk(sign, scaled.T, beta=kept[1], c=sums.T, lower=0, overwrite_c=1)
-                kept = 1.0, 1.0
-            if sums is not None:
-                average(own, sums, beta)
-            mirror(own)
-
-
-def solved(system: Array, right: Array, ridge: float = RIDGE) -> Array | None:
-    """Solution of a system (n, n) with a ridge; None without one. The system, a lower triangle, is overwritten."""
-    diagonal = np.arange(len(system))
-    system[diagonal, diagonal] += ridge * max(float(system.trace()), 0.0) / len(system) + LEAST_RIDGE
-    _, solution, failed = dposv(system.T, right, lower=0, overwrite_a=1)
-    return None if failed or not np.isfinite(solution.sum()) else solution
-
-
-def log_normalisers(precision: Array, location: Array) -> Array:
-    """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv, (c,), from S (c, M, M) and h (c, M) alone; NaN without a factor."""
-    found = np.empty(len(location))
-    inverse = np.empty(precision.shape[1:])
-    for k, h in enumerate(location):
-        precisions(precision[k], 1.0, inverse)
-        upper, failed = dpotrf(inverse.T, lower=0, clean=0, overwrite_a=1)
-        half = dtrsv(upper, h, lower=0, trans=1)
-        found[k] = np.nan if failed else 0.5 * float(half @ half) - float(np.log(upper.diagonal()).sum())
-    return found
-
-
-def _inverse_factor(matrix: Array) -> tuple[Array, float]:
-    """U⁻¹ and log |U| for a matrix UᵀU (n, n) in the order of Fortran, whose upper triangle is looked at.
-
-    It goes by halves, so that most of it is products of triangular matrices. They take half the time of systems.
-    Lower triangles hold anything.
-    """
-    size = len(matrix)
-    if size <= _UNDIVIDED:
-        factorise, invert = get_lapack_funcs(("potrf", "trtri"), (matrix,))
-        upper, failed = factorise(matrix, lower=0, clean=0)
-        if failed:
-            raise LinAlgError("the matrix has no Cholesky factor")
-        log_det = float(np.log(upper.diagonal()).sum(dtype=np.float64))
-        return invert(upper, lower=0, overwrite_c=1)[0], log_det
-    multiply, square = get_blas_funcs(("trmm", "syrk"), (matrix,))
-    half = size // 2
-    first, log_det = _inverse_factor(matrix[:half, :half])
-    beside = multiply(1.0, first, matrix[:half, half:], trans_a=1)
-    second, other = _inverse_factor(square(-1.0, beside, beta=1.0, c=matrix[half:, half:], trans=1))
-    beside = multiply(-1.0, first, beside, overwrite_b=1)
-    found = np.empty((size, size), matrix.dtype, order="F")
-    found[:half, :half], found[half:, half:] = first, second
-    found[:half, half:] = multiply(1.0, second, beside, side=1, overwrite_b=1)
-    return found, log_det + other
-
-
-def _symmetric_product(lower: Array, x: Array) -> Array:
-    """S x, where the lower triangle of a matrix is that of S."""
-    found: Array = dsymv(1.0, lower.T, x, lower=0)
-    return found
-
-
-def adam_step(
-    values: Array,
-    slopes: Array,
-    first: Array,
-    second: Array,
-    rate: float,
-    of_first: float,
-    of_second: float,
-    least: float,
-) -> None:
-    """Take a step of Adam uphill (Kingma and Ba 2015), in place and in one loop.
-
-    Parameters
-    ----------
-    values, slopes, first, second : array (n,)
-        The numbers, their derivatives, and both moments that are remembered.
-    rate : float
-        With the correction of both moments in it.
-    of_first, of_second : float
-        Parts of the moments that stay.
-    least : float
-        Added to the root of the second one.
-    """
-    move(values, slopes, first, second, rate, of_first, of_second, least)

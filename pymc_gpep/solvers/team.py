@@ -1,9 +1,8 @@
-"""Threads: one for BLAS, and a few of our own for work that can be done side by side.
+"""Threads: one for BLAS, and a few threads of this package for independent work.
 
-The threads of OpenBLAS wait for each other at every call. Where another process takes one of their cores they wait for
-the scheduler each time, and a solve takes a hundred times as long. So BLAS gets one thread. Independent work, such as
-the factorisations of the classes, is shared out in pieces of a millisecond or more. A thread that is held up takes
-fewer pieces.
+The threads of OpenBLAS wait for each other at every call. If another process uses a core they wait for the scheduler
+each time, and a solve takes a hundred times as long. So BLAS gets one thread. Independent work, such as the
+factorisations of the classes, is divided into pieces of a millisecond or more. A delayed thread takes fewer pieces.
 """
 
 import os
@@ -39,13 +38,13 @@ class _Shift:
         self._threads = threads
 
     def leave(self) -> None:
-        """One of them has no more to do."""
+        """Record that a worker has finished."""
         with self._lock:
             self._busy -= 1
 
     @property
     def share(self) -> int:
-        """Threads for each of those still at work: who is left has those of the others."""
+        """Return the number of threads for each running worker, which inherits threads of finished workers."""
         return self._threads // self._busy
 
 
@@ -89,7 +88,7 @@ class Team:
                     results[place] = function(item)
             finally:
                 _shift.reset(before)
-                for _ in left:  # nobody waits for the rest of what has failed
+                for _ in left:  # the rest of failed work is not awaited
                     pass
                 shift.leave()
 
@@ -125,7 +124,7 @@ def gather_for_solves(c: int, n: int) -> Team:
 
 def _allowed() -> int:
     """Threads that this one may have, itself among them."""
-    if parent_process() is not None:  # made to run a chain, beside neighbours that run the others
+    if parent_process() is not None:  # a process for a chain, beside processes for further chains
         return 1
     shift = _shift.get()
     return _limit.allowed if shift is None else shift.share
@@ -139,7 +138,7 @@ class _Library(NamedTuple):
 
 
 class _Limit:
-    """One thread for every BLAS of this process while anybody wants it, and then what was set before."""
+    """Limit of one thread for every BLAS of this process while a caller holds it; then the earlier limits return."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -195,7 +194,7 @@ def _libraries() -> list[_Library]:
 
 
 def _library(controller: LibController) -> _Library:
-    # What threadpoolctl sets in one thread it does not let another change, but a solve may run in any.
+    # A limit set by threadpoolctl in one thread cannot be changed in another thread, but a solve may run in any thread.
     for prefix, suffix in product(("", "scipy_"), ("", "64_", "_64")):
         get = getattr(controller.dynlib, f"{prefix}openblas_get_num_threads{suffix}", None)
         if get is not None:

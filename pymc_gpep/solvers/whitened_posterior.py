@@ -226,7 +226,7 @@ class CoupledWhitened:
         for k in range(c):
             for other in range(k + 1):
                 block = blocks[k, :, other]
-                # The upper triangle of a block on the diagonal is no part of what LAPACK returns.
+                # The upper triangle of a block on the diagonal is not part of LAPACK's result.
                 form = np.tril(block + (block if k == other else block.T))
                 form[diagonal, diagonal] = block.diagonal()
                 forms[k, other] = form

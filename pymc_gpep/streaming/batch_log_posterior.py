@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
 from pymc_gpep.approximations.site_rules import ScalarSites
-from pymc_gpep.approximations.sparse_ep import SparseApproximation
+from pymc_gpep.approximations.sparse_ep import SparseApproximation, sweep_of
 from pymc_gpep.approximations.sparse_vi import point_averages
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
@@ -26,12 +26,12 @@ from pymc_gpep.log_posteriors.sparse_log_posterior import FEW, OVER_FITTED, Bloc
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
+from pymc_gpep.reading.classifier import LikelihoodElsewhere
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import InducedPrior, InducingWhitening, RowFeatures, whitening
-from pymc_gpep.solvers.sparse_ep import SparseEPSweeps, Tilted, site_of
+from pymc_gpep.solvers.site_ep import site_of
+from pymc_gpep.solvers.sparse_ep import SparseEPSweeps, SparseVISweeps, Tilted
 from pymc_gpep.solvers.sparse_sweeps import LeftOut, SparseSweeps
-from pymc_gpep.solvers.sparse_vi import SparseVISweeps
 from pymc_gpep.solvers.team import ALONE, Team, gather, one_blas_thread
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, whitened_posterior
 from pymc_gpep.streaming.memories import CAVITY_SHARE, STREAMING_METHODS, Memory
@@ -52,7 +52,8 @@ class Recovered(NamedTuple):
     def log_normaliser(self) -> float:
         """Return the log normaliser of EP with these sites; NaN where they have no cavities."""
         with np.errstate(all="ignore"):
-            went, evidence, _ = self.sweeps.sweep(self.sites.copy(), self.sites.copy(), np.empty(self.sites.shape[1:]))
+            target, scale = np.empty_like(self.sites), np.empty(self.sites.shape[1:])
+            went, evidence, _ = sweep_of(self.sweeps)(self.sites.copy(), target, scale)
         return evidence if went else np.nan
 
 
@@ -65,7 +66,7 @@ def recovered(
     labels: NDArray[np.int64],
     team: Team = ALONE,
 ) -> Recovered:
-    """Find the sites of all rows again: at EP's fixed point a site is what its factor makes of q without it.
+    """Compute the sites of all rows from q: at EP's fixed point a site follows from its factor and q without the site.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ def recovered_by_bound(
     labels: NDArray[np.int64],
     team: Team = ALONE,
 ) -> Recovered:
-    """The same for a variational bound, at whose maximum a site is what its average log likelihood makes of q."""
+    """Compute the sites for a variational bound, at whose maximum a site follows from the average log likelihood."""
     averages = point_averages(likelihood, labels, prior.n_functions)
     sweeps = SparseVISweeps(RowFeatures(prior, whitening), averages, team)
     sites = np.zeros((2, *averages.shape))
@@ -131,7 +132,7 @@ def _sites(
 
 
 def average_loss(losses: Array) -> float:
-    """Average of the losses of some steps, those that failed left out; NaN of none."""
+    """Return the average loss of the steps that did not fail; NaN without such steps."""
     known = losses[np.isfinite(losses)]
     return float(known.mean()) if known.size else np.nan
 
@@ -143,7 +144,7 @@ class StepTrace:
     Attributes
     ----------
     read : function
-        Returns the values of the state, by name; it is asked once, where these are first wanted.
+        Returns the values of the state, by name; it is called once, at their first use.
     settings : dict
         Batch size, batches in an epoch, seed and the like.
     losses : array (steps,)
@@ -194,7 +195,7 @@ class StepTrace:
 
     @property
     def slopes(self) -> Array:
-        """See `Trace`: steps know the slopes of batches alone."""
+        """See `Trace`: steps compute slopes of batches alone."""
         return np.full(self.losses.size, np.nan)
 
     def stored(self) -> xr.Dataset:
@@ -251,7 +252,7 @@ class StepTrace:
 
 
 class BatchLogPosterior(BlockLogPosterior):
-    """The log posterior that steps over batches raise, known where they ended.
+    """The log posterior that steps over batches raise, at their end.
 
     Elsewhere it is that of sweeps over all rows at its inducing inputs (`held`).
 
@@ -267,7 +268,7 @@ class BatchLogPosterior(BlockLogPosterior):
     rows : Rows, optional
         Rows that were fitted in place of the rows of the model.
     white : InducingWhitening, optional
-        Whitening of the inducing values, where it is known already.
+        Whitening of the inducing values, if it is computed already.
     """
 
     kind: ClassVar[str] = "batches"
@@ -468,14 +469,14 @@ class BatchSolution:
 
     @property
     def objective(self) -> float:
-        """Average of the estimates of what is raised, without the log prior; see `StepTrace.loss`."""
+        """Return the average estimate of the objective, without the log prior; see `StepTrace.loss`."""
         return self._of.steps.best.evidence
 
     @property
     def lower_bound(self) -> float:
-        """The same for `"sparse_vi"`, whose objective estimates a lower bound; NaN for others.
+        """Return the objective of `"sparse_vi"`, which estimates a lower bound; NaN for other methods.
 
-        NaN in the first epoch as well, when q is still on its way.
+        It is NaN in the first epoch as well, before q settles.
         """
         first = len(self._of.steps.losses) < self._of.steps.per_epoch
         return np.nan if self._of.of_ep or first else self.objective

@@ -1,35 +1,13 @@
-"""Features of a batch, q(v), the common shift, and prior moments of a step, as graphs.
+"""Prior moments that a step uses: graphs of the model or forms with a written pull-back. Initial length scales."""
 
-Here q(v_k) = N(μ, Σ), Σ = (I + S)⁻¹, μ = Σ h. The sums S = Σ t w wᵀ and h = Σ ν w are over all sites exp(ν x − ½ t x²),
-x = wᵀv. The features are w = L⁻¹ k(x), with K = L Lᵀ the prior covariance of the inducing values of a function. Then
-f = m + wᵀv + e with v ~ N(0, I) and e ~ N(0, s), s = κ − wᵀw, as in `pymc_gpep.solvers.inducing`. Coefficients of
-effects stand below these features, as there.
-
-The common shift is a function δ(x) added to all latent functions. It moves their sites with it, ν_k + t_k δ, and the
-prior decides which δ is best. Steps alone would move it by a small part of the distance, while the noise of batches
-moves it as much as anything else. All rows at once solve for it as well (`pymc_gpep.solvers.common_shift`).
-
-The sites of a batch are computed at means m of its latent functions. For test functions φ(x) a fit keeps
-
-    R_k = Σ t_k φ wᵀ,   Q = Σ φ φᵀ Σ_k t_k,   g = Σ φ Σ_k t_k m_k
-
-over all sites, averages of batches as S and h are. Let sites be right up to a function δ = φᵀa, and μ_k be the means
-that h_k + R_kᵀ a imply. Then Σ_k R_k μ_k = g + Q a. This is a linear system for a. At a fixed point μ_k are the means
-at which sites were computed, and a = 0 for any φ.
-
-Functions with common features have φ = w, R_k = S_k and Q = Σ_k S_k. Otherwise φ has some features of each function,
-about as many in all as one function has. They are other features for each function, since inducing inputs may be the
-same.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.sharedvalue import SharedVariable
+from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
@@ -38,14 +16,14 @@ from pymc_gpep.graphs.alike_graphs import stacked
 from pymc_gpep.graphs.interpreted import ModelFunctions, graph_function
 from pymc_gpep.latent.latent_prior import RowsBeside
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
-from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
-from pymc_gpep.prior_moments.moment_functions import moment_graphs
-from pymc_gpep.processes.cross_covariance import functions_of
+from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, moment_graphs
+from pymc_gpep.processes.processes import functions_of
 from pymc_gpep.processes.stationary import Stationary, scales_outside
 from pymc_gpep.reading.classifier import GPClassifier
+from pymc_gpep.rows.rows import Rows, column_deviations, sample_inputs
 from pymc_gpep.solvers.inducing import Block
-from pymc_gpep.solvers.step_algebra import LEAST_RIDGE, RIDGE
-from pymc_gpep.solvers.step_blocks import (
+from pymc_gpep.solvers.step_algebra import (
+    Group,
     InducingMoments,
     RowMoments,
     ScaleFunctions,
@@ -55,36 +33,8 @@ from pymc_gpep.solvers.step_blocks import (
 )
 
 
-class Gaussian(NamedTuple):
-    """N(μ_k, Σ_k) for c functions."""
-
-    factor: TensorVariable
-    """Cholesky factor of I + S, (c, M, M)."""
-    mean: TensorVariable
-    """μ, (c, M)."""
-    log_normalisers: TensorVariable
-    """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv, (c,)."""
-
-    def half(self, w: TensorVariable) -> TensorVariable:
-        """R w (c, M, B) for features w (q, M, B), where Σ = Rᵀ R."""
-        return pt.linalg.solve_triangular(self.factor, w, lower=True, b_ndim=2)
-
-    def means(self, w: TensorVariable) -> TensorVariable:
-        """Return the means of the wᵀv, (c, B)."""
-        return pt.matmul(self.mean[:, None, :], w)[:, 0]
-
-
-def gaussian(precision: TensorVariable, location: TensorVariable) -> Gaussian:
-    """The Gaussian of S (c, M, M) and h (c, M); NaN where I + S has no Cholesky factor."""
-    factor = pt.linalg.cholesky(precision + pt.eye(precision.type.shape[1])[None])
-    half = pt.linalg.solve_triangular(factor, location, lower=True, b_ndim=1)
-    mean = pt.linalg.solve_triangular(factor, half, lower=True, trans=1, b_ndim=1)
-    log_det = pt.log(pt.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
-    return Gaussian(factor, mean, 0.5 * (half * half).sum(axis=1) - log_det)
-
-
 class PriorBlocks(NamedTuple):
-    """Prior moments; q is 1 where all functions share their covariance and inducing inputs, else c."""
+    """Prior moments of q groups of functions."""
 
     inducing: TensorVariable
     """(q, M, M)."""
@@ -98,23 +48,13 @@ class PriorBlocks(NamedTuple):
     """Coefficients of the p standard normals of effects, (q, p, B)."""
 
 
-class BatchFeatures(NamedTuple):
-    """Features of the rows of a batch, and the rest of their prior."""
-
-    w: TensorVariable
-    """(q, M + p, B)."""
-    rest: TensorVariable
-    """s, (q, B)."""
-    mean: TensorVariable
-    """m, (c, B)."""
-
-
 def prior_blocks(
     classifier: GPClassifier,
     gps: Sequence[pm.gp.Latent] | None,
     data: Mapping[Variable, Variable],
     inducing: TensorVariable,
     x: TensorVariable,
+    groups: Sequence[Group],
     beside: RowsBeside | None = None,
 ) -> PriorBlocks:
     """Return prior moments in terms of value variables, inducing inputs (1 or c, M, d) and rows (B, d).
@@ -127,10 +67,11 @@ def prior_blocks(
         Inducing inputs, with a known shape.
     x : TensorVariable (B, d)
         Rows, with a known shape; rows of a table with effects `beside` the process.
+    groups : sequence of Group
     beside : RowsBeside, optional
     """
     matched = functions_of(classifier.prior, gps)
-    sets, size, columns = inducing.type.shape
+    _, size, columns = inducing.type.shape
     z = pt.tensor("inducing_inputs_of_one", dtype="float64", shape=(size, columns))
     of = ModelFunctions(classifier.model, classifier.hyperparameters, data)
     made = [scales_outside(moment_graphs(of, latent, functions, z, x, beside)) for latent, functions in matched]
@@ -139,123 +80,15 @@ def prior_blocks(
         for graphs, (latent, _) in zip(made, matched, strict=True)
         for output, k in enumerate(latent.classes)
     }
-    c = classifier.n_functions
-    ordered = [places[k] for k in range(c)]
-    mean = pt.stack([graphs[3][output] for graphs, output in ordered])
-    own = [graphs[:3] for graphs, _ in ordered]
-    if len(matched) == 1 and sets == 1:
-        own = own[:1]
-    count = len(own)
-    along = pt.broadcast_to(inducing, (count, size, columns)) if sets < count else inducing
-    rows = x.type.shape[0]
+    c, count, rows = classifier.n_functions, len(groups), x.type.shape[0]
+    mean = pt.stack([graphs[3][output] for graphs, output in map(places.__getitem__, range(c))])
+    own = [places[each.functions[0]][0][:3] for each in groups]
+    along = pt.stack([inducing[each.inputs] for each in groups])
     shapes = (count, size, size), (count, size, rows), (count, rows)
     covariance, cross, variance = map(pt.specify_shape, stacked(own, {z: along}), shapes)
     effects = pt.stack(made[0][4:]) if beside else pt.zeros((count, 0, rows))
     effects = pt.specify_shape(effects, (count, beside.n_effects if beside else 0, rows))
     return PriorBlocks(covariance, cross, variance, pt.specify_shape(mean, (c, rows)), effects)
-
-
-def batch_features(blocks: PriorBlocks, jitter: TensorVariable) -> BatchFeatures:
-    """Features; NaN where a covariance with `jitter`, relative to its mean diagonal, has no Cholesky factor."""
-    size = blocks.inducing.type.shape[1]
-    diagonal = pt.diagonal(blocks.inducing, axis1=1, axis2=2).mean(axis=1)
-    factor = pt.linalg.cholesky(blocks.inducing + (jitter * diagonal)[:, None, None] * pt.eye(size)[None])
-    w = pt.linalg.solve_triangular(factor, blocks.cross, lower=True, b_ndim=2)
-    rest = pt.maximum(blocks.variance - (w * w).sum(axis=1), 0.0)
-    stacked_features = pt.concatenate([w, blocks.effects], axis=1) if blocks.effects.type.shape[1] else w
-    return BatchFeatures(stacked_features, rest, blocks.mean)
-
-
-class CommonTerms(NamedTuple):
-    """What is known of sites and test functions."""
-
-    location: TensorVariable
-    """g, (r,)."""
-    cross: TensorVariable
-    """R, (c, r, M)."""
-    precision: TensorVariable
-    """Q, (r, r)."""
-
-
-class CommonMemory:
-    """Averages over batches, as variables that a compiled step changes.
-
-    Parameters
-    ----------
-    functions, size : int
-        c and M.
-    own : bool
-        Whether functions have features of their own.
-    """
-
-    def __init__(self, functions: int, size: int, own: bool) -> None:
-        tests = _count(functions, size) * functions if own else size
-        shapes: dict[str, tuple[int, ...]] = {"common_location": (tests,)}
-        if own:
-            shapes |= {"common_cross": (functions, tests, size), "common_precision": (tests, tests)}
-        self.variables: list[SharedVariable] = [
-            pytensor.shared(np.zeros(shape), name, shape=shape) for name, shape in shapes.items()
-        ]
-
-    def terms(self, precision: TensorVariable) -> CommonTerms:
-        """As remembered, where S is `precision` (c, M, M)."""
-        location, *own = self.variables
-        return CommonTerms(location, *own) if own else CommonTerms(location, precision, precision.sum(axis=0))
-
-    def estimates(self, terms: CommonTerms) -> list[TensorVariable]:
-        """Return the terms that are remembered, in the order of the variables."""
-        return list(terms[: len(self.variables)])
-
-
-def common_features(w: TensorVariable) -> TensorVariable:
-    """φ (r, B), for features w (q, M, B)."""
-    sets, size, _ = w.type.shape
-    part = _count(sets, size)
-    first = [min(k * part, size - part) for k in range(sets)]
-    return pt.concatenate([w[k, start : start + part] for k, start in enumerate(first)], axis=0)
-
-
-def common_terms(w: TensorVariable, t: TensorVariable, mean: TensorVariable) -> CommonTerms:
-    """Sums over a batch, for features w (q, M, B), Σ t (c, B) and the means of the wᵀv (c, B) that sites saw."""
-    phi = common_features(w)
-    weighted = phi[None] * t[:, None, :]
-    return CommonTerms(
-        pt.dot(phi, (t * mean).sum(axis=0)),
-        pt.matmul(weighted, w.transpose(0, 2, 1)),
-        pt.dot(phi * t.sum(axis=0), phi.T),
-    )
-
-
-def shifted(
-    location: TensorVariable, terms: CommonTerms, seen: Gaussian, share: TensorVariable
-) -> tuple[TensorVariable, TensorVariable]:
-    """h (c, M) and g (r,) of sites that have moved with the best function common to all.
-
-    Parameters
-    ----------
-    location : TensorVariable (c, M)
-        h.
-    terms : CommonTerms
-    seen : Gaussian
-        The one that batches are taken with, of S and h times `share` (c,).
-    """
-    half = pt.linalg.solve_triangular(seen.factor, terms.cross.transpose(0, 2, 1), lower=True, b_ndim=2)
-    follows = (share[:, None, None] * pt.matmul(half.transpose(0, 2, 1), half)).sum(axis=0)
-    system = terms.precision - follows
-    tests = system.type.shape[0]
-    ridge = RIDGE * pt.maximum(pt.diagonal(system).sum(), 0.0) / tests + LEAST_RIDGE
-    missing = pt.matmul(terms.cross, seen.mean[:, :, None])[:, :, 0].sum(axis=0) - terms.location
-    factor = pt.linalg.cholesky(system + ridge * pt.eye(tests))
-    solved = pt.linalg.solve_triangular(factor, missing, lower=True, b_ndim=1)
-    solved = pt.linalg.solve_triangular(factor, solved, lower=True, trans=1, b_ndim=1)
-    weights = pt.switch(pt.isfinite(solved.sum()), solved, 0.0)
-    moved = pt.matmul(weights[None, None, :], terms.cross)[:, 0]
-    return location + moved, terms.location + pt.dot(terms.precision, weights)
-
-
-def _count(functions: int, size: int) -> int:
-    """How many of the features of each function are test functions."""
-    return -(-size // functions)
 
 
 _APART = 0.3  # between places of the hyperparameters at which a covariance is looked at
@@ -280,7 +113,7 @@ def _values(space: Hyperparameters, theta: Array) -> list[Array]:
 
 
 class _ScaleFunctions:
-    """See `pymc_gpep.solvers.step_blocks.ScaleFunctions`; the last values are kept, which stay for many steps."""
+    """See `pymc_gpep.solvers.step_algebra.ScaleFunctions`; the last values are kept, which stay for many steps."""
 
     def __init__(self, space: Hyperparameters, found: Sequence[Stationary]) -> None:
         self._space = space
@@ -310,7 +143,7 @@ class _ScaleFunctions:
 
 
 class _GraphBlocks:
-    """By graphs of the model for these moments alone; scales are those of a `form` that is written down."""
+    """Blocks by graphs of the model for these moments alone; scales come from a written `form`."""
 
     written = False
 
@@ -356,3 +189,80 @@ class _GraphMoments:
             bars = bars._replace(effects=np.stack([each.effects.T for each in rows if each.effects is not None]))
         more_values, more_z = self._blocks.block_slopes(self._point, self._z, self._x, bars)
         return np.asarray(of_values + more_values), of_z + more_z
+
+
+_PAIRS = 1000
+_SQUARE = 4.0  # squared distance of two rows, in length scales: the median
+_NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # steps, and how long the last and any are, unconstrained
+_PARTS = 1.0, 0.5, 0.25  # of the way
+_UNLIKELY = 10.0  # by how much the log prior may fall
+
+
+def first_scales(
+    space: Hyperparameters, functions: ScaleFunctions, theta: Array, free: Collection[str], rows: Rows, seed: int
+) -> Array:
+    """Hyperparameters (p,) with length scales that data suggest, as far as their prior has nothing against these.
+
+    A shared length scale is half of the median distance of two rows. Length scales of columns have the same ratio to
+    the columns' standard deviations. If a length scale is much too short or too long, its slope vanishes.
+
+    Parameters
+    ----------
+    space : Hyperparameters
+    functions : ScaleFunctions
+        One covariance's.
+    theta : array (p,)
+        Where all of them begin otherwise.
+    free : collection of str
+        Names of the hyperparameters that may move.
+    rows : Rows
+    seed : int
+    """
+    moves = np.array([owner in free for owner in space.owners], bool)
+    if not moves.any():
+        return theta
+    x = sample_inputs(rows, 2 * _PAIRS, np.random.default_rng(seed))
+    half = len(x) // 2
+    (scales,), *_ = functions(theta)
+    used = scales > 0.0
+    own = not _same_slopes(functions, theta, scales, used)
+    base = 1.0 / _positive(column_deviations(rows)) if own else scales
+    square = float(np.median((x[:half, used] - x[half : 2 * half, used]) ** 2 @ base[used] ** 2)) if half else 0.0
+    if not (np.isfinite(square) and square > 0.0):
+        return theta
+    wanted = np.log(base * np.sqrt(_SQUARE / square))
+    looked_at = np.flatnonzero(used) if own else np.flatnonzero(used)[:1]
+    at = theta.copy()
+    for _ in range(_NEWTON):
+        (scales,), *_ = functions(at)
+        slopes = np.array([_slopes(functions, at, each) for each in np.eye(len(scales))[looked_at]])
+        slopes = np.where(moves, slopes / scales[looked_at, None], 0.0)
+        step, *_ = np.linalg.lstsq(slopes, wanted[looked_at] - np.log(scales[looked_at]), rcond=1e-8)
+        if not np.isfinite(step).all() or np.abs(step).max(initial=0.0) < _CLOSE:
+            break
+        at = at + np.clip(step, -_LONGEST, _LONGEST)
+    before = space.log_prior(theta)
+    for part in _PARTS:
+        moved = theta + part * (at - theta)
+        if space.log_prior(moved) > before - _UNLIKELY:
+            return moved
+    return theta
+
+
+def _same_slopes(functions: ScaleFunctions, theta: Array, scales: Array, used: NDArray[np.bool_]) -> bool:
+    """Whether hyperparameters move all scales alike: seen by weights of columns that are drawn."""
+    if np.ptp(scales[used]):
+        return False
+    weights = np.where(used, np.random.default_rng(0).normal(size=len(scales)), 0.0)
+    drawn = _slopes(functions, theta, weights)
+    of_all = _slopes(functions, theta, used.astype(np.float64))
+    return bool(np.allclose(drawn, of_all * weights.sum() / used.sum(), rtol=1e-8, atol=1e-12))
+
+
+def _slopes(functions: ScaleFunctions, theta: Array, weights: Array) -> Array:
+    """Derivatives of the sum of scales with weights (d,)."""
+    return functions.pulled(theta, weights[None], np.zeros(1), np.zeros(1))
+
+
+def _positive(deviations: Array) -> Array:
+    return np.where(deviations > 0.0, deviations, 1.0)

@@ -1,24 +1,24 @@
 """Memories of a fit between batches: their contract, EP, stochastic EP and variational inference.
 
 A memory computes the sites of a batch, their effect on q, and the part of the batch in the objective and its gradient.
-Sites and Gaussians are constants there, being natural parameters of v, whose prior has no hyperparameters. Only the
+Sites and StepGaussians are constants there, being natural parameters of v, whose prior has no hyperparameters. Only the
 features w and the residual variances s of the batch, in the moments that its factors see, depend on hyperparameters.
+Formulas are for NumPy and JAX alike.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
-import pytensor.tensor as pt
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.tensor.variable import TensorVariable
+import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import at_least, check_limits
-from pymc_gpep.graphs.repeated import repeat
-from pymc_gpep.solvers.batch_sites import ArrayMemory, StatelessSites, StochasticSites, VariationalSites
-from pymc_gpep.streaming.features import BatchFeatures, Gaussian, common_terms, gaussian, shifted
-from pymc_gpep.streaming.rules import PointTerms, Rule
-from pymc_gpep.streaming.state import State
+from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.common_shift import CommonSites, OwnFeatures, SameFeatures
+from pymc_gpep.solvers.step_algebra import StepFeatures, StepPosterior, StepSlopes
+from pymc_gpep.solvers.step_arrays import PointTerms, StepArrays
 
 _LARGEST = 0.5  # a whole step of all sites at once overshoots
 
@@ -32,7 +32,7 @@ class Schedule(ABC):
     per_epoch : int
         Batches in an epoch.
     decay : float
-        β after e epochs is 1 / (1 + decay · e) of what it is in the first one.
+        β after e epochs is 1 / (1 + decay · e) of its value in the first epoch.
     """
 
     per_epoch: int
@@ -47,9 +47,9 @@ class Schedule(ABC):
 
 
 class AveragingSchedule(Schedule):
-    """A step replaces the part β of q's sites that a batch is of all rows; with no decay the noise of batches stays.
+    """A step replaces the share β of q's sites, a batch's share of all rows; without decay the noise of batches stays.
 
-    The first steps take the average of what they have seen. All rows at once have no noise, and β stays at its limit.
+    The first steps average their batches. A batch of all rows has no noise, and β stays at its limit.
     """
 
     def __call__(self, step: int) -> float:
@@ -60,76 +60,120 @@ class AveragingSchedule(Schedule):
 
 
 class ReplacingSchedule(Schedule):
-    """A step takes the part β of the way from the stored sites of its rows to new ones.
+    """A step moves the stored sites of its rows by the share β towards new sites.
 
-    Small batches take nearly the whole way. In large ones, sites that change together would overshoot.
+    For small batches β is nearly 1. In large batches, sites that change together would overshoot.
     """
 
     def __call__(self, step: int) -> float:
         return self._shrinking(step) * (1.0 - (1.0 - _LARGEST) / self.per_epoch)
 
 
-class BatchGraph(NamedTuple):
+class Remembered(NamedTuple):
+    """Averages or sums over sites, from one step to the next."""
+
+    precision: Array
+    """S, (c, M, M)."""
+    location: Array
+    """h, (c, M)."""
+    common: tuple[Array, ...] = ()
+    """Averages for the function common to all latent functions, if the likelihood sees differences alone."""
+
+
+class RowSites(NamedTuple):
+    """Stored sites of the rows of a batch, and the features that they act on."""
+
+    precision: Array
+    """t, (B, d)."""
+    location: Array
+    """ν, (B, d)."""
+    features: NDArray[np.float32]
+    """w′, (B, 1 or c, M)."""
+
+    def of(self, rows: NDArray[np.bool_]) -> Self:
+        """Return the sites of some of the rows."""
+        return type(self)(self.precision[rows], self.location[rows], self.features[rows])
+
+
+class StepBatch(NamedTuple):
     """A batch of B points with d sites each."""
 
-    features: BatchFeatures
-    labels: TensorVariable
-    """Labels, (B,)."""
-    weights: TensorVariable
+    arrays: StepArrays
+    features: list[StepFeatures]
+    terms: Callable[[Array, Array], PointTerms]
+    """Terms of the points, from means and variances (B, d)."""
+    functions: NDArray[np.int64]
+    """Function that each site acts on, (B, d)."""
+    scale: Array
+    """Number of rows that each point stands for, (B,)."""
+    weights: Array
     """1, or 0 for rows that make up the number, (B,)."""
-    by_site: TensorVariable
-    """Whether a site acts on a function, (B, d, c)."""
-    batches: int
-    """Number of batches in an epoch."""
-    rows: int
-    """How many there are in all."""
-    differences: bool
-    """Whether the likelihood sees differences of functions only."""
+    counts: Array
+    """Number of sites on each function, (c,)."""
+    stored: RowSites | None = None
 
-    @property
-    def scale(self) -> TensorVariable:
-        """How many rows each point stands for, (B,)."""
-        return self.weights * float(self.batches)
+    def at_sites(self, values: Array) -> Array:
+        """Return the values of each site's own function, (B, d), from the values of all functions, (B, c)."""
+        return self.arrays.at_sites(values, self.functions)
 
-    def at_sites(self, values: TensorVariable) -> TensorVariable:
-        """Return the values of each site's own function, (B, d), from those of all functions, (c, B)."""
-        return (values.T[:, None, :] * self.by_site).sum(axis=2)
+    def summed(self, values: Array) -> Array:
+        """Sums (B, c) over the sites (B, d) on each function, as all rows have them."""
+        return self.arrays.by_function(values, self.functions, self.scale, len(self.counts))
 
-    def by_function(self, values: TensorVariable) -> TensorVariable:
-        """Sums (c, B) over the sites (B, d) of each function."""
-        return (values[:, :, None] * self.by_site).sum(axis=1).T
+    def prior(self, q: StepPosterior) -> tuple[Array, Array]:
+        """Prior means m and residual variances s as sites see them, (B, d)."""
+        groups, rows = [each.group for each in self.features], len(self.weights)
+        xp = self.arrays.xp
+        shapes = [(rows, len(each.functions)) for each in groups]
+        means = [
+            xp.zeros(shape) if each.moments.mean is None else each.moments.mean
+            for each, shape in zip(self.features, shapes, strict=True)
+        ]
+        rests = [xp.broadcast_to(each.rest[:, None], shape) for each, shape in zip(self.features, shapes, strict=True)]
+        return self.at_sites(q.in_order(groups, means)), self.at_sites(q.in_order(groups, rests))
+
+    def common(self, remembered: Remembered) -> CommonSites | None:
+        """Averages for the common function; None for a likelihood that sees it."""
+        if not remembered.common:
+            return None
+        if len(remembered.common) == 1:
+            return SameFeatures(*remembered.common)
+        return OwnFeatures(self.arrays, *remembered.common)
+
+    def by_group(self, features: NDArray[Any]) -> list[Array]:
+        """Return features (B, M) of each group, from stored features (B, 1 or c, M)."""
+        last = features.shape[1] - 1
+        return [features[:, min(each.group.functions[0], last)].astype(np.float64) for each in self.features]
 
 
 class Marginals(NamedTuple):
     """Moments that the sites of a batch see, (B, d)."""
 
-    mean: TensorVariable
+    mean: Array
     """Mean of x."""
-    variance: TensorVariable
+    variance: Array
     """Variance of x."""
-    prior_mean: TensorVariable
+    prior_mean: Array
     """Prior mean that is added to x in the latent value."""
-    rest: TensorVariable
+    rest: Array
     """Variance that is added."""
 
 
 class Effect(NamedTuple):
     """Consequences of a batch, before anything is changed."""
 
-    value: TensorVariable
+    value: np.float64
     """Estimate of the objective over all rows."""
-    surrogate: TensorVariable
-    """A number with the derivatives of the objective in the features of the batch."""
-    constants: list[TensorVariable]
-    """Variables that are constants in these derivatives."""
-    changes: list[tuple[SharedVariable, TensorVariable]]
-    """Remembered variables, and their new values."""
-    floored: TensorVariable
+    floored: Array
     """Whether a site of a point was held back, (B,)."""
-    former: tuple[TensorVariable, ...] = ()
-    """Stored values of the rows of the batch: inputs of the step, as `StoredSites.of` returns them."""
-    latter: tuple[TensorVariable, ...] = ()
-    """Values to be stored in their place, as `StoredSites.put` takes them."""
+    sums: Array
+    """Σ t and Σ ν of the sites on each function, (2, B, c); they are finite if S and h are."""
+    slopes: Callable[[], list[StepSlopes]]
+    """Derivatives in the features of each group."""
+    remembered: Callable[[], Remembered]
+    """Averages or sums after the batch. S is overwritten."""
+    stored: RowSites | None = None
+    """Sites to store in place of those of the batch."""
 
 
 @dataclass(frozen=True)
@@ -152,57 +196,35 @@ class Memory(ABC):
     """Part by which steps shrink in the first epoch, and as fast from there, if nothing else is said."""
     schedule: ClassVar[type[Schedule]]
     """Its step sizes."""
+    single: ClassVar[bool] = True
+    """Whether products of matrices may have 32 bits a number."""
+    stores: ClassVar[bool] = False
+    """Whether the site of each row is stored."""
 
     def __post_init__(self) -> None:
         check_limits(self)
 
-    def in_arrays(self) -> ArrayMemory | None:
-        """The same for arrays; None where it is not written."""
-        return None
-
     @abstractmethod
-    def take(self, rule: Rule, state: State, batch: BatchGraph, counts: TensorVariable, beta: TensorVariable) -> Effect:
-        """Take a batch in, with the number of sites on each function (c,) and a step size."""
-
-
-def site_of(
-    rho: TensorVariable, gamma: TensorVariable, mean: TensorVariable, variance: TensorVariable
-) -> tuple[TensorVariable, TensorVariable]:
-    """Return the site t, ν that makes a cavity N(mean, variance) have the moments of the tilted distribution.
-
-    A tilted distribution may be wider than its cavity, as with labels that may be noise. The site then matches its mean
-    alone.
-    """
-    gamma = pt.maximum(gamma, 0.0)
-    narrower = 1.0 - gamma * variance
-    return gamma / narrower, (rho + gamma * mean) / narrower
-
-
-def log_site_normalisers(
-    t: TensorVariable, nu: TensorVariable, mean: TensorVariable, variance: TensorVariable
-) -> TensorVariable:
-    """log ∫ N(x | mean, variance) exp(ν x − ½ t x²) dx, summed over the sites (B, d) of each point."""
-    stretch = 1.0 + t * variance
-    quadratic = nu * nu * variance + 2.0 * nu * mean - t * mean**2
-    return 0.5 * (quadratic / stretch - pt.log(stretch)).sum(axis=1)
+    def take(self, remembered: Remembered, batch: StepBatch, beta: float) -> Effect:
+        """Take a batch in, with a step size."""
 
 
 class BatchSites(NamedTuple):
     """Sites that a batch gets, and its part of the objective."""
 
-    precision: TensorVariable
+    precision: Array
     """t, (B, d)."""
-    location: TensorVariable
+    location: Array
     """ν, (B, d)."""
-    value: TensorVariable
+    value: Array
     """Part of the objective that each point adds, (B,)."""
-    in_mean: TensorVariable
+    in_mean: Array
     """Derivatives of `value`, as w and s of the site move, in the mean of x under the Gaussian, (B, d)."""
-    in_variance: TensorVariable
+    in_variance: Array
     """Derivatives likewise in the variance of x, (B, d)."""
-    in_rest: TensorVariable
+    in_rest: Array
     """Derivatives likewise in s, (B, d)."""
-    floored: TensorVariable
+    floored: Array
     """Whether a site of a point was held back, (B,)."""
 
 
@@ -213,63 +235,48 @@ class AveragesMemory(Memory):
     decay: ClassVar[float] = 0.1
     schedule: ClassVar[type[Schedule]] = AveragingSchedule
 
-    def share(self, counts: TensorVariable) -> TensorVariable:
+    def share(self, counts: Array) -> Array:
         """Return the part of S and h in the Gaussian that a batch is taken with, (c,), from numbers of sites (c,)."""
-        return pt.ones_like(counts)
-
-    def seen(self, precision: TensorVariable, location: TensorVariable, counts: TensorVariable) -> Gaussian:
-        """The Gaussian that a batch is taken with, from S (c, M, M), h (c, M) and the number of sites (c,)."""
-        return gaussian(precision, location)
+        return np.ones_like(counts)
 
     @abstractmethod
-    def sites(self, rule: Rule, marginals: Marginals, labels: TensorVariable) -> BatchSites:
+    def sites(self, batch: StepBatch, at: Marginals) -> BatchSites:
         """Sites of a batch."""
 
-    def bounded(self, sites: BatchSites, marginals: Marginals, batch: BatchGraph, beta: TensorVariable) -> BatchSites:
+    def bounded(self, sites: BatchSites, at: Marginals, batch: StepBatch, beta: float) -> BatchSites:
         """The same sites where a step of size β leaves I + S positive definite; their precisions may be below zero."""
         return sites
 
     @abstractmethod
-    def constant(
-        self, seen: Gaussian, precision: TensorVariable, location: TensorVariable, counts: TensorVariable
-    ) -> TensorVariable:
-        """Return the objective without any points, a number."""
+    def constant(self, q: StepPosterior, counts: Array) -> np.float64:
+        """Return the objective without any points, from the Gaussian that the batch is taken with."""
 
-    def take(self, rule: Rule, state: State, batch: BatchGraph, counts: TensorVariable, beta: TensorVariable) -> Effect:
-        features, location = batch.features, state.location
-        w = features.w
-        seen = self.seen(state.precision, location, counts)
-        common = None
-        if batch.differences:
-            common = state.hold_common(own=w.type.shape[0] > 1)
-            remembered, share = common.terms(state.precision), self.share(counts)
-            location, common_location = shifted(location, remembered, seen, share)
-            seen = self.seen(state.precision, location, counts)
-        half, mean = seen.half(w), seen.means(w)
-        variance = (half * half).sum(axis=1)
-        rest = pt.broadcast_to(features.rest, variance.shape)
-        marginals = Marginals(*map(batch.at_sites, (mean, variance, features.mean, rest)))
-        sites = self.sites(rule, marginals, batch.labels)
-        if not rule.log_concave:
-            sites = self.bounded(sites, marginals, batch, beta)
+    def take(self, remembered: Remembered, batch: StepBatch, beta: float) -> Effect:
+        features, arrays = batch.features, batch.arrays
+        q = StepPosterior(
+            arrays, remembered.precision, remembered.location, self.share(batch.counts), roots=len(features) > 1
+        )
+        common = batch.common(remembered)
+        shifted = None if common is None else common.shift(q)
+        covered = q.covered(features)
+        at = Marginals(batch.at_sites(covered.mean), batch.at_sites(covered.variance), *batch.prior(q))
+        sites = self.bounded(self.sites(batch, at), at, batch, beta)
+        t, nu = batch.summed(sites.precision), batch.summed(sites.location)
 
-        # What stands for the rows that are not in the batch.
-        t, nu, of_mean, of_variance, of_rest = (
-            batch.by_function(each * batch.scale[:, None]) for each in (*sites[:2], *sites[3:6])
-        )
-        of_precision = pt.matmul(w * t[:, None, :], w.transpose(0, 2, 1))
-        of_location = pt.matmul(w, nu[:, :, None])[:, :, 0]
-        averages = [(state.precision, state.precision, of_precision), (state.location, location, of_location)]
-        if common is not None:
-            before = [common_location, *common.variables[1:]]
-            averages += zip(common.variables, before, common.estimates(common_terms(w, t, mean)), strict=True)
-        return Effect(
-            (batch.scale * sites.value).sum() + self.constant(seen, state.precision, location, counts),
-            (of_mean * (mean + features.mean)).sum() + (of_variance * variance).sum() + (of_rest * rest).sum(),
-            [of_mean, of_variance, of_rest, seen.mean, seen.factor],
-            [(variable, before + beta * (new - before)) for variable, before, new in averages],
-            sites.floored,
-        )
+        def slopes() -> list[StepSlopes]:
+            return q.slopes(features, covered, *map(batch.summed, sites[3:6]))
+
+        def after() -> Remembered:
+            each = [(own.w, own.group.functions) for own in features]
+            found = arrays.with_sites(remembered.precision, each, t, beta)
+            new = q.in_order([own.group for own in features], [own.w.T @ nu[:, own.group.taken] for own in features]).T
+            of_common: tuple[Array, ...] = ()
+            if common is not None and shifted is not None:
+                of_common = common.averaged(shifted, features, t, covered.mean, beta)
+            return Remembered(found, q.location + beta * (new - q.location), of_common)
+
+        value: np.float64 = (batch.scale * sites.value).sum() + self.constant(q, batch.counts)
+        return Effect(value, sites.floored, arrays.xp.stack([t, nu]), slopes, after)
 
 
 CAVITY_SHARE = 0.05  # of the precision of a marginal that a cavity keeps
@@ -291,49 +298,34 @@ class Stateless(AveragesMemory):
     functional: ClassVar[str] = "log normaliser"
     objective: ClassVar[str] = "log normaliser of EP"
 
-    def sites(self, rule: Rule, marginals: Marginals, labels: TensorVariable) -> BatchSites:
-        def update(t: TensorVariable, nu: TensorVariable, *values: TensorVariable) -> list[TensorVariable]:
-            here, own_labels = Marginals(*values[:-1]), values[-1]
-            of_point, cavity_mean, cavity_variance = _terms(rule, here, own_labels, t, nu)
-            gamma = of_point.in_mean**2 - 2.0 * of_point.in_variance
-            new, location = site_of(of_point.in_mean, gamma, cavity_mean, cavity_variance)
-            # The mean that the site has stays where its precision is held back.
-            bounded = pt.minimum(new, (1.0 - CAVITY_SHARE) / here.variance)
-            return [bounded, pt.switch(new > bounded, location * bounded / new, location)]
+    def sites(self, batch: StepBatch, at: Marginals) -> BatchSites:
+        arrays, largest = batch.arrays, 1.0 - CAVITY_SHARE
 
-        mean, variance = marginals.mean, marginals.variance
-        nothing = pt.zeros_like(mean)
-        t, nu = repeat(update, [nothing, nothing], [*marginals, labels], self.local_iterations)
-        keep = 1.0 - t * variance
-        of_point, cavity_mean, cavity_variance = _terms(rule, marginals, labels, t, nu)
-        without = (t * mean - nu) / keep
+        def update(sites: tuple[Array, Array]) -> tuple[Array, Array]:
+            mean, variance, *latent = arrays.cavities(at.mean, at.variance, *sites, at.prior_mean, at.rest)
+            found = batch.terms(*latent)
+            matching = arrays.matching_sites(found.in_mean, found.in_variance, mean, variance)
+            return arrays.bounded_sites(at.variance, largest, *matching)
+
+        nothing = arrays.xp.zeros_like(at.mean)
+        t, nu = arrays.repeat(update, (nothing, nothing), self.local_iterations)
+        cavity_mean, cavity_variance, *latent = arrays.cavities(at.mean, at.variance, t, nu, at.prior_mean, at.rest)
+        found = batch.terms(*latent)
+        taken = t * at.variance
+        keep = 1.0 - taken
         return BatchSites(
             t,
             nu,
-            of_point.value - log_site_normalisers(t, nu, cavity_mean, cavity_variance),
-            of_point.in_mean,
-            0.5 * of_point.in_mean * without + of_point.in_variance / keep,
-            of_point.in_variance,
-            pt.ge(t * variance, (1.0 - CAVITY_SHARE) * (1.0 - 1e-12)).any(axis=1),
+            found.value - arrays.site_log_normalisers(t, nu, cavity_mean, cavity_variance),
+            found.in_mean,
+            (0.5 * found.in_mean * (t * at.mean - nu) + found.in_variance) / keep,
+            found.in_variance,
+            (taken >= largest * (1.0 - 1e-12)).any(axis=1),
         )
 
-    def in_arrays(self) -> StatelessSites:
-        return StatelessSites(self.local_iterations, CAVITY_SHARE)
-
-    def constant(
-        self, seen: Gaussian, precision: TensorVariable, location: TensorVariable, counts: TensorVariable
-    ) -> TensorVariable:
-        return seen.log_normalisers.sum()
-
-
-def _terms(
-    rule: Rule, marginals: Marginals, labels: TensorVariable, t: TensorVariable, nu: TensorVariable
-) -> tuple[PointTerms, TensorVariable, TensorVariable]:
-    """Return the terms of the cavities without sites t, ν, and the means and variances of these cavities."""
-    keep = 1.0 - t * marginals.variance
-    cavity_mean, cavity_variance = (marginals.mean - nu * marginals.variance) / keep, marginals.variance / keep
-    of_point = rule.terms(marginals.prior_mean + cavity_mean, marginals.rest + cavity_variance, labels)
-    return of_point, cavity_mean, cavity_variance
+    def constant(self, q: StepPosterior, counts: Array) -> np.float64:
+        found: np.float64 = q.log_normalisers.sum()
+        return found
 
 
 @dataclass(frozen=True)
@@ -349,35 +341,19 @@ class Stochastic(AveragesMemory):
     objective: ClassVar[str] = "objective of stochastic EP"
     decay: ClassVar[float] = 0.0
 
-    def share(self, counts: TensorVariable) -> TensorVariable:
-        return 1.0 - 1.0 / counts
+    def share(self, counts: Array) -> Array:
+        found: Array = 1.0 - 1.0 / counts
+        return found
 
-    def seen(self, precision: TensorVariable, location: TensorVariable, counts: TensorVariable) -> Gaussian:
-        share = self.share(counts)
-        return gaussian(share[:, None, None] * precision, share[:, None] * location)
+    def sites(self, batch: StepBatch, at: Marginals) -> BatchSites:
+        found = batch.terms(at.prior_mean + at.mean, at.rest + at.variance)
+        t, nu = batch.arrays.matching_sites(found.in_mean, found.in_variance, at.mean, at.variance)
+        return BatchSites(t, nu, found.value, found.in_mean, found.in_variance, found.in_variance, 0.0 * batch.weights)
 
-    def sites(self, rule: Rule, marginals: Marginals, labels: TensorVariable) -> BatchSites:
-        of_point = rule.terms(marginals.prior_mean + marginals.mean, marginals.rest + marginals.variance, labels)
-        gamma = of_point.in_mean**2 - 2.0 * of_point.in_variance
-        t, nu = site_of(of_point.in_mean, gamma, marginals.mean, marginals.variance)
-        return BatchSites(
-            t,
-            nu,
-            of_point.value,
-            of_point.in_mean,
-            of_point.in_variance,
-            of_point.in_variance,
-            pt.zeros_like(labels),
-        )
-
-    def in_arrays(self) -> StochasticSites:
-        return StochasticSites()
-
-    def constant(
-        self, seen: Gaussian, precision: TensorVariable, location: TensorVariable, counts: TensorVariable
-    ) -> TensorVariable:
-        whole = gaussian(precision, location).log_normalisers
-        return (whole + counts * (seen.log_normalisers - whole)).sum()
+    def constant(self, q: StepPosterior, counts: Array) -> np.float64:
+        whole = q.whole_log_normalisers
+        found: np.float64 = (whole + counts * (q.log_normalisers - whole)).sum()
+        return found
 
 
 @dataclass(frozen=True)
@@ -385,8 +361,8 @@ class StoredMemory(Memory):
     """Villacampa-Calvo and Hernández-Lobato (2017), section 2.3: EP with minibatches.
 
     A site acts on x′ = w′ᵀv, with the features w′ that its row had when it came last. The memory takes it out of q
-    there. The moments of the row's factors are those of x = wᵀv, with the features of today. Where hyperparameters and
-    inducing inputs do not move both are the same, and the fixed point is that of EP without any noise of batches.
+    there. The moments of the row's factors are moments of x = wᵀv, with the current features. If hyperparameters and
+    inducing inputs are fixed, both are the same, and the fixed point is EP's, without noise of batches.
     """
 
     name: ClassVar[str] = "sites"
@@ -394,63 +370,79 @@ class StoredMemory(Memory):
     objective: ClassVar[str] = "log normaliser of EP"
     decay: ClassVar[float] = 0.0
     schedule: ClassVar[type[Schedule]] = ReplacingSchedule
+    single: ClassVar[bool] = False  # sites that are taken out must cancel
+    stores: ClassVar[bool] = True
 
-    def take(self, rule: Rule, state: State, batch: BatchGraph, counts: TensorVariable, beta: TensorVariable) -> Effect:
-        w = batch.features.w
-        (size, per_row, _), (sets, inducing, _) = batch.by_site.type.shape, w.type.shape
-        state.hold_sites(batch.rows, per_row, sets, batch.differences)
-        t = pt.tensor("former_precision", dtype="float64", shape=(size, per_row))
-        nu = pt.tensor("former_location", dtype="float64", shape=(size, per_row))
-        w_kept = pt.tensor("former_features", dtype="float32", shape=(size, sets, inducing))
-        w_former = w_kept.transpose(1, 2, 0).astype("float64")
-
-        q = gaussian(state.precision, state.location)
-        half, half_former = q.half(w), q.half(w_former)
-        mean, mean_former = batch.at_sites(q.means(w)), batch.at_sites(q.means(w_former))
-        variance, both, variance_former = (
-            batch.at_sites((a * b).sum(axis=1))
-            for a, b in ((half, half), (half, half_former), (half_former, half_former))
+    def take(self, remembered: Remembered, batch: StepBatch, beta: float) -> Effect:
+        features, arrays, stored = batch.features, batch.arrays, batch.stored
+        assert stored is not None
+        t, nu = stored.precision, stored.location
+        groups = [each.group for each in features]
+        precision, location = remembered.precision, remembered.location
+        q = StepPosterior(arrays, precision, location, np.ones_like(batch.counts))
+        former = [each._replace(w=w) for each, w in zip(features, batch.by_group(stored.features), strict=True)]
+        now, before = q.covered(features), q.covered(former)
+        between = [
+            arrays.inner_products(each.w, covariances, len(each.group.functions))
+            for each, covariances in zip(features, before.covariances, strict=True)
+        ]
+        mean, variance, former_mean, former_variance, both = map(
+            batch.at_sites, (now.mean, now.variance, before.mean, before.variance, q.in_order(groups, between))
         )
-        # Without the site: moments of x′, and by its covariance with x those of x.
-        keep = 1.0 - t * variance_former
-        less = (t * mean_former - nu) / keep
+        # Without the site: moments of x′, and by its covariance with x the moments of x.
+        keep = 1.0 - t * former_variance
+        less = (t * former_mean - nu) / keep
         cavity_mean, cavity_variance = mean + both * less, variance + both * both * t / keep
-        rest = batch.at_sites(pt.broadcast_to(batch.features.rest, (counts.type.shape[0], size)))
-        latent_mean, latent_variance = batch.at_sites(batch.features.mean) + cavity_mean, rest + cavity_variance
-        of_point = rule.terms(latent_mean, latent_variance, batch.labels)
-        in_mean, in_variance = of_point.in_mean, of_point.in_variance
-
-        gamma = in_mean**2 - 2.0 * in_variance
-        found_t, found_nu = site_of(in_mean, gamma, cavity_mean, cavity_variance)
-        new_t, new_nu = t + beta * (found_t - t), nu + beta * (found_nu - nu)
-        w_keep = w.astype("float32")
-        w_new = w_keep.astype("float64")
-        came, went = (
-            (batch.by_function(batch.weights[:, None] * each) for each in pair) for pair in ((new_t, new_nu), (t, nu))
+        prior_mean, rest = batch.prior(q)
+        found = batch.terms(prior_mean + cavity_mean, rest + cavity_variance)
+        new_t, new_nu = (
+            old + beta * (new - old)
+            for old, new in zip(
+                (t, nu),
+                arrays.matching_sites(found.in_mean, found.in_variance, cavity_mean, cavity_variance),
+                strict=True,
+            )
         )
-        of_new, of_former = _sums(w_new, *came), _sums(w_former, *went)
-        of_sites = log_site_normalisers(t, nu, mean_former + variance_former * less, variance_former / keep)
-        scale = batch.scale
-        return Effect(
-            (scale * (of_point.value - of_sites)).sum() + q.log_normalisers.sum(),
-            (scale[:, None] * (in_mean * latent_mean + in_variance * latent_variance)).sum(),
-            [in_mean, in_variance, q.mean, q.factor],
-            [
-                (remembered, remembered + new - former)
-                for remembered, new, former in zip((state.precision, state.location), of_new, of_former, strict=True)
-            ],
-            pt.zeros_like(batch.labels),
-            (t, nu, w_kept),
-            (new_t, new_nu, w_keep.transpose(2, 0, 1), batch.by_site.argmax(axis=2)),
-        )
+        of_sites = arrays.site_log_normalisers(t, nu, former_mean + former_variance * less, former_variance / keep)
+
+        # Features are stored with 32 bits a number, and the sums that contain them have the same.
+        kept = [each.w.astype(np.float32) for each in features]
+        own = {k: w for group, w in zip(groups, kept, strict=True) for k in group.functions}
+        sets = range(stored.features.shape[1])
+        latter = RowSites(new_t, new_nu, arrays.xp.stack([own[k] for k in sets], axis=1))
+
+        def on_functions(values: Array) -> Array:
+            return arrays.by_function(values, batch.functions, batch.weights, len(batch.counts))
+
+        came = [(w.astype(np.float64), group.functions) for w, group in zip(kept, groups, strict=True)]
+        gone = [(each.w, each.group.functions) for each in former]
+        come_t, come_nu, gone_t, gone_nu = map(on_functions, (new_t, new_nu, t, nu))
+
+        def slopes() -> list[StepSlopes]:
+            of_mean, of_variance = batch.summed(found.in_mean), batch.summed(found.in_variance)
+            half = batch.summed(0.5 * found.in_mean * less + found.in_variance * both * t / keep)
+            made = q.slopes(features, now, of_mean, of_variance, of_variance)
+            return [
+                each._replace(w=arrays.feature_slopes(each.w, covariances, of, 0.0 * of, 0, each.w))
+                for each, covariances, of in zip(
+                    made, before.covariances, (half[:, group.taken] for group in groups), strict=True
+                )
+            ]
+
+        def after() -> Remembered:
+            new = arrays.with_sites(precision, came, come_t, 1.0, added=True)
+            new = arrays.with_sites(new, gone, -gone_t, 1.0, added=True)
+            moved = [
+                w.T @ come_nu[:, group.taken] - old.T @ gone_nu[:, group.taken]
+                for (w, _), (old, _), group in zip(came, gone, groups, strict=True)
+            ]
+            return Remembered(new, location + q.in_order(groups, moved).T)
+
+        value: np.float64 = (batch.scale * (found.value - of_sites)).sum() + q.log_normalisers.sum()
+        return Effect(value, 0.0 * batch.weights, arrays.xp.stack([come_t, come_nu]), slopes, after, latter)
 
 
-def _sums(w: TensorVariable, t: TensorVariable, nu: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
-    """Σ t w wᵀ (c, M, M) and Σ ν w (c, M), for features w (q, M, B) and sites (c, B)."""
-    return pt.matmul(w * t[:, None, :], w.transpose(0, 2, 1)), pt.matmul(w, nu[:, :, None])[:, :, 0]
-
-
-_MOST = 0.5  # of what a step keeps of a precision, that sites may take away
+_MOST = 0.5  # largest share of a precision that sites may remove in a step
 _TINY = 1e-300
 
 
@@ -467,43 +459,29 @@ class Variational(AveragesMemory):
     name: ClassVar[str] = "variational"
     functional: ClassVar[str] = "expected log"
     objective: ClassVar[str] = "lower bound"
+    single: ClassVar[bool] = False  # with magnitudes of a hundred, rounding of 32 bits grows from step to step
 
-    def sites(self, rule: Rule, marginals: Marginals, labels: TensorVariable) -> BatchSites:
-        of_point = rule.terms(marginals.prior_mean + marginals.mean, marginals.rest + marginals.variance, labels)
-        t = -2.0 * of_point.in_variance
-        return BatchSites(
-            t,
-            of_point.in_mean + t * marginals.mean,
-            of_point.value,
-            of_point.in_mean,
-            of_point.in_variance,
-            of_point.in_variance,
-            pt.zeros_like(labels),
-        )
+    def sites(self, batch: StepBatch, at: Marginals) -> BatchSites:
+        found = batch.terms(at.prior_mean + at.mean, at.rest + at.variance)
+        t = -2.0 * found.in_variance
+        nu = found.in_mean + t * at.mean
+        return BatchSites(t, nu, found.value, found.in_mean, found.in_variance, found.in_variance, 0.0 * batch.weights)
 
-    def bounded(self, sites: BatchSites, marginals: Marginals, batch: BatchGraph, beta: TensorVariable) -> BatchSites:
-        below = pt.minimum(sites.precision, 0.0)
-        taken = -beta * batch.by_function(below * marginals.variance * batch.scale[:, None]).sum(axis=1)
-        kept = pt.minimum(1.0, _MOST * (1.0 - beta) / pt.maximum(taken, _TINY))
-        less = below * (1.0 - batch.at_sites(pt.broadcast_to(kept[:, None], (kept.shape[0], below.shape[0]))))
+    def bounded(self, sites: BatchSites, at: Marginals, batch: StepBatch, beta: float) -> BatchSites:
+        xp = batch.arrays.xp
+        below = xp.minimum(sites.precision, 0.0)
+        taken = -beta * batch.summed(below * at.variance).sum(axis=0)
+        kept = xp.minimum(1.0, _MOST * (1.0 - beta) / xp.maximum(taken, _TINY))
+        less = below * (1.0 - kept[batch.functions])
         return sites._replace(
             precision=sites.precision - less,
-            location=sites.location - less * marginals.mean,
-            floored=pt.lt(less, 0.0).any(axis=1),
+            location=sites.location - less * at.mean,
+            floored=(less < 0.0).any(axis=1),
         )
 
-    def in_arrays(self) -> VariationalSites:
-        return VariationalSites(_MOST)
-
-    def constant(
-        self, seen: Gaussian, precision: TensorVariable, location: TensorVariable, counts: TensorVariable
-    ) -> TensorVariable:
-        functions, size = location.type.shape
-        root = pt.linalg.solve_triangular(
-            seen.factor, pt.broadcast_to(pt.eye(size)[None], (functions, size, size)), lower=True, b_ndim=2
-        )
-        log_det = pt.log(pt.diagonal(seen.factor, axis1=1, axis2=2)).sum(axis=1)
-        return -0.5 * ((root * root).sum() + (seen.mean**2).sum() - functions * size + 2.0 * log_det.sum())
+    def constant(self, q: StepPosterior, counts: Array) -> np.float64:
+        found: np.float64 = -q.divergences.sum()
+        return found
 
 
 STREAMING_METHODS: dict[str, tuple[type[Memory], ...]] = {

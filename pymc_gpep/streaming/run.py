@@ -5,18 +5,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pytensor.compile.mode import get_mode
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import INTERPRETED, runs_in_jax
-from pymc_gpep.rows.chunks import chunks
-from pymc_gpep.rows.rows import Rows
+from pymc_gpep.graphs.interpreted import runs_in_jax
+from pymc_gpep.rows.rows import Rows, chunks
 from pymc_gpep.streaming.memories import Schedule
 from pymc_gpep.streaming.state import State
-from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, array_step, beats_graph, make_step
+from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, array_step
 
 _BUFFERED = 20  # batches at least that are shuffled together, and chunks
 _CHUNKS = 8
-_FEW, _OF_BATCH = 300, 1.5  # rows that are one batch, if they are no more than so many
+_FEW, _OF_BATCH = 300, 1.5  # rows that form a single batch, and its largest size in batches
 
 
 def one_batch(rows: int, size: int) -> bool:
@@ -25,7 +25,7 @@ def one_batch(rows: int, size: int) -> bool:
 
 
 class Batch(NamedTuple):
-    """B rows, of which the last ones may be there to make up the number."""
+    """B rows; the last rows may be padding."""
 
     inputs: Array
     """(B, d), or (B, 0) where nobody asked for them."""
@@ -61,14 +61,14 @@ class Batches:
         self.size = -(-rows.n_rows // self.per_epoch)
 
     def after(self, step: int) -> Iterator[Batch]:
-        """Yield batches without end, from the one that follows on so many."""
+        """Yield batches without end, beginning after `step` batches."""
         epoch, done = divmod(step, self.per_epoch)
         while True:
             yield from self._epoch(epoch, done)
             epoch, done = epoch + 1, 0
 
     def _epoch(self, epoch: int, done: int) -> Iterator[Batch]:
-        """The batches of an epoch after the first ones; rows of these are not read."""
+        """Yield the batches of an epoch after the first `done` batches, whose rows are not read."""
         rng = np.random.default_rng([self._seed, epoch])
         all_chunks = list(chunks(self._rows))
         order = [all_chunks[i] for i in rng.permutation(len(all_chunks))]
@@ -154,8 +154,8 @@ class Run:
     def advance(self) -> Taken:
         """Take one step.
 
-        Where numbers are not finite the step is tried again with more jitter in the covariance of the inducing values.
-        After some attempts it is left out; the state is then what it was.
+        If numbers are not finite the step is tried again with more jitter in the covariance of the inducing values.
+        After some attempts it is left out, and the state does not change.
 
         Raises
         ------
@@ -172,7 +172,7 @@ class Run:
                     taken = self._step(*batch, self._schedule(self.done), self.done >= self._warmup)
                 if went_well := taken.went_well:
                     break
-        finally:  # an interrupt among others
+        finally:  # also after an interrupt
             if not went_well:
                 self._state.jitter.set_value(jitter)
         self._failures = 0 if went_well else self._failures + 1
@@ -198,8 +198,9 @@ def lost_steps(losses: Array) -> str:
 
 
 def step_of(problem: BatchProblem, state: State, optimiser: Optimiser, compile_kwargs: dict[str, Any]) -> Step:
-    """A step as `make_step` makes it: on arrays, whose loops are machine code, where that can be and pays."""
-    interpreted = compile_kwargs.get("mode") is INTERPRETED
-    by_graph = runs_in_jax(compile_kwargs) or (interpreted and not beats_graph(problem, state))
-    made = None if by_graph else array_step(problem, state, optimiser)
-    return made or make_step(problem, state, optimiser, compile_kwargs)
+    """Return a step in NumPy, or in JAX if these arguments compile with JAX."""
+    if not runs_in_jax(compile_kwargs):
+        return array_step(problem, state, optimiser)
+    from pymc_gpep.streaming.jax_step import jax_step
+
+    return jax_step(problem, state, optimiser, get_mode(compile_kwargs.get("mode")))

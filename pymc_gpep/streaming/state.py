@@ -19,10 +19,10 @@ from scipy.linalg import LinAlgError
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
-from pymc_gpep.solvers.common_shift import SiteSums, own_features_shift, shared_features_shift
+from pymc_gpep.solvers.common_shift import SiteSums, common_tests, own_features_shift, shared_features_shift
 from pymc_gpep.solvers.inducing import Features, row_blocks
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
-from pymc_gpep.streaming.features import CommonMemory
+from pymc_gpep.streaming.memories import Remembered, RowSites
 
 
 class LeftOff(NamedTuple):
@@ -118,21 +118,14 @@ class StoredSites:
             "site_functions": self._functions,
         }
 
-    def of(self, rows: NDArray[np.int64]) -> tuple[Array, Array, NDArray[np.float32]]:
-        """t and ν (B, d) and w (B, q, M) of some rows."""
-        return self._precision[rows], self._location[rows], self._features[rows]
+    def of(self, rows: NDArray[np.int64]) -> RowSites:
+        """Return the sites of some rows."""
+        return RowSites(self._precision[rows], self._location[rows], self._features[rows])
 
-    def put(
-        self,
-        rows: NDArray[np.int64],
-        precision: Array,
-        location: Array,
-        features: NDArray[Any],
-        functions: NDArray[np.int64],
-    ) -> None:
-        """Keep others of B rows: t, ν, w, and which function each acts on, (B, d)."""
-        self._precision[rows], self._location[rows] = precision, location
-        self._features[rows], self._functions[rows] = features, functions
+    def put(self, rows: NDArray[np.int64], sites: RowSites, functions: NDArray[np.int64]) -> None:
+        """Store the sites of B rows, and the function that each acts on, (B, d)."""
+        self._precision[rows], self._location[rows], self._features[rows] = sites
+        self._functions[rows] = functions
 
     def natural(self) -> tuple[Array, Array]:
         """S = Σ t w wᵀ (c, M, M) and h = Σ ν w (c, M)."""
@@ -169,7 +162,7 @@ class StoredSites:
         return (work(sums) for _, sums in self._blocks())
 
     def _blocks(self) -> Iterator[tuple[slice, SiteSums]]:
-        """Rows, and what their sites are together on each function."""
+        """Rows, and the sums of their sites on each function."""
         n, sets, size = self._features.shape
         for rows in row_blocks(n, sets * size):
             w = self._features[rows].transpose(1, 2, 0).astype(np.float64)
@@ -202,8 +195,8 @@ class State:
     ----------
     learned : list of SharedVariable
         Variables that the optimiser moves.
-    common : CommonMemory or None
-        Memory of the function that a likelihood of differences does not see.
+    common : list of SharedVariable
+        g of the common shift, and R and Q where functions differ in features, for a likelihood of differences.
     sites : StoredSites or None
         Sites of each row, where they are kept.
     """
@@ -226,7 +219,7 @@ class State:
         self.location = pytensor.shared(np.zeros((functions, size)), "location", shape=(functions, size))
         self.jitter = pytensor.shared(np.array(jitter), "jitter", shape=())
         self.learned = [self.theta] * bool(theta.size) + [self.inducing] * learn
-        self.common: CommonMemory | None = None
+        self.common: list[SharedVariable] = []
         self.sites: StoredSites | None = None
         self._of_optimiser: list[SharedVariable] = []
 
@@ -234,12 +227,15 @@ class State:
         """Make the variables that an optimiser remembers part of the state."""
         self._of_optimiser = list(of_optimiser)
 
-    def hold_common(self, own: bool) -> CommonMemory:
-        """What is remembered of the function common to all is part of the state; `own` as of `CommonMemory`."""
-        if self.common is None:
+    def hold_common(self, own: bool) -> None:
+        """Averages of the common shift are part of the state; functions may have features of their `own`."""
+        if not self.common:
             functions, size = self.location.type.shape
-            self.common = CommonMemory(functions, size, own)
-        return self.common
+            tests = common_tests(functions, size) if own else size
+            shapes: dict[str, tuple[int, ...]] = {"common_location": (tests,)}
+            if own:
+                shapes |= {"common_cross": (functions, tests, size), "common_precision": (tests, tests)}
+            self.common = [pytensor.shared(np.zeros(shape), name, shape=shape) for name, shape in shapes.items()]
 
     def hold_sites(self, rows: int, per_row: int, sets: int, differences: bool) -> StoredSites:
         """The sites of all rows are part of the state; arguments as of `StoredSites`."""
@@ -247,6 +243,24 @@ class State:
             functions, size = self.location.type.shape
             self.sites = StoredSites(rows, per_row, functions, sets, size, differences)
         return self.sites
+
+    def remembered(self) -> Remembered:
+        """Return the averages or sums over sites themselves, which a step may overwrite."""
+        precision, location, *common = (
+            each.get_value(borrow=True) for each in (self.precision, self.location, *self.common)
+        )
+        return Remembered(precision, location, tuple(common))
+
+    def remember(self, after: Remembered) -> None:
+        """Replace the stored sites."""
+        for variable, new in zip(
+            (self.precision, self.location, *self.common), (*after[:2], *after.common), strict=True
+        ):
+            variable.container.storage[0] = new  # also an array of JAX, which stays where it is
+
+    def stored_rows(self, rows: NDArray[np.int64]) -> RowSites | None:
+        """Return the stored sites of some rows, if sites are stored."""
+        return self.sites.of(rows) if self.sites else None
 
     def settle(self) -> None:
         """Sum S and h up from the sites that are kept, if any are."""
@@ -258,7 +272,7 @@ class State:
     @property
     def _variables(self) -> dict[str, SharedVariable]:
         own = [self.theta, self.inducing, self.precision, self.location, self.jitter]
-        own += self.common.variables if self.common else []
+        own += self.common
         return {each.name: each for each in own} | {f"optimiser_{i}": each for i, each in enumerate(self._of_optimiser)}
 
     def values(self) -> dict[str, NDArray[Any]]:
@@ -271,12 +285,12 @@ class State:
         return variables | {"units": self.units} | (self.sites.arrays if self.sites else {})
 
     def set_values(self, values: Mapping[str, Array]) -> None:
-        """Put back what `values` returned.
+        """Restore the result of `values`.
 
         Raises
         ------
         ValueError
-            If there is something else, or of another shape or in other units.
+            If names, shapes or units differ.
         """
         own = self.held()
         found = {name: np.shape(each) for name, each in values.items()}
@@ -301,12 +315,12 @@ class State:
         """In the units of the data, (1 or c, M, d)."""
         return np.asarray(self.inducing.get_value(borrow=True)) * self.units
 
-    def value_expressions(self, space: Hyperparameters) -> list[TensorVariable]:
+    def value_expressions(self, space: Hyperparameters, theta: TensorVariable) -> list[TensorVariable]:
         """The model's value variables as parts of the flat vector."""
         layout = DictToArrayBijection.map(space.point(self.theta.get_value(borrow=True))).point_map_info
         places, start = {}, 0
         for name, shape, size, dtype in layout:
-            places[name] = pt.reshape(self.theta[start : start + size], shape).astype(dtype)
+            places[name] = pt.reshape(theta[start : start + size], shape).astype(dtype)
             start += size
         return [
             pt.specify_shape(places[v.name], v.type.shape) if None not in v.type.shape else places[v.name]

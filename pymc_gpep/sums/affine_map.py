@@ -1,4 +1,9 @@
-"""Expressions of a model as t + T z + Σ A g: standard normals z, and values g of processes that are kept separate."""
+"""Expressions of a model as t + T z + Σ A g: standard normals z, and values g of processes that are kept separate.
+
+T is computed in full as a graph, or by its entries from the values of expressions along few directions (probes). Values
+that take one of many numbers are known from three probes. Values of a few numbers are known from probes of random parts
+of the numbers. Each other number takes a direction of its own.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -7,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace, vectorize_graph
@@ -16,121 +21,41 @@ from pytensor.tensor.random.op import RNGConsumerOp
 from pytensor.tensor.shape import shape_tuple
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.affine import Affinity, NotAffineError
-from pymc_gpep.graphs.interpreted import SEED, ModelFunctions, graph_function
-from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart
+from pymc_gpep.graphs.interpreted import SEED, AtPoint, ModelFunctions
+from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart, dependent_rows
+from pymc_gpep.graphs.rows_of_graphs import MixedRowsError
 from pymc_gpep.latent.gp_latent import LatentGP
-from pymc_gpep.latent.latent_prior import IntegratedVariables, Joint, PosteriorFunctions
 from pymc_gpep.processes.process_functions import MovedSum
+from pymc_gpep.solvers.coefficients import Coefficients, Entries, rows_from_entries
 
 # Largest relative difference that counts as rounding, between coefficients of standard normals.
 COEFFICIENT_TOLERANCE = 1e-9
 # Seed of the noise of probes: not that of the point at which they are evaluated.
 _PROBE_SEED = 2
+# Largest number of numbers that are moved one by one, unless the caller says otherwise.
+_ONE_BY_ONE = 64
+# Number of random parts, for values that take several numbers.
+_PARTS = 8
+# Number of times that parts are drawn: a value of four numbers is left over once in ten million times.
+_ROUNDS = 30
+# Share of values that remain after one round: 0.12 for two numbers, 0.59 for four, 0.79 for five.
+_TOO_MANY = 0.7
+# Largest length of a last axis of which a value may take several entries.
+_SIDE_BY_SIDE = 8
+# Number of values, or of entries of directions, that are held at a time: 32 MB.
+_AT_ONCE = 4_000_000
+# Number of directions before the number of values is determined.
+_AT_FIRST = 12
 
+type _Entries = tuple[NDArray[np.int64], NDArray[np.int64], Array]
+"""Rows, places and coefficients."""
 
-def kept_random(outputs: Sequence[Variable]) -> dict[Variable, Variable]:
-    """Return the random variables behind some variables, each to be replaced by itself.
+type Blocks = Sequence[tuple[int, ...]]
+"""Shapes of the variables that numbers x are of, one after the other."""
 
-    PyTensor copies a random variable where it replaces others, if data that give its size are used beside it as well.
-    A copy is no variable of the model, and would be drawn anew.
-    """
-    found = [v for v in ancestors(outputs) if v.owner is not None and isinstance(v.owner.op, RNGConsumerOp)]
-    return {v: v for v in found if v.name is not None}
-
-
-class InNormals(Protocol):
-    """A prior whose variables are made of q standard normals."""
-
-    @property
-    def model(self) -> pm.Model:
-        """The model."""
-
-    @property
-    def n_functions(self) -> int:
-        """Number of latent functions, c."""
-
-    @property
-    def owner(self) -> NDArray[np.int64]:
-        """The latent function in which each standard normal has a part, (q,)."""
-
-    @property
-    def hyperparameters(self) -> tuple[TensorVariable, ...]:
-        """Variables that are not integrated."""
-
-    @property
-    def integrated(self) -> tuple[TensorVariable, ...]:
-        """Variables that are."""
-
-    @property
-    def held(self) -> tuple[TensorVariable, ...]:
-        """Deterministics that hold values of Gaussian processes."""
-
-    @property
-    def n_normals(self) -> int:
-        """Number of standard normals, q."""
-
-    @property
-    def sources(self) -> frozenset[Variable]:
-        """Integrated variables, and the latent values of processes."""
-
-    def by_normals(
-        self,
-        outputs: Sequence[TensorVariable],
-        z: TensorVariable,
-        moved: Mapping[TensorVariable, TensorVariable] | None = None,
-        *,
-        seen: bool = False,
-    ) -> list[TensorVariable]:
-        """Return expressions with standard normals z (q,) in place of integrated variables; see `LatentSum`."""
-
-    def latent_values(self) -> TensorVariable:
-        """Return the latent values, (c, n)."""
-
-    def variables_there(
-        self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
-    ) -> "Callable[[PointType], AffineValues]":
-        """Return variables at other inputs x, and other data, as a function of hyperparameters."""
-
-
-class AffineValues(NamedTuple):
-    """Variables as t + T z + ε at other data, with standard normals z and noise ε of each."""
-
-    centres: dict[str, Array]
-    slopes: dict[str, Array]
-    """(q, ...)."""
-    noise: dict[str, Array]
-    """Variances of ε: of a process at new inputs, given its values at its own."""
-    axes: dict[str, int]
-    """The axis of each variable that runs over new rows."""
-
-
-def _replaced(value: TensorVariable, by: Mapping[Variable, Variable]) -> TensorVariable:
-    """Return a value as a number of double precision, with other variables in place of some."""
-    return graph_replace([value.astype("float64")], {**kept_random([value]), **by}, strict=False)[0]
-
-
-def at_zero(value: TensorVariable, z: TensorVariable) -> TensorVariable:
-    """Return t of a value that is t + T z."""
-    return _replaced(value, {z: pt.zeros(z.type.shape)})
-
-
-def slopes_of(value: TensorVariable, z: TensorVariable, count: int) -> TensorVariable:
-    """Return T (q, ...) of a value that is t + T z."""
-    return slopes_along(value, z, pt.eye(count))
-
-
-def slopes_along(
-    value: TensorVariable, z: TensorVariable, units: TensorVariable, centre: TensorVariable | None = None
-) -> TensorVariable:
-    """Return T u (s, ...) of a value that is t + T z, for each u of `units` (s, ...); t is computed if not given."""
-    value = value.astype("float64")
-    if z not in ancestors([value]):
-        return pt.zeros((shape_tuple(units)[0], *shape_tuple(value)))
-    centre = at_zero(value, z) if centre is None else centre
-    return vectorize_graph(value, {**kept_random([value]), z: units}) - centre
+type Linear = Callable[[Array], Array]
+"""From directions (s, q) to the values (s, m) of a linear function along these."""
 
 
 @lru_cache(maxsize=8)
@@ -162,6 +87,222 @@ def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[N
     return cells, np.isclose(again, noise, rtol=COEFFICIENT_TOLERANCE, atol=COEFFICIENT_TOLERANCE)
 
 
+def entries_of(linear: Linear, blocks: Blocks, most: int = _ONE_BY_ONE) -> Entries | None:
+    """Return the coefficients T (m, q) of a linear function; None where more than `most` numbers are moved alone."""
+    moved, q = _Moved(linear), sum(int(np.prod(shape)) for shape in blocks)
+    ends = np.cumsum([0, *(int(np.prod(shape)) for shape in blocks)])
+    every = np.arange(q)
+    pending = [(every[a:b], shape) for a, b, shape in zip(ends[:-1], ends[1:], blocks, strict=True)]
+    found: list[_Entries] = []
+    alone: list[NDArray[np.int64]] = [every[:0]]
+    while pending:
+        left: list[tuple[NDArray[np.int64], tuple[int, ...]]] = []
+        taken = _taken(moved, [places for places, _ in pending], q)
+        for (places, shape), one in zip(pending, taken, strict=True):
+            last = shape[-1] if len(shape) > 1 else 0
+            if one.alone.all():
+                found.append(one.entries(one.alone))
+            elif 1 < last <= _SIDE_BY_SIDE:
+                left += [(np.ascontiguousarray(own), (len(own),)) for own in places.reshape(-1, last).T]
+            elif len(places) > _PARTS and (few := _several(moved, places, q)) is not None:
+                found.append(few)
+            else:
+                alone.append(places)
+                if sum(map(len, alone)) > most:
+                    return None
+        pending = left
+    places = np.concatenate(alone)
+    for some in np.array_split(places, -(-len(places) // _ONE_BY_ONE)) if len(places) else ():
+        values = moved(_units(some, q))
+        which, row = np.nonzero(values)
+        found.append((row, some[which], values[which, row]))
+    return _padded(moved.rows, q, found)
+
+
+def every_entry(linear: Linear, blocks: Blocks) -> Entries:
+    """Return the coefficients T (m, q) of a linear function, in full where `entries_of` returns None."""
+    if (found := entries_of(linear, blocks)) is not None:
+        return found
+    moved, q = _Moved(linear), sum(int(np.prod(shape)) for shape in blocks)
+    return in_full(moved(np.eye(q)))
+
+
+def in_full(slopes: Array) -> Entries:
+    """Return all coefficients (m, q) of slopes (q, ...), zeros among them."""
+    q = len(slopes)
+    values = np.ascontiguousarray(slopes.reshape(q, -1).T)
+    return Entries(np.tile(np.arange(q), (len(values), 1)), values, q)
+
+
+def coefficients_of(linear: Linear, blocks: Blocks, functions: int) -> Coefficients:
+    """Return the coefficients (cn, q) of c functions at n rows, in the form that the number of entries suggests."""
+    q = sum(int(np.prod(shape)) for shape in blocks)
+    found = entries_of(linear, blocks, most=q)
+    assert found is not None
+    cells, values = (each.reshape(functions, -1, each.shape[1]) for each in (found.cells, found.values))
+    widths = [max(int((own != 0.0).sum(axis=1).max(initial=0)), 1) for own in values]
+    return rows_from_entries([(cells[k][:, :width], values[k][:, :width]) for k, width in enumerate(widths)], q)
+
+
+class _Moved:
+    """Values of a linear function along directions, of a few directions at a time."""
+
+    def __init__(self, linear: Linear) -> None:
+        self._linear, self._known = linear, 0
+
+    @property
+    def rows(self) -> int:
+        """Number of values, m."""
+        return self._known
+
+    def __call__(self, directions: Array) -> Array:
+        """Return values (s, m) along directions (s, q)."""
+        found: list[Array] = []
+        begin = 0
+        while begin < len(directions) or not found:
+            step = max(3, _AT_ONCE // max(directions.shape[1], self._known)) if self._known else _AT_FIRST
+            found.append(self._linear(directions[begin : begin + step]))
+            self._known, begin = found[-1].shape[1], begin + step
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+class _Taken(NamedTuple):
+    """Values that take one of some numbers at the most, which number, and its coefficient; (m,) each."""
+
+    alone: NDArray[np.bool_]
+    places: NDArray[np.int64]
+    coefficients: Array
+    moved: NDArray[np.bool_]
+    """Whether a value takes any of them."""
+
+    def entries(self, wanted: NDArray[np.bool_]) -> _Entries:
+        """Return entries of some values."""
+        here = np.flatnonzero(wanted & (self.coefficients != 0.0))
+        return here, self.places[here], self.coefficients[here]
+
+
+def _taken(moved: _Moved, parts: Sequence[NDArray[np.int64]], q: int) -> list[_Taken]:
+    """Return the values that take numbers at the places of each part."""
+    directions = np.zeros((len(parts), 3, q))
+    for own, places in zip(directions, parts, strict=True):
+        own[:, places] = probes(places.shape)
+    found = []
+    changes = moved(directions.reshape(-1, q))
+    for own, places in zip(changes.reshape(len(parts), 3, -1), parts, strict=True):
+        cells, alone = cells_by_probes(list(own), places.shape)
+        number = places[np.clip(cells, 0, len(places) - 1)]
+        found.append(_Taken(alone, number, own[0], own[2] != 0.0))
+    return found
+
+
+def _several(moved: _Moved, places: NDArray[np.int64], q: int) -> _Entries | None:
+    """Return entries of numbers of which each value takes up to four; None where many values take more.
+
+    Numbers are put into a few parts by chance, over and over. A value is known once none of its numbers share a part.
+    """
+    rng = np.random.default_rng(SEED)
+    found: list[_Entries] = []
+    left: NDArray[np.bool_] | None = None
+    for _ in range(_ROUNDS):
+        part = rng.integers(_PARTS, size=len(places))
+        taken = _taken(moved, [places[part == k] for k in np.unique(part)], q)
+        known = np.all([each.alone for each in taken], axis=0)
+        if left is None:
+            left = np.ones_like(known)
+            changed = np.any([each.moved for each in taken], axis=0)
+            if np.sum(~known) > _TOO_MANY * np.sum(changed):
+                return None
+        found += [each.entries(known & left) for each in taken]
+        left &= ~known
+        if not left.any():
+            row, place, value = (np.concatenate([each[i] for each in found]) for i in range(3))
+            return row, place, value
+    return None
+
+
+def _units(places: NDArray[np.int64], q: int) -> Array:
+    """Return unit vectors (s, q) of some places."""
+    found = np.zeros((len(places), q))
+    found[np.arange(len(places)), places] = 1.0
+    return found
+
+
+def _padded(rows: int, q: int, found: Sequence[_Entries]) -> Entries:
+    """Return entries (rows, k); those beyond a row's own repeat its first place, with 0."""
+    row, place, value = (np.concatenate([each[i] for each in found]) for i in range(3))
+    order = np.argsort(row * q + place, kind="stable")
+    row, place, value = row[order], place[order].astype(np.int64), value[order]
+    counts = np.bincount(row, minlength=rows)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    k = max(int(counts.max(initial=0)), 1)
+    first = np.where(counts > 0, place[np.minimum(starts[:-1], max(len(place) - 1, 0))] if len(place) else 0, 0)
+    cells, values = np.repeat(first[:, None], k, axis=1), np.zeros((rows, k))
+    along = np.arange(len(row)) - starts[row]
+    cells[row, along], values[row, along] = place, value
+    return Entries(np.ascontiguousarray(cells), values, q)
+
+
+def kept_random(outputs: Sequence[Variable]) -> dict[Variable, Variable]:
+    """Return the random variables behind some variables, each to be replaced by itself.
+
+    PyTensor copies a random variable where it replaces others, if data that give its size are used beside it as well.
+    A copy is no variable of the model, and would be drawn anew.
+    """
+    found = [v for v in ancestors(outputs) if v.owner is not None and isinstance(v.owner.op, RNGConsumerOp)]
+    return {v: v for v in found if v.name is not None}
+
+
+class InNormals(Protocol):
+    """Expressions of a model as functions of q standard normals, or of other numbers; see `EffectSum`."""
+
+    @property
+    def model(self) -> pm.Model:
+        """The model."""
+
+    @property
+    def hyperparameters(self) -> tuple[TensorVariable, ...]:
+        """Variables that are not integrated."""
+
+    @property
+    def n_normals(self) -> int:
+        """Number of standard normals, q."""
+
+    @property
+    def sources(self) -> frozenset[Variable]:
+        """Integrated variables, and the latent values of processes."""
+
+    @property
+    def recipe_means(self) -> list[TensorVariable]:
+        """Means of integrated variables outside of processes."""
+
+    def by_normals(
+        self,
+        outputs: Sequence[TensorVariable],
+        z: TensorVariable,
+        moved: Mapping[TensorVariable, TensorVariable] | None = None,
+        *,
+        seen: bool = False,
+    ) -> list[TensorVariable]:
+        """Return expressions with standard normals z (q,) in place of integrated variables; see `LatentSum`."""
+
+
+class AffineValues(NamedTuple):
+    """Variables as t + T z + ε at other data, with standard normals z and noise ε of each."""
+
+    centres: dict[str, Array]
+    slopes: dict[str, Array]
+    """(q, ...)."""
+    noise: dict[str, Array]
+    """Variances of ε: of a process at new inputs, given its values at its own."""
+    axes: dict[str, int]
+    """The axis of each variable that runs over new rows."""
+
+
+def _replaced(value: TensorVariable, by: Mapping[Variable, Variable]) -> TensorVariable:
+    """Return a value as a number of double precision, with other variables in place of some."""
+    return graph_replace([value.astype("float64")], {**kept_random([value]), **by}, strict=False)[0]
+
+
 class ValueTaken(NamedTuple):
     """The value of an output of a process that each entry of an expression takes, and its coefficient."""
 
@@ -189,30 +330,38 @@ type ByValues = Callable[[TensorVariable, Mapping[TensorVariable, TensorVariable
 
 
 def at_inputs(
+    what: str,
     prior: InNormals,
-    sums: MovedSum,
     expressions: Sequence[TensorVariable],
+    own: Array,
+    x: TensorVariable,
     axis: Callable[[TensorVariable], int],
     moved: Sequence[LatentGP],
-    makers: Mapping[TensorVariable, pm.gp.Latent] | None = None,
+    gps: Sequence[pm.gp.Latent] | None = None,
     *,
     seen: bool = False,
 ) -> ByValues:
-    """Return expressions at new inputs of `sums` in place of an array, whose rows run over an `axis` of each.
+    """Return expressions at new inputs x in place of an array of `own` inputs, whose rows run over an `axis` of each.
 
-    Raises
-    ------
-    CannotSplitError
-        If an expression cannot be computed there.
+    `what` is the name of the expressions in messages, in the plural. `gps` made the moved processes, if known. A
+    CannotSplitError is raised if an expression cannot be computed there, a ValueError if rows of a process are mixed.
     """
-    own = [sums.values[v] if v in sums.values else sums.moved(v, axis(v)) for v in expressions]
-    means = [sums.mean(latent, (makers or {}).get(latent.f)) for latent in moved]
+    makers = {gp.f: gp for gp in gps or () if getattr(gp, "f", None) is not None}
+    sums = MovedSum(own, moved, prior.model.basic_RVs, x)
+    try:
+        sums.check_apart(prior.recipe_means)
+        there = [sums.values[v] if v in sums.values else sums.moved(v, axis(v)) for v in expressions]
+        means = [sums.mean(latent, makers.get(latent.f)) for latent in moved]
+    except MixedRowsError as why:
+        if of := [f for f in sums.values if sums.is_of(why.source, f)]:
+            raise dependent_rows(what, why, of, [str(f.name) for f in of]) from None
+        raise
     nothing = {latent.f: pt.zeros(()) for latent in moved}
 
     def by(z: TensorVariable, g: Mapping[TensorVariable, TensorVariable]) -> list[TensorVariable]:
-        made = prior.by_normals([*own, *means], z, nothing, seen=seen)
-        values = {latent.f: mean + g[latent.f] for latent, mean in zip(moved, made[len(own) :], strict=True)}
-        return [sums.with_values(each, values) for each in made[: len(own)]]
+        made = prior.by_normals([*there, *means], z, nothing, seen=seen)
+        values = {latent.f: mean + g[latent.f] for latent, mean in zip(moved, made[len(there) :], strict=True)}
+        return [sums.with_values(each, values) for each in made[: len(there)]]
 
     return by
 
@@ -238,6 +387,8 @@ class AffineMap:
         `prior.by_normals` if not given.
     seen : bool
         Whether expressions may differ by what the likelihood does not see.
+    size : int, optional
+        Number of numbers that `by` takes in place of standard normals.
     """
 
     def __init__(
@@ -251,27 +402,48 @@ class AffineMap:
         by: ByValues | None = None,
         *,
         seen: bool = False,
+        size: int | None = None,
     ) -> None:
         outputs = list(expressions.values())
         self._by = by or (lambda z, g: prior.by_normals(outputs, z, g, seen=seen))
-        self.names, self.moved, self.n_normals = list(expressions), list(moved), prior.n_normals
+        self.names, self.moved, self.n_normals = (
+            list(expressions),
+            list(moved),
+            prior.n_normals if size is None else size,
+        )
         self.functions = ModelFunctions(prior.model, prior.hyperparameters, data)
-        z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
-        units = pt.matrix("units", shape=(None, prior.n_normals), dtype="float64")
+        self.given, self.inputs = list(given), self.functions.known(inputs)
+        z = pt.vector("normals", shape=(self.n_normals,), dtype="float64")
         shapes = [(*latent.f.type.shape[:-1], None) for latent in moved]
         of = [str(latent.f.name) for latent in moved]
         g = [pt.tensor(f"{name}_there", dtype="float64", shape=shape) for name, shape in zip(of, shapes, strict=True)]
-        along = [units, *(pt.tensor(dtype="float64", shape=(None, *shape)) for shape in shapes)]
-        zeros = {z: pt.zeros(z.type.shape), **{v: pt.zeros_like(each[0]) for v, each in zip(g, along[1:], strict=True)}}
-        made = self._by(z, {latent.f: value for latent, value in zip(moved, g, strict=True)})
-        graphs = []
-        for each in made:
-            graphs.append(centre := _replaced(each, zeros))
-            for v, units_of in zip(zeros, along, strict=True):
-                alone = _replaced(each, {other: zero for other, zero in zeros.items() if other is not v})
-                graphs.append(slopes_along(alone, v, units_of, centre))
-        self.given, self.inputs = list(given), self.functions.known(inputs)
-        self._function = self.functions([*graphs, *inputs], [*given, *along])
+        self.symbols = [z, *g]
+        self.made = self._by(z, {latent.f: value for latent, value in zip(moved, g, strict=True)})
+
+    def graphs(self, name: str, along: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Return t, and the slopes along values (s, ...) of z and of each g, in terms of the model's random variables.
+
+        Slopes of further g are left out.
+        """
+        symbols, value = self.symbols, self.made[self.names.index(name)]
+        zeros: dict[Variable, Variable] = {symbols[0]: pt.zeros(symbols[0].type.shape)}
+        zeros |= {v: pt.zeros_like(each[0]) for v, each in zip(symbols[1:], along[1:], strict=False)}
+        graphs = [centre := _replaced(value, zeros)]
+        for v, units_of in zip(symbols, along, strict=False):
+            alone = _replaced(value, {other: zero for other, zero in zeros.items() if other is not v})
+            if v not in ancestors([alone]):
+                graphs.append(pt.zeros((shape_tuple(units_of)[0], *shape_tuple(alone))))
+            else:
+                graphs.append(vectorize_graph(alone, {**kept_random([alone]), v: units_of}) - centre)
+        return graphs
+
+    @cached_property
+    def _function(self) -> AtPoint:
+        """The function of given values and of directions."""
+        units = pt.matrix("units", shape=(None, self.n_normals), dtype="float64")
+        along = [units, *(pt.tensor(dtype="float64", shape=(None, *v.type.shape)) for v in self.symbols[1:])]
+        graphs = [each for name in self.names for each in self.graphs(name, along)]
+        return self.functions([*graphs, *self.inputs], [*self.given, *along])
 
     def __call__(
         self, point: PointType, given: Sequence[Any] = (), lengths: Sequence[int] = (), units: Array | None = None
@@ -290,6 +462,43 @@ class AffineMap:
             result.centres[name], result.slopes[name] = np.asarray(centre), slopes
             result.taken[name] = [_value_taken(each, shape) for each, shape in zip(changes, shapes, strict=True)]
         return result
+
+    @cached_property
+    def _at(self) -> AtPoint:
+        return self.functions(self.made, [*self.given, *self.symbols], shared=True)
+
+    def at(self, point: PointType, z: Array, g: Sequence[Array] = (), given: Sequence[Any] = ()) -> list[Array]:
+        """Return the values of the expressions at z (q,) and g.
+
+        The function of slopes is used if it was made. A function of values alone is made faster.
+        """
+        if "_function" in self.__dict__ and not g:
+            found = self(point, given, units=z[None])
+            return [found.centres[name] + found.slopes[name][0] for name in self.names]
+        return list(self._at(point, *given, z, *g))
+
+    def along(
+        self,
+        point: PointType,
+        name: str,
+        given: Sequence[Any] = (),
+        spread: Callable[[Array], Array] | None = None,
+    ) -> tuple[Array, Linear]:
+        """Return t of an expression, and the function that computes T along directions (s, q).
+
+        `spread` returns slopes (s, ...) of the expression in the shape that its values (s, m) are to have, flat.
+        """
+        place = self.names.index(name)
+        centre = np.asarray(self.at(point, np.zeros(self.n_normals), given=given)[place], np.float64)
+
+        def linear(directions: Array) -> Array:
+            if "_function" in self.__dict__:
+                slopes = self(point, given, units=directions).slopes[name]
+            else:
+                slopes = np.stack([self.at(point, z, given=given)[place] - centre for z in directions])
+            return (slopes if spread is None else spread(slopes)).reshape(len(directions), -1)
+
+        return centre, linear
 
     def check_apart(
         self,
@@ -354,125 +563,3 @@ def _value_taken(changes: Array, shape: tuple[int, ...]) -> list[ValueTaken]:
         cells, alone = cells_by_probes(own, shape)
         found.append(ValueTaken(own[0], cells % shape[-1], bool(alone.all())))
     return found
-
-
-class SumVariables(IntegratedVariables):
-    """Integrated variables as affine functions of standard normals.
-
-    Parameters
-    ----------
-    prior : InNormals
-    data : mapping
-        Data of the model → constants that take their place.
-    """
-
-    def __init__(self, prior: InNormals, data: Mapping[Variable, Variable]) -> None:
-        self._prior, self._data = prior, data
-        model = prior.model
-        self._values = [model.rvs_to_values[rv].name for rv in prior.integrated]
-
-    @cached_property
-    def _variables(self) -> dict[str, TensorVariable]:
-        """Value variables and free variables by name."""
-        prior, model = self._prior, self._prior.model
-        unconstrained = {
-            str(model.rvs_to_values[rv].name): transform.forward(rv, *rv.owner.inputs)
-            for rv in prior.integrated
-            if (transform := model.rvs_to_transforms[rv]) is not None
-        }
-        return unconstrained | {str(v.name): v for v in [*prior.integrated, *prior.held]}
-
-    @cached_property
-    def _own(self) -> AffineMap:
-        return AffineMap(self._prior, self._variables, self._data)
-
-    def flat(self, z: Array) -> Array:
-        """Standard normals (..., q) of z (..., c, q), in which each function has its own, or (..., 1, q) of all."""
-        owner = self._prior.owner
-        if z.shape[-2] == 1:
-            return z[..., 0, :]
-        return z[..., owner, np.arange(owner.size)]
-
-    def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
-        flat, own = self.flat(z), self._own(point)
-        return {name: centre + np.tensordot(flat, own.slopes[name], 1) for name, centre in own.centres.items()}
-
-    def posterior(self, functions: PosteriorFunctions) -> tuple[Array, Array]:
-        """Return mean (q,) and covariance (q, q) of the standard normals."""
-        owner = self._prior.owner
-        every = np.arange(owner.size)
-        joint = functions.joint_covariance(np.ones(self._prior.n_functions, bool))
-        if len(joint) == 1:
-            return self.flat(functions.whitened()[0]), joint[0, :, 0]
-        return self.flat(functions.whitened()[0]), joint[owner, every][:, owner, every]
-
-    def moments(self, point: PointType, functions: PosteriorFunctions) -> tuple[dict[str, Array], dict[str, Array]]:
-        joint = self._joint(self._own, self._values, point, functions)
-        return joint.means, joint.variances()
-
-    def _joint(
-        self, variables: AffineMap, names: Sequence[str], point: PointType, functions: PosteriorFunctions
-    ) -> Joint:
-        centre, cov = self.posterior(functions)
-        found = variables(point)
-        means = {name: found.centres[name] + np.tensordot(centre, found.slopes[name], 1) for name in names}
-        return Joint(means, {name: found.slopes[name] for name in names}, cov)
-
-    def _check(self, names: Sequence[str]) -> None:
-        """Refuse variables that are not affine in integrated ones."""
-        prior, model = self._prior, self._prior.model
-        affinity = Affinity(prior.sources)
-        for name in names:
-            if name not in model.named_vars:
-                raise ValueError(f"The model has no variable {name!r}.{did_you_mean([name], model.named_vars)}")
-            if model[name] in prior.hyperparameters:
-                raise ValueError(f"{name!r} is a hyperparameter: see fit.summary([{name!r}]), or fit.nodes.")
-            try:
-                behind = affinity.behind(model[name])
-            except NotAffineError as error:
-                raise ValueError(
-                    f"{name!r} is not affine in integrated variables, because of {error.node.op}. Draws of it are in "
-                    "fit.sample()."
-                ) from None
-            if not behind and model[name] not in prior.integrated:
-                raise ValueError(f"{name!r} depends on no integrated variable.")
-
-    def affine(self, names: Sequence[str]) -> Callable[[PointType, PosteriorFunctions], Joint]:
-        self._check(names)
-        variables = AffineMap(self._prior, {name: self._prior.model[name] for name in names}, self._data)
-        return lambda point, functions: self._joint(variables, names, point, functions)
-
-    def elsewhere(
-        self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
-    ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
-        self._check(names)
-        there = self._prior.variables_there(names, self._data, x, data)
-
-        def joint(point: PointType, functions: PosteriorFunctions) -> tuple[Joint, Mapping[str, int]]:
-            centre, cov = self.posterior(functions)
-            found = there(point)
-            means = {name: found.centres[name] + np.tensordot(centre, found.slopes[name], 1) for name in names}
-            return Joint(means, found.slopes, cov, found.noise), found.axes
-
-        return joint
-
-    def covariance(
-        self, point: PointType, functions: PosteriorFunctions, places: Mapping[str, slice], size: int
-    ) -> Array:
-        _, cov = self.posterior(functions)
-        slopes = np.zeros((len(cov), size))
-        own = self._own(point)
-        for name in self._values:
-            slopes[:, places[name]] = own.slopes[name].reshape(len(cov), -1)
-        found: Array = slopes.T @ cov @ slopes
-        return found
-
-    def latent_values(self, values: Mapping[str, Array]) -> Array:
-        prior, model = self._prior, self._prior.model
-        held = {f: f.type(f.name) for f in prior.held}
-        outputs = graph_replace([prior.latent_values()], held, strict=False)
-        functions = ModelFunctions(model, model.free_RVs, self._data)
-        given = [v for v in (*functions.values, *held.values()) if v.name in values]
-        function = graph_function(model, given, functions.known(outputs)[0])
-        count = len(next(iter(values.values())))
-        return np.array([function(*(values[v.name][i] for v in given)) for i in range(count)])

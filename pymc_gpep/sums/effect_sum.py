@@ -7,9 +7,9 @@ among the terms keeps its own covariance, so that an evidence needs no factor of
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
@@ -26,18 +26,16 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.shape import shape_tuple
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.gaussians.prior import BoundPrior, DensePrior
-from pymc_gpep.gaussians.row_prior import NormalsPrior, RowPrior
-from pymc_gpep.gaussians.whitening import Sampled
-from pymc_gpep.graphs.errors import StructureError
-from pymc_gpep.latent.assembly import Dims
-from pymc_gpep.latent.gp_latent import LatentGP
-from pymc_gpep.latent.latent_prior import LatentPrior
-from pymc_gpep.processes.cross_covariance import CrossCovariance
-from pymc_gpep.processes.processes import GPModel, with_functions
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.prior_form import BoundForm
+from pymc_gpep.gaussians.row_prior import RowPrior, RowStructure
+from pymc_gpep.graphs.errors import StructureError, listing
+from pymc_gpep.latent.gp_latent import Dims, LatentGP
+from pymc_gpep.latent.latent_prior import LatentPrior, known_data
+from pymc_gpep.processes.processes import CrossCovariance, GPModel, with_functions
 from pymc_gpep.recipes import Recipe
-from pymc_gpep.sums.affine_map import AffineValues, SumVariables, kept_random, slopes_of
-from pymc_gpep.sums.row_parts import MovedProcess, PartsElsewhere, ProcessTerm, RowParts, row_parts
+from pymc_gpep.sums.affine_map import AffineMap, AffineValues, kept_random
+from pymc_gpep.sums.row_parts import MovedProcess, PartsMap, ProcessTerm, RowParts
 
 _MANY = 300  # rows, below which a matrix of them costs next to nothing
 _WIDE = 100.0  # prior standard deviation whose square leaves few digits to such a matrix
@@ -90,6 +88,10 @@ class EffectSum(LatentPrior):
         Positions among these of the rows that have a response.
     n_rows : int
         How many rows the data have; 0 where all have a response.
+    shared : bool
+        Whether several latent functions have standard normals in common, so that they depend on each other a priori.
+    many : int
+        Number of points from which on rows of few coefficients are preferred to matrices of all points.
     """
 
     model: pm.Model
@@ -105,9 +107,12 @@ class EffectSum(LatentPrior):
     terms: tuple[ProcessTerm, ...] = ()
     seen: Mapping[TensorVariable, Recipe] = field(default_factory=dict)
     alone: tuple[LatentGP, ...] = ()
+    samples_values: ClassVar[bool] = False
     everywhere: TensorVariable | None = None
     fitted: NDArray[np.int64] | None = None
     n_rows: int = 0
+    shared: bool = False
+    many: int = field(default_factory=lambda: _MANY)
 
     @property
     def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
@@ -149,13 +154,18 @@ class EffectSum(LatentPrior):
         return not self.alone
 
     @property
-    def sampled_type(self) -> type[Sampled]:
-        return NormalsPrior
-
-    @property
     def described(self) -> str:
         integrated = f"Integrated: {', '.join(str(rv.name) for rv in self.integrated)}."
-        return " ".join([integrated, *self.reasons.values()])
+        names = ", ".join(str(v.name) for v in self.flat_variables if v not in self.bounded_variables)
+        flat = f"Flat: {names}. Their prior density is 1, which makes the evidence a restricted likelihood (REML)."
+        wide = {str(v.name): each.wide for v, each in self.recipes.items() if each.wide}
+        deviations = np.concatenate([*wide.values(), ()])
+        more = np.log(deviations).sum() + 0.5 * deviations.size * np.log(2.0 * np.pi)
+        instead = (
+            f"Flat: {', '.join(wide)}. Wide normal priors stand for flat ones. With the density 1 the log evidence is "
+            f"{more:.4f} larger."
+        )
+        return " ".join([integrated, *([flat] if names else []), *([instead] if wide else []), *self.reasons.values()])
 
     @property
     def predictor(self) -> tuple[TensorVariable, ...]:
@@ -170,7 +180,7 @@ class EffectSum(LatentPrior):
         """Means of integrated variables outside of processes."""
         return [mean for each in self.recipes.values() for mean in each.means]
 
-    # Standard normals: those of recipes in their order, and after them those of processes.
+    # Standard normals: of recipes in their order, and then of processes.
 
     @property
     def n_plain(self) -> int:
@@ -188,6 +198,26 @@ class EffectSum(LatentPrior):
         variables = [*self.recipes, *(latent.f for latent in self.processes)]
         ends = np.cumsum([0, *(each.size for each in self.recipes.values()), *map(_count, self.sizes)]).tolist()
         return {v: slice(*ends_of) for v, ends_of in zip(variables, pairwise(ends), strict=True)}
+
+    @cached_property
+    def flat(self) -> tuple[int, ...]:
+        """Places of the numbers among all normals that have a flat prior in place of a standard normal one."""
+        return tuple(self.places[v].start + place for v, each in self.recipes.items() for place in each.flat)
+
+    @property
+    def flat_variables(self) -> tuple[TensorVariable, ...]:
+        """Integrated variables with a flat prior, or with a start that has one."""
+        return tuple(v for v, each in self.recipes.items() if each.flat)
+
+    @property
+    def bounded_variables(self) -> tuple[TensorVariable, ...]:
+        """Integrated uniform variables whose bounds are taken to be without effect."""
+        return tuple(v for v, each in self.recipes.items() if each.bounded)
+
+    @cached_property
+    def _flat_rows(self) -> BoundForm:
+        """The form by rows, with the places of flat numbers."""
+        return BoundForm(RowPrior, RowStructure(flat=self.flat))
 
     def by_normals(
         self,
@@ -242,11 +272,14 @@ class EffectSum(LatentPrior):
             made[variable] = value.astype(variable.dtype)
         return _replaced(outputs, {**made, **(free or {})})
 
+    def processes_behind(self, outputs: Sequence[TensorVariable]) -> list[LatentGP]:
+        """Return the processes that expressions are made of, also by way of means."""
+        behind = set(ancestors(outputs))
+        return [latent for latent in self.processes if latent.f in behind]
+
     def data_behind(self, outputs: Sequence[TensorVariable]) -> dict[str, SharedVariable]:
         """Return data of the model that expressions depend on, by name."""
-        z = pt.vector("normals", shape=(self.n_normals,), dtype="float64")
-        behind = set(ancestors(self.model.replace_rvs_by_values(self.by_normals(outputs, z))))
-        return {str(v.name): v for v in self.model.data_vars if v in behind and isinstance(v, SharedVariable)}
+        return known_data(self.model, self.by_normals(outputs, pt.zeros(self.n_normals)))
 
     def of_process(self, i: int, values: TensorVariable) -> TensorVariable:
         """Return the part (c, n) of the latent values that values of the process number i make, less their mean."""
@@ -268,6 +301,13 @@ class EffectSum(LatentPrior):
         spread = pt.broadcast_to(values, shape)
         return spread.T if self.by_class else spread[None]
 
+    def by_function(self, values: NDArray[Any], n_points: int, batched: bool = False) -> NDArray[Any]:
+        """Return numbers of the argument at points as (c, n), or with a first axis of directions as (s, c, n)."""
+        first, own = np.shape(values)[:batched], np.shape(values)[batched:]
+        shape = (n_points, self.n_functions)[: 1 + self.by_class]
+        spread = np.broadcast_to(np.reshape(values, (*first, *[1] * (len(shape) - len(own)), *own)), (*first, *shape))
+        return spread.swapaxes(-1, -2) if self.by_class else spread[..., None, :]
+
     def dims(self) -> Dims:
         """Return the name of the axis of functions, that of an integrated variable with an entry for each."""
         if not self.by_class:
@@ -287,15 +327,23 @@ class EffectSum(LatentPrior):
     # The prior.
 
     def mean(self) -> TensorVariable:
-        zeros = [pt.zeros(shape) for shape in self.sizes]
-        (values,) = self.by_parts([self.argument], pt.zeros(self.n_plain), zeros, seen=True)
-        return self.shaped(values, self.n_points)
+        return self.shaped(self.plain_map.graphs("argument", [])[0], self.n_points)
 
     def covariance(self) -> TensorVariable:
         functions = self.covariances()
         return functions[0] if self.n_functions == 1 else functions
 
     def covariances(self) -> TensorVariable:
+        if self.flat:
+            raise StructureError(
+                f"{listing(self.flat_variables)} has a flat prior, so that latent functions have no prior covariance, "
+                f"which is needed here. {self.proper}"
+            )
+        if self.shared:
+            raise StructureError(
+                "Latent functions of the model share effects, so that a covariance matrix for each of them is not "
+                'their prior. Methods on all rows together fit them by rows of coefficients, such as "laplace".'
+            )
         plain = self.plain_roots()
         found = []
         for k in range(self.n_functions):
@@ -307,11 +355,19 @@ class EffectSum(LatentPrior):
             found.append(pt.add(*parts) if len(parts) > 1 else [*parts, pt.zeros((self.n_points, self.n_points))][0])
         return pt.stack(found)
 
+    @cached_property
+    def plain_map(self) -> AffineMap:
+        """The argument by the normals of recipes, with processes at their means."""
+
+        def by(z: TensorVariable, g: Any) -> list[TensorVariable]:
+            return self.by_parts([self.argument], z, [pt.zeros(shape) for shape in self.sizes], seen=True)
+
+        return AffineMap(self, {"argument": self.argument}, {}, by=by, size=self.n_plain)
+
     def plain_roots(self) -> TensorVariable:
         """Return J (c, n, q) of the normals of recipes."""
-        z = pt.vector("normals", shape=(self.n_plain,), dtype="float64")
-        (values,) = self.by_parts([self.argument], z, [pt.zeros(shape) for shape in self.sizes], seen=True)
-        return self.shaped(slopes_of(values, z, self.n_plain), self.n_points, batched=True)
+        slopes = self.plain_map.graphs("argument", [pt.eye(self.n_plain)])[1]
+        return self.shaped(slopes, self.n_points, batched=True)
 
     @cached_property
     def _is_wide(self) -> bool:
@@ -322,39 +378,40 @@ class EffectSum(LatentPrior):
         return bool(numbers) and any(np.max(each, initial=0.0) >= _WIDE for each in constant_fold(numbers, False))
 
     @property
-    def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
-        few = self.n_points >= 2 * self.n_normals and (self.n_points >= _MANY or self._is_wide)
-        return ({RowPrior: self.roots} if few else {}) | {DensePrior: self.covariances}
+    def proper(self) -> str:
+        """Advice on a prior with a density."""
+        name = str(self.flat_variables[0].name)
+        return f"Give it a density, pm.Normal({name!r}, 0, s), or keep it a hyperparameter: hyperparameters=[{name!r}]."
 
-    @cached_property
-    def made(self) -> dict[str, Any]:
-        """Other things that were made of it, by name; each is made once."""
-        return {}
+    @property
+    def _few(self) -> bool:
+        """Whether there are far fewer normals than rows."""
+        return self.n_points >= 2 * self.n_normals and (self.n_points >= self.many or self._is_wide or bool(self.flat))
 
-    def bound(
-        self, prior_type: type[DensePrior], data: Mapping[Variable, Variable]
-    ) -> tuple[Any, TensorVariable] | None:
-        parts = self.row_parts(data) if prior_type is RowPrior else None
-        return None if parts is None else (BoundPrior(RowPrior, parts.rows), parts.root[None])
+    @property
+    def arrays(self) -> Mapping[Any, Callable[[], TensorVariable]]:
+        if self.flat:
+            return {self._flat_rows: self.roots}
+        if self.shared:
+            return {RowPrior: self.roots}
+        return ({RowPrior: self.roots} if self._few else {}) | {DensePrior: self.covariances}
+
+    def bound(self, prior_type: Any, data: Mapping[Variable, Variable]) -> tuple[Any, TensorVariable] | None:
+        parts = self.row_parts(data) if prior_type.by_normals else None
+        return None if parts is None else (BoundForm(RowPrior, RowStructure(parts.rows, self.flat)), parts.root[None])
+
+    def parts(self, argument: TensorVariable, data: Mapping[Variable, Variable]) -> PartsMap | None:
+        """Return an argument as rows of parts, with data of the model as given; None where rows are better in full."""
+        return PartsMap(self, argument, partial(self.by_function, batched=True), data) if self._few else None
 
     def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
-        """Return the coefficients of rows apart from those of parts, with data of the model as given.
-
-        None where they cannot be told apart, or rows are not few coefficients.
-        """
-        if RowPrior not in self.arrays:
-            return None
-        return row_parts(self, self.argument, lambda v: self.shaped(v, self.n_points), data, self.n_points // 2)
-
-    def parts_elsewhere(self, data: Mapping[Variable, Variable]) -> PartsElsewhere | None:
-        """Return coefficients of rows apart from those of parts, at other data; None where they are not apart."""
-        argument = self.argument if self.everywhere is None else self.everywhere
-        return PartsElsewhere.of(self, argument, data) if RowPrior in self.arrays else None
+        """Return the coefficients of rows apart from those of parts; None where `parts` is, or parts are many."""
+        found = self.parts(self.argument, data)
+        return None if found is None else found.of_fit(self.n_points, self.n_points // 2)
 
     def roots(self) -> TensorVariable:
-        z = pt.vector("normals", shape=(self.n_normals,), dtype="float64")
-        (values,) = self.by_normals([self.argument], z, seen=True)
-        return self.shaped(slopes_of(values, z, self.n_normals), self.n_points, batched=True)
+        every = AffineMap(self, {"argument": self.argument}, {}, seen=True)
+        return self.shaped(every.graphs("argument", [pt.eye(self.n_normals)])[1], self.n_points, batched=True)
 
     def supported(self) -> TensorVariable | None:
         hyperparameters = set(self.hyperparameters)
@@ -364,9 +421,6 @@ class EffectSum(LatentPrior):
 
     def latent_values(self) -> TensorVariable:
         return self.shaped(self.argument, self.n_points)
-
-    def variables(self, data: Mapping[Variable, Variable]) -> SumVariables:
-        return SumVariables(self, data)
 
     @abstractmethod
     def variables_there(

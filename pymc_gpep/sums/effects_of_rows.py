@@ -1,13 +1,13 @@
 """Coefficients of effects at chosen rows, from the argument of the sum with the data of these rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
@@ -19,13 +19,12 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.errors import StructureError
-from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, ModelFunctions, evaluate
-from pymc_gpep.graphs.rows_apart import check_rows_apart
-from pymc_gpep.processes.cross_covariance import new_inputs
+from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, evaluate
+from pymc_gpep.processes.processes import new_inputs
 from pymc_gpep.rows.rows import RowError
-from pymc_gpep.sums.affine_map import at_zero, slopes_of
+from pymc_gpep.sums.affine_map import AffineMap
 from pymc_gpep.sums.effect_sum import EffectSum
-from pymc_gpep.sums.levels import as_data, common_length, levels_of, outside_levels, repeated_rows
+from pymc_gpep.sums.new_data import XNEW, DataBehind, levels_of
 
 _CHECKED = 50  # rows
 _AXES = (1, 2)  # that data of rows may have
@@ -58,16 +57,16 @@ class EffectsOfRows:
     """
 
     def __init__(self, whole: EffectSum, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> None:
-        # Means without the lengths that they are spread over, which are those of the model's rows.
+        # Means without broadcast lengths, which are the number of the model's rows.
         bare = tuple(replace(latent, mean=_bare(latent.mean)) for latent in whole.processes)
         self._whole, self._data = replace(whole, processes=bare), data
         self.n_effects = whole.n_plain
-        self._z = pt.vector("normals", shape=(self.n_effects,), dtype="float64")
+        self._expressions = {"argument": whole.argument}
         self._inputs, behind = np.asarray(self._values([inputs])[0], np.float64), set(ancestors([inputs]))
         self.leaves: list[TensorVariable] = []
         self._own: list[TensorVariable] = []  # which are the inputs
         self._still = pt.vector("still", shape=(whole.n_points,), dtype="float64")
-        argument = self._argument()
+        argument = self._argument(pt.zeros(self.n_effects))
         found = [v for v in ancestors([argument], blockers=whole.model.basic_RVs) if self._each_row(v)]
         order = {v: i for i, v in enumerate(whole.model.data_vars)}
         for leaf in sorted(found, key=lambda v: order.get(v, len(order))):
@@ -82,7 +81,7 @@ class EffectsOfRows:
             for leaf, place in zip([*self.leaves, *self._own], places, strict=True)
             if (levels := levels_of(leaf, [whole.argument])) is not None
         ]
-        self._check(argument)
+        self._check()
 
     @property
     def names(self) -> list[str]:
@@ -121,26 +120,32 @@ class EffectsOfRows:
         (value,) = self._values([variable])
         return bool(np.shape(value)[:1] == (self._whole.n_points,) and self._whole.n_points > 1)
 
-    def _argument(self) -> TensorVariable:
+    def _argument(self, z: TensorVariable) -> TensorVariable:
         """The argument by standard normals of effects and by values of the process less its mean."""
-        (made,) = self._whole.by_parts([self._whole.argument], self._z, [self._still], seen=True)
+        (made,) = self._whole.by_parts([self._whole.argument], z, [self._still], seen=True)
         return made
 
-    def _at(self, x: TensorVariable) -> TensorVariable:
-        """The argument at rows of a table (B, columns), (B,)."""
+    def _map(self, x: TensorVariable) -> AffineMap:
+        """The argument at rows of a table (B, columns) as an affine function of standard normals."""
+        return AffineMap(
+            self._whole, {"argument": self._whole.argument}, self._data, given=[x], by=partial(self._at, x)
+        )
+
+    def _at(self, x: TensorVariable, z: TensorVariable, g: Any) -> list[TensorVariable]:
+        """The argument at rows of a table, (B,)."""
         d = self._inputs.shape[1]
         begin, there = d, {}
         for leaf, width in zip(self.leaves, self._widths, strict=True):
             there[leaf] = _like(x[:, begin : begin + width], leaf)
             begin += width
         there |= {leaf: _like(x[:, :d], leaf) for leaf in self._own}
-        made = _with_others(self._argument(), {**there, self._still: pt.zeros(x.shape[0])})
-        return pt.broadcast_to(made.astype("float64"), (x.shape[0],))
+        made = _with_others(self._argument(z), {**there, self._still: pt.zeros(x.shape[0])})
+        return [pt.broadcast_to(made.astype("float64"), (x.shape[0],))]
 
     def moments(self, x: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
         """Return mean (1, B) and coefficients J (p, B) at rows of a table, in terms of the model's random variables."""
-        argument = self._at(x)
-        return at_zero(argument, self._z)[None], slopes_of(argument, self._z, self.n_effects)
+        mean, coefficients = self._map(x).graphs("argument", [pt.eye(self.n_effects)])
+        return mean[None], coefficients
 
     def table(self) -> Array:
         """Return the table (n, columns) of the model's own rows."""
@@ -168,15 +173,11 @@ class EffectsOfRows:
             raise TypeError(
                 f"predict needs inputs of the process and data of all rows: predict(Xnew, data={{{wanted}}})."
             )
-        parts, values = [new_inputs(inputs, self._inputs.shape[1])], {}
-        for leaf, name, width in zip(self.leaves, self.names, self._widths, strict=True):
-            assert isinstance(leaf, SharedVariable)
-            shape = ("rows", *[width] * (leaf.ndim - 1))
-            values[leaf] = as_data(self._whole.model, leaf, [self._whole.argument], given[name], shape)
-            parts.append(_wide(values[leaf]))
-        outside_levels(values, [self._whole.argument], self._data)  # refuses indices that are computed from these
-        m = common_length({name: len(part) for name, part in zip(["Xnew", *self.names], parts, strict=True)})
-        found = np.concatenate([repeated_rows(part, m) for part in parts], axis=1)
+        known = {str(leaf.name): leaf for leaf in self.leaves if isinstance(leaf, SharedVariable)}
+        behind = DataBehind(self._whole.model, [self._whole.argument], known, self._data, self._whole.n_points)
+        rows = behind.read({name: given[name] for name in self.names}, new_inputs(inputs, self._inputs.shape[1]))
+        behind.outside(rows)  # refuses indices that are computed from these
+        found = np.concatenate([_wide(rows.by_row[name]) for name in (XNEW, *self.names)], axis=1)
         self.check(found, advice=_NEW_LEVELS)
         return found
 
@@ -201,16 +202,22 @@ class EffectsOfRows:
                     f"{', '.join(wanted)}. Select the columns in this order."
                 )
 
-    def _check(self, whole: TensorVariable) -> None:
+    def _check(self) -> None:
         """Refuse an argument that is another one at some rows alone than among all rows."""
-        x = pt.dmatrix("rows")
+        x, n, table = pt.dmatrix("rows"), self._whole.n_points, self.table()
+        rng = np.random.default_rng(SEED)
+        some, noise = rng.permutation(n)[: min(_CHECKED, n - 1)], rng.standard_normal(self.n_effects)
         try:
-            outputs = [_with_others(whole, {self._still: pt.zeros(self._whole.n_points)}), self._at(x)]
-            among, alone = self._function(outputs, x)(self.table()[_some(self._whole.n_points)])
-            n = self._whole.n_points
-            among = np.broadcast_to(among, (n,))[_some(n)]
+            rows, every = (
+                self._map(x),
+                AffineMap(self._whole, {"argument": self._whole.argument}, self._data, seen=True),
+            )
+            point = every.functions.nearby(rng)
+            (among,), (alone,) = every.at(point, noise), rows.at(point, noise, given=[table[some]])
+            among = np.broadcast_to(among, (n,))[some]
             rounding = EVALUATION_TOLERANCE * (1.0 + np.abs(among).max())
-            same = bool(np.allclose(among, alone, rtol=0.0, atol=rounding)) and self._apart(x, outputs[1])
+            same = bool(np.allclose(among, alone, rtol=0.0, atol=rounding))
+            rows.check_apart("Rows", "argument", 0, point, {x: table}, {}, n)
         except (ValueError, IndexError, TypeError, AssertionError, NotImplementedError):
             same = False
         if not same:
@@ -219,27 +226,6 @@ class EffectsOfRows:
                 "that row. These are an entry of each array along its first axis. Compute numbers of several rows "
                 'before the model, or fit it by methods on all rows together: "ep", "laplace", "kl".'
             )
-
-    def _apart(self, x: TensorVariable, argument: TensorVariable) -> bool:
-        """Return whether the argument at rows `x` of the table is known by each of them alone."""
-
-        def function(inputs: Sequence[TensorVariable]) -> Callable[..., Any]:
-            at = self._function([argument], x)
-            return lambda rows: at(rows)[0]
-
-        try:
-            check_rows_apart("Rows", argument, 0, {x: self.table()}, function, stop=self._whole.model.basic_RVs)
-        except ValueError:
-            return False
-        return True
-
-    def _function(self, outputs: Sequence[TensorVariable], x: TensorVariable) -> Callable[[Array], list[Array]]:
-        """Return a function of rows `x` of the table, at a random point."""
-        rng = np.random.default_rng(SEED)
-        functions = ModelFunctions(self._whole.model, self._whole.hyperparameters, self._data)
-        function, point = functions(outputs, [self._z, x]), functions.nearby(rng)
-        noise = rng.standard_normal(self.n_effects)
-        return lambda rows: [np.asarray(each) for each in function(point, noise, rows)]
 
 
 def _bare(mean: TensorVariable) -> TensorVariable:
@@ -273,8 +259,3 @@ def _like(columns: TensorVariable, leaf: TensorVariable) -> TensorVariable:
     """Columns (B, width) in the type and shape of data of the model."""
     values = columns[:, 0] if leaf.ndim == 1 else pt.specify_shape(columns, (None, leaf.type.shape[1]))
     return pt.round(values).astype(leaf.dtype) if leaf.dtype.startswith(("int", "uint")) else values.astype(leaf.dtype)
-
-
-def _some(n: int) -> NDArray[np.int64]:
-    """Positions of some rows, fewer than all."""
-    return np.random.default_rng(SEED).permutation(n)[: min(_CHECKED, n - 1)]

@@ -1,25 +1,291 @@
-"""The prior of latent functions that are sums of effects, also at new rows, and as samplers move it."""
+"""The prior of latent functions that are sums of effects, also at new rows and data, and as samplers move it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Self
 
+import numpy as np
 import pymc as pm
-from numpy.typing import ArrayLike
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike, NDArray
+from pymc.blocking import PointType
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import did_you_mean
+from pymc_gpep.array_types import Array
+from pymc_gpep.graphs.errors import StructureError, listing
+from pymc_gpep.graphs.interpreted import AtPoint, ModelFunctions
+from pymc_gpep.graphs.rows_of_graphs import CannotSplitError
+from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import Elsewhere
-from pymc_gpep.processes.cross_covariance import CrossCovariance, functions_of
+from pymc_gpep.processes.process_functions import ProcessFunctions
+from pymc_gpep.processes.processes import CrossCovariance, functions_of, new_inputs
+from pymc_gpep.sums.affine_map import AffineMap, AffineValues, ByValues, at_inputs
 from pymc_gpep.sums.effect_sum import EffectSum
-from pymc_gpep.sums.effects_elsewhere import EffectsElsewhere, EffectsInMeans
-from pymc_gpep.sums.sum_elsewhere import SumElsewhere
-from pymc_gpep.sums.sum_values import SumValues
+from pymc_gpep.sums.new_data import XNEW, DataBehind, refuse_labels
+from pymc_gpep.sums.row_parts import MovedProcess
+from pymc_gpep.sums.sum_elsewhere import SumElsewhere, by_own_normals, normals_by_output
+from pymc_gpep.sums.sum_values import SumValues, SumVariables
+
+
+class EffectsInMeans(Elsewhere):
+    """Prior moments of Gaussian processes at new inputs, with the effects in their means integrated.
+
+    Parameters
+    ----------
+    prior : EffectSum
+        Latent functions that are processes, and nothing besides.
+    processes : CrossCovariance
+        The processes without their means.
+    matched : list of pairs of LatentGP and ProcessFunctions
+        The processes with their own means.
+    data : dict
+        Data of the model → constants, as the fit had them.
+    """
+
+    def __init__(
+        self,
+        prior: EffectSum,
+        processes: CrossCovariance,
+        matched: Sequence[tuple[LatentGP, ProcessFunctions]],
+        data: Mapping[Variable, Variable],
+    ) -> None:
+        self._processes, self.takes = processes, processes.takes
+        x = pt.dmatrix("Xnew")
+        rows: dict[int, TensorVariable] = {}
+        for latent, functions in matched:
+            mean = pt.broadcast_to(functions.mean(x), (len(latent.classes), x.shape[0]))
+            rows |= {k: mean[output] for output, k in enumerate(latent.classes)}
+        self._means = AffineMap(
+            prior, {"mean": pt.stack([rows[k] for k in range(prior.n_functions)])}, data, given=[x], seen=True
+        )
+
+    @property
+    def inputs(self) -> Array:
+        return self._processes.inputs
+
+    def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
+        return self._processes.rows(x, new)
+
+    def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
+        cross, variance, _ = self._processes(point, x)
+        there, here = self._means(point, [x]), self._means(point, [self.inputs])
+        ahead, behind = there.slopes["mean"], here.slopes["mean"]
+        cross = cross + np.einsum("qcm,qcn->cmn", ahead, behind)
+        return cross, variance + (ahead**2).sum(axis=0), there.centres["mean"]
+
+
+class EffectsElsewhere:
+    """Variables of a model at other data, as functions of the hyperparameters.
+
+    A Gaussian process g among them whose inputs are other ones is k*ᵀL⁻ᵀz there, with noise, where g = L z at its own
+    inputs.
+
+    Parameters
+    ----------
+    prior : EffectSum
+    names : sequence of str
+        Variables that are affine in what was integrated.
+    data : dict
+        Data of the model → constants, as the fit had them.
+    x : array (m, d), optional
+        Inputs of the Gaussian processes.
+    new : dict of str to array
+        Other data by name.
+
+    Raises
+    ------
+    ValueError
+        If data do not fit, or a variable cannot be had there.
+    """
+
+    def __init__(
+        self,
+        prior: EffectSum,
+        names: Sequence[str],
+        data: Mapping[Variable, Variable],
+        x: ArrayLike | None,
+        new: Mapping[str, ArrayLike],
+    ) -> None:
+        self._prior, self._names, self._data = prior, list(names), data
+        self._variables = [prior.model[name] for name in names]
+        behind = prior.processes_behind(self._variables)
+        known = prior.data_behind(self._variables)
+        self._from_array = False
+        self._behind = DataBehind(prior.model, self._variables, known, data, prior.n_points, every=True)
+        given: dict[str, Any] = dict(new)
+        if unknown := [name for name in given if name not in known]:
+            if not known:
+                raise ValueError(
+                    f"{self._called} depend on no data {unknown[0]!r}, nor on other data. Declare what differs between "
+                    "rows as pm.Data."
+                )
+            listed = ", ".join(map(repr, known))
+            meant = did_you_mean(unknown[:1], known)
+            raise ValueError(f"{self._called} depend on no data {unknown[0]!r}, only on {listed}.{meant}")
+        inputs = None if x is None else self._inputs_by(x, behind, known, given)
+        self._new = new_data = self._behind.read(given, inputs)
+        self._check_levels()
+        self._count, self._length = len(new_data), self._behind.free_length(len(new_data))
+        self._values, self._there = new_data.values(self._length), self._behind.symbols(new_data.names)
+        self._shared = [known[name] for name in new_data.names if name in known]
+        self._moved = behind
+        if inputs is None:
+            self._moved = [each for each in behind if not set(self._shared).isdisjoint(ancestors([each.cov]))]
+        means = prior.recipe_means
+        if made := {each.f for each in self._moved}.intersection(ancestors(means)):
+            raise ValueError(f"Means of effects depend on {listing(made)}, which is not known at other inputs.")
+        self._processes: list[MovedProcess] = [prior.process(latent, None, data) for latent in self._moved]
+        self._unchecked = list(self._names)  # names of sums whose rows were not checked for independence
+
+    @property
+    def _called(self) -> str:
+        return f"Values of {', '.join(map(repr, self._names))}"
+
+    def _inputs_by(
+        self, x: ArrayLike, behind: list[LatentGP], known: Mapping[str, SharedVariable], given: dict[str, Any]
+    ) -> Array | None:
+        """Put inputs into the data that the processes have them from; return them where these are arrays."""
+        if not behind:
+            raise ValueError(
+                f"{self._called} depend on no Gaussian process: give data={{...}} in place of Xnew, and declare what "
+                "differs between rows as pm.Data."
+            )
+        sources = [name for name, v in known.items() if v in set(ancestors([latent.cov for latent in behind]))]
+        if len(sources) == 1:
+            given[sources[0]] = x
+            return None
+        arrays = [self._prior.process(latent, None, self._data).moments.inputs for latent in behind]
+        if sources or not all(np.array_equal(each, arrays[0]) for each in arrays):
+            raise ValueError(f"{self._called} depend on Gaussian processes of several inputs: give data={{...}}.")
+        self._from_array, self._behind.fitted[XNEW] = True, arrays[0]
+        return new_inputs(x, arrays[0].shape[1])
+
+    def _check_levels(self) -> None:
+        """Refuse levels that the model does not have."""
+        for name, (outside, levels) in self._behind.outside(self._new).items():
+            wrong = self._new.by_row[name][outside]
+            refuse_labels(self._prior.model, self._behind.known[name], self._variables, wrong)
+            raise ValueError(f"data[{name!r}] has {wrong[0]}, but its levels are 0 to {levels - 1}.")
+
+    @cached_property
+    def _affine(self) -> AffineMap:
+        """The variables at other data, with moved processes separate."""
+        there, inputs, by = self._there, [each.inputs for each in self._processes], None
+        if self._from_array:
+            inputs, by = [there[XNEW]] * len(inputs), self._from_inputs(there[XNEW])
+        variables = dict(zip(self._names, self._variables, strict=True))
+        data = self._behind.replaced(there)
+        return AffineMap(self._prior, variables, data, self._moved, list(there.values()), inputs, by, size=self._size)
+
+    @cached_property
+    def _covariances(self) -> AtPoint:
+        """Covariances of moved processes at their own inputs."""
+        functions = ModelFunctions(self._prior.model, self._prior.hyperparameters, self._data)
+        return functions([latent.cov for latent in self._moved])
+
+    def _check_apart(self, name: str, axis: int, point: PointType) -> None:
+        """Refuse a variable of which an entry depends on data of other new rows."""
+        rows, others = self._behind.apart(self._there, self._new)
+        n = max(map(len, rows.values()))
+        self._affine.check_apart(f"Values of {name!r}", name, axis, point, rows, others, n)
+
+    def _from_inputs(self, x: TensorVariable) -> ByValues:
+        """Return the variables at new inputs in place of an array, by normals and values of processes."""
+        own, outputs = self._behind.fitted[XNEW], self._variables
+        try:
+            return at_inputs(self._called, self._prior, outputs, own, x, lambda v: _axis(v, len(own)), self._moved)
+        except CannotSplitError as why:
+            raise ValueError(f"{self._called} cannot be had at Xnew alone: it {why}.") from None
+
+    def __call__(self, point: PointType) -> AffineValues:
+        """Return variables at given hyperparameters.
+
+        Raises
+        ------
+        ValueError
+            If they depend on further data, on none of those given, or on several points of a process at once.
+        """
+        affine = self._affine
+        try:
+            values = affine(point, self._values, [self._length] * len(self._moved))
+        except (ValueError, IndexError, AssertionError) as error:
+            raise ValueError(
+                f"{self._called} cannot be computed at {self._count} rows of the data given: a part has an entry for "
+                "each fitted row. Give all data that differ between rows, as data={...}."
+            ) from error
+        found = AffineValues(
+            values.centres, values.slopes, {name: np.zeros(each.shape) for name, each in values.centres.items()}, {}
+        )
+        for i, x in enumerate(values.inputs):
+            ahead, noise, normals = self._process_at(i, point, x)
+            for name in self._names:
+                for of_output, (one, cells, alone) in zip(normals, values.taken[name][i], strict=True):
+                    if not alone:
+                        raise ValueError(
+                            f"An entry of {name!r} takes several points of a Gaussian process, and is not known there."
+                        )
+                    found.slopes[name][of_output] += np.moveaxis(one[..., None] * ahead[cells], -1, 0)
+                    found.noise[name][...] += one**2 * noise[cells]
+        axes = {name: self._axis_of(name, found.centres[name]) for name in self._names}
+        while self._unchecked:
+            name = self._unchecked[-1]
+            self._check_apart(name, axes[name], point)
+            self._unchecked.pop()
+        rows = np.arange(self._count)
+        return AffineValues(
+            {name: np.take(each, rows, axes[name]) for name, each in found.centres.items()},
+            {name: np.take(each, rows, axes[name] + 1) for name, each in found.slopes.items()},
+            {name: np.take(each, rows, axes[name]) for name, each in found.noise.items()},
+            axes,
+        )
+
+    @property
+    def _size(self) -> int | None:
+        """Number of numbers in place of standard normals; None for all normals."""
+        return None
+
+    def _process_at(self, i: int, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
+        """Return coefficients and noise variances of a process at inputs, and the normals (outputs, ·) of these."""
+        latent, cov = self._moved[i], self._covariances(point)[i]
+        ahead, noise = by_own_normals(self._processes[i].moments, cov, point, x)
+        return ahead, noise, normals_by_output(self._prior, latent, cov)
+
+    def _axis_of(self, name: str, values: Array) -> int:
+        """Return the axis of a variable that runs over new rows."""
+        found = [axis for axis, size in enumerate(np.shape(values)) if size == self._length]
+        if not found:
+            raise ValueError(f"{name!r} does not depend on the data given. Leave Xnew and data out.")
+        return found[-1]
+
+
+def _axis(variable: TensorVariable, length: int) -> int:
+    """Return the axis of a variable that runs over the rows of an array."""
+    if variable.ndim == 1:
+        return 0
+    found = [axis for axis, size in enumerate(variable.type.shape) if size == length]
+    if len(found) != 1:
+        raise CannotSplitError(f"has {len(found)} axes that may run over the rows of {variable.name!r}")
+    return found[0]
 
 
 @dataclass(frozen=True, eq=False)
 class LatentSum(EffectSum):
     """A sum of effects as a `LatentPrior`; attributes as of `EffectSum`."""
 
+    def variables(self, data: Mapping[Variable, Variable]) -> SumVariables:
+        return SumVariables(self, data)
+
     def sampled(self, data: Mapping[Variable, Variable]) -> SumValues:
+        if self.flat:
+            raise StructureError(
+                f"{listing(self.flat_variables)} has a flat prior, of which there are no draws to begin with. "
+                f"{self.proper} Without this, pm.sample(model=gpep.marginalize(model)) samples hyperparameters alone."
+            )
         return SumValues(self, data)
 
     def variables_there(
@@ -32,3 +298,24 @@ class LatentSum(EffectSum):
             return SumElsewhere(self, gps, data)
         processes = CrossCovariance(self.without_means(), gps, data, means=False)
         return EffectsInMeans(self, processes, functions_of(self, gps), data)
+
+
+@dataclass(frozen=True, eq=False)
+class SumInForm(LatentSum):
+    """A sum by other numbers than the standard normals of all its terms.
+
+    Attributes
+    ----------
+    plain : LatentSum
+        The same by standard normals.
+    """
+
+    plain: LatentSum = field(kw_only=True)
+
+    @classmethod
+    def made_of(cls, plain: LatentSum, **other: Any) -> Self:
+        """Return a sum in this form, with other attributes than the sum by standard normals where these are given."""
+        return cls(**{each.name: getattr(plain, each.name) for each in fields(LatentSum)} | other, plain=plain)
+
+    def sampled(self, data: Mapping[Variable, Variable]) -> SumValues:
+        return self.plain.sampled(data)

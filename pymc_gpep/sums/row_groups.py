@@ -8,9 +8,10 @@ EP approximates the factor of a point. If all rows of a group are one factor, EP
 each row by itself. So means and evidence are more accurate. Their cost is that of as many rows as there are groups.
 
 Groups serve methods on all rows together. Methods with inducing inputs, active rows and batches have a point for each
-row. So have samplers, latent functions that are Gaussian processes alone, and marginal models with `pm.Data`.
+row. So have samplers, several latent functions, and marginal models with `pm.Data`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,10 +40,12 @@ from pymc_gpep.array_types import Observed
 from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.graphs.interpreted import SEED, ModelFunctions, evaluate, initial_point
 from pymc_gpep.graphs.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Leaves, Role, Walk
-from pymc_gpep.latent.gp_latent import LatentGP, without_jitter
+from pymc_gpep.latent.gp_latent import LatentGP, jitter_of, without_jitter
+from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.likelihoods.pooled_rows import Grouped, PooledRows, grouped_rows, products
+from pymc_gpep.processes.processes import GPModel, GroupedProcesses
 from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.row_parts import ProcessTerm
 
@@ -71,6 +74,9 @@ def equal_rows(values: NDArray[Any]) -> Ids:
     if np.array_equal(wide[first][ids], wide):
         return ids
     return np.unique(wide, axis=0, return_inverse=True)[1].ravel()
+
+
+_NO_NOISE = 1e-5  # Largest jitter that counts as rounding; a larger jitter is noise of each row.
 
 
 class RowsOfGraph(Walk):
@@ -155,13 +161,14 @@ class RowsOfGraph(Walk):
         if any(role and one for role, one in zip(roles, variable.type.broadcastable, strict=True)):
             raise CannotSplitError("has one point only")
         axis = next(i for i, role in enumerate(roles) if role)
-        if not self._is_random(variable):
-            return cast(TensorVariable, pt.constant(self._leaf(self._value(variable), axis)))
+        random, op = self._is_random(variable), getattr(variable.owner, "op", None)
+        if isinstance(op, AllocDiag | Eye) and (random or all(roles)):
+            raise CannotSplitError("tells points apart")  # Noise of each row, as of `pm.gp.cov.WhiteNoise`.
+        if not random:
+            return self._of_data(variable, roles)
         if variable in self._stop:
             return self._of_random(variable, axis)
         node = variable.owner
-        if isinstance(node.op, AllocDiag | Eye):
-            raise CannotSplitError("tells points apart")
         if isinstance(node.op, OpFromGraph):
             return self(inline_ofg_node(node)[node.outputs.index(variable)], roles)
         if COLUMNS not in roles:
@@ -175,6 +182,19 @@ class RowsOfGraph(Walk):
                     if made is not None:
                         return made
         return super()._make(variable, roles)
+
+    def _of_data(self, variable: TensorVariable, roles: tuple[Role | None, ...]) -> TensorVariable:
+        """Return numbers at rows, of a matrix over pairs of rows by its inputs, which are without rounding."""
+        axes = [i for i, role in enumerate(roles) if role]
+        if len(axes) > 1 and variable.owner is not None:
+            try:
+                return super()._make(variable, roles)
+            except CannotSplitError:
+                pass
+        value = self._value(variable)
+        for axis in axes:
+            value = self._leaf(value, axis)
+        return cast(TensorVariable, pt.constant(value))
 
     def _leaf(self, value: Any, axis: int) -> Any:
         """Take note of numbers with an axis of rows, and return them at rows that are taken."""
@@ -200,6 +220,8 @@ class RowsOfGraph(Walk):
     def _inputs_of(self, latent: LatentGP) -> Ids:
         """Return numbers (n,) that are the same for points of a process whose values are the same."""
         other = self._other(self._n, None)
+        if jitter_of(latent) > _NO_NOISE:
+            return np.arange(self._n)
         try:
             other(without_jitter(latent), (ROWS, COLUMNS))
             if latent.mean.type.ndim and not latent.mean.type.broadcastable[-1]:
@@ -280,7 +302,7 @@ class RowsOfGraph(Walk):
         inner = self._other(length, None)
         made = inner(source, roles)
         self._note(inner.ids[places])
-        return cast(TensorVariable, made[places])
+        return cast(TensorVariable, made[pt.constant(places)])
 
     def _length(self, variable: TensorVariable, axis: int) -> int:
         """Return the length of an axis, whatever the values of random variables are."""
@@ -352,16 +374,22 @@ class RowGroups:
 
 
 def row_groups(
-    prior: EffectSum,
+    prior: LatentPrior,
     likelihood: Likelihood,
     labels: TensorVariable,
     parameters: TensorVariable,
     data: Mapping[Variable, Variable],
-) -> tuple[EffectSum, RowGroups] | None:
+) -> tuple[LatentPrior, RowGroups] | None:
     """Return the prior of groups of rows, and the groups; None where no two rows have the same latent value."""
-    if prior.n_functions > 1 or prior.by_class or not likelihood.offers(ScalarDensity):
+    if prior.n_functions > 1 or not likelihood.offers(ScalarDensity):
         return None
-    graph = _Rows(prior, data)
+    graph: _Rows
+    if isinstance(prior, GPModel):
+        graph = _RowsOfProcess(prior, data)
+    elif isinstance(prior, EffectSum) and not prior.by_class:
+        graph = _RowsOfSum(prior, data)
+    else:
+        return None
     of, first = _in_order(combined(graph.alike(), _parts_of(likelihood, prior.n_points)))
     if len(first) == prior.n_points:
         return None
@@ -395,29 +423,81 @@ def _in_order(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
     return place[inverse], first[order]
 
 
-class _Rows:
-    """Rows of the argument of a sum.
+class _Rows(ABC):
+    """Rows of a latent function.
 
     Parameters
     ----------
-    prior : EffectSum
+    prior : LatentPrior
     data : mapping
         Data of the model → constants that take their place.
     """
 
-    def __init__(self, prior: EffectSum, data: Mapping[Variable, Variable]) -> None:
-        self._prior, self._data = prior, data
-        self._proved = True
+    def __init__(self, prior: LatentPrior, data: Mapping[Variable, Variable]) -> None:
+        self._all, self._data = prior, data
 
     def walk(self, at: NDArray[np.int64] | None = None) -> RowsOfGraph:
         """Return a walk over the rows, or some of them."""
-        prior = self._prior
+        prior = self._all
         processes = {latent.f: latent for latent in prior.processes}
         stop = [*prior.model.basic_RVs, *processes]
         return RowsOfGraph(stop, processes, self._data, prior.n_points, at)
 
+    @abstractmethod
     def alike(self) -> NDArray[np.int64]:
         """Return numbers (n,) that are the same for rows with the same latent value."""
+
+    @abstractmethod
+    def grouped(self, first: NDArray[np.int64]) -> LatentPrior:
+        """Return the prior at the first rows of groups."""
+
+    def at(self, variable: TensorVariable, roles: tuple[Role | None, ...], rows: NDArray[np.int64]) -> TensorVariable:
+        """Return a variable at some rows."""
+        axes = [i for i, role in enumerate(roles) if role]
+        if len(axes) == 1 and variable.type.broadcastable[axes[0]]:
+            whole = pt.broadcast_to(variable, (*variable.shape[: axes[0]], self._all.n_points))
+            return cast(TensorVariable, whole[(*[slice(None)] * axes[0], rows)])
+        try:
+            return self.walk(rows)(variable, roles)
+        except CannotSplitError:
+            for axis in axes:
+                variable = cast(TensorVariable, variable[(*[slice(None)] * axis, rows)])
+            return variable
+
+
+class _RowsOfProcess(_Rows):
+    """Rows of a latent function that is a Gaussian process."""
+
+    def __init__(self, prior: GPModel, data: Mapping[Variable, Variable]) -> None:
+        super().__init__(prior, data)
+        self._prior = prior
+        (self._latent,) = prior.latents
+
+    def alike(self) -> NDArray[np.int64]:
+        return self.walk().alike(self._latent.f, self._latent.f.type.ndim - 1)
+
+    def grouped(self, first: NDArray[np.int64]) -> GroupedProcesses:
+        latent = self._latent
+        try:
+            cov = self.at(without_jitter(latent), (ROWS, COLUMNS), first) + jitter_of(latent) * pt.eye(len(first))
+        except StructureError:
+            cov = latent.cov[first][:, first]
+        mean = self.at(latent.mean, (*[None] * (latent.mean.type.ndim - 1), ROWS), first)
+        return GroupedProcesses(
+            self._prior.model, (replace(latent, mean=mean, cov=cov),), len(first),
+            kept=self._prior.kept, whole=self._prior, first=first,
+        )  # fmt: skip
+
+
+class _RowsOfSum(_Rows):
+    """Rows of the argument of a sum."""
+
+    def __init__(self, prior: EffectSum, data: Mapping[Variable, Variable]) -> None:
+        super().__init__(prior, data)
+        self._prior = prior
+        self._proved = True
+
+    def alike(self) -> NDArray[np.int64]:
         argument = self._prior.argument
         if not argument.type.ndim or argument.type.broadcastable[0]:
             return np.zeros(self._prior.n_points, np.int64)
@@ -444,19 +524,7 @@ class _Rows:
         finite = [each for each in found if np.isfinite(each).all()]
         return equal_rows(np.stack(finite, axis=1)) if len(finite) >= _FEWEST_FINITE else np.arange(n)
 
-    def at(self, variable: TensorVariable, roles: tuple[object, ...], rows: NDArray[np.int64]) -> TensorVariable:
-        """Return a variable at some rows."""
-        axis = roles.index(ROWS)
-        if variable.type.broadcastable[axis]:
-            whole = pt.broadcast_to(variable, (*variable.shape[:axis], self._prior.n_points))
-            return cast(TensorVariable, whole[(*[slice(None)] * axis, rows)])
-        try:
-            return self.walk(rows)(variable, roles)  # type: ignore[arg-type]
-        except CannotSplitError:
-            return cast(TensorVariable, variable[(*[slice(None)] * axis, rows)])
-
     def grouped(self, first: NDArray[np.int64]) -> EffectSum:
-        """Return the prior at the first rows of groups."""
         prior, argument = self._prior, self._prior.argument
         if argument.type.ndim and not argument.type.broadcastable[0]:
             argument = self.at(argument, (ROWS,), first) if self._proved else argument[first]

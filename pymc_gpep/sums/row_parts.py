@@ -7,6 +7,8 @@ the parts is small.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.basic import Add, Mul, Neg, Sub
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -23,11 +25,19 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import Affinity
-from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, ModelFunctions
+from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, AtPoint
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import Elsewhere
-from pymc_gpep.solvers.coefficients import Coefficients, Composed, rows_from_entries
-from pymc_gpep.sums.affine_map import COEFFICIENT_TOLERANCE, InNormals, cells_by_probes, probes, slopes_of
+from pymc_gpep.solvers.coefficients import Coefficients, Composed
+from pymc_gpep.sums.affine_map import (
+    COEFFICIENT_TOLERANCE,
+    AffineMap,
+    InNormals,
+    cells_by_probes,
+    coefficients_of,
+    kept_random,
+    probes,
+)
 
 type Linear = Callable[[TensorVariable], TensorVariable]
 """From values of a process less their mean, in its shape, to what they add to the latent functions, (c, n)."""
@@ -76,7 +86,11 @@ class ProcessTerm:
         selected = bool(alone.all())
         feeds = np.where(taken.any(axis=0), taken.argmax(axis=0), -1)
         points = shape[-1]
-        own = [np.array_equal(cells[k] % points, np.arange(points)) for k in feeds if k >= 0]
+        own = [
+            np.array_equal(cells[k] % points, np.arange(points)) and np.ptp(cells[k] // points) == 0
+            for k in feeds
+            if k >= 0
+        ]
         plain = all(np.allclose(coefficient[k], 1.0, rtol=0.0, atol=COEFFICIENT_TOLERANCE) for k in feeds if k >= 0)
         fixed = not _follows_data(linear, shape)
         return cls(latent, shape, linear, feeds, selected, selected and all(own) and plain and fixed)
@@ -95,8 +109,11 @@ class ProcessTerm:
             ratio = pt.switch(
                 pt.eq(coefficient, 0.0), 1.0, codes / pt.switch(pt.eq(coefficient, 0.0), 1.0, coefficient)
             )
-            cells = pt.mod(pt.round(ratio).astype("int64") - 1, self.shape[-1])
-            return [coefficient[:, None] * coefficient * cov[cells][:, cells]]
+            places = pt.round(ratio).astype("int64") - 1
+            cells, output = pt.mod(places, self.shape[-1]), places // self.shape[-1]
+            joint = coefficient[:, None] * coefficient * cov[cells][:, cells]
+            # Outputs of a process are independent.
+            return [joint * pt.eq(output[:, None], output) if outputs.size > 1 else joint]
         rows = [self._map(k, int(output)) for output in outputs]
         return [each @ cov @ each.T for each in rows]
 
@@ -126,15 +143,6 @@ def _follows_data(linear: Linear, shape: tuple[int, ...]) -> bool:
         if not added and any(isinstance(v, SharedVariable) for v in ancestors(others)):
             return True
     return values not in behind
-
-
-class RowParts(NamedTuple):
-    """The coefficients of rows, and of parts."""
-
-    rows: Coefficients
-    """A, (cn, r)."""
-    root: TensorVariable
-    """B (r, q), in terms of the random variables of the model."""
 
 
 @dataclass(frozen=True)
@@ -193,168 +201,104 @@ class _Splitter:
         return place
 
 
-def row_parts(
-    prior: InNormals,
-    argument: TensorVariable,
-    shaped: Callable[[TensorVariable], TensorVariable],
-    data: Mapping[Variable, Variable],
-    most: int,
-) -> RowParts | None:
-    """Take rows of a sum apart.
+class RowParts(NamedTuple):
+    """The coefficients of rows, and of parts."""
+
+    rows: Coefficients
+    """A, (cn, r)."""
+    root: TensorVariable
+    """B (r, q), in terms of the random variables of the model."""
+
+
+class PartsMap:
+    """An argument as t + A B z, with rows A (cn, r) of parts, and parts by standard normals B (r, q).
 
     Parameters
     ----------
     prior : InNormals
     argument : TensorVariable
         The argument of the likelihood.
-    shaped : function
-        Function that returns values of the argument as (c, n).
-    data : mapping
-        Data of the model → constants that take their place.
-    most : int
-        Numbers that all parts together may have.
-
-    Returns
-    -------
-    RowParts or None
-        None if parts have more numbers, as where a hyperparameter of each row multiplies an effect.
-    """
-    apart = _Apart.of(prior, argument)
-    if apart is None:
-        return None
-    functions, rng = ModelFunctions(prior.model, prior.hyperparameters, data), np.random.default_rng(SEED)
-    point = functions.nearby(rng)
-    linear, whole = shaped(apart.linear), shaped(apart.argument)
-    by_normals = functions([apart.root, whole, *apart.shapes], [apart.z])
-    small, centre, *shapes = by_normals(point, np.zeros(prior.n_normals))
-    if sum(int(np.prod(shape)) for shape in shapes) > most:
-        return None
-    by_parts = functions([linear], apart.places)
-    rows = _rows(lambda *values: by_parts(point, *values)[0], shapes)
-    noise = rng.standard_normal(prior.n_normals)
-    there = by_normals(point, noise)[1]
-    found = centre + rows.products(small @ noise).reshape(centre.shape)
-    size = 1.0 + max(np.abs(there).max(), np.abs(centre).max())
-    return RowParts(rows, apart.root) if np.allclose(found, there, rtol=0.0, atol=EVALUATION_TOLERANCE * size) else None
-
-
-@dataclass(frozen=True, eq=False)
-class _Apart:
-    """An argument taken apart, as graphs."""
-
-    prior: InNormals
-    linear: TensorVariable
-    """The argument in terms of `places`, but for what does not depend on these."""
-    places: list[TensorVariable]
-    """Stand for the parts."""
-    z: TensorVariable
-    """Standard normals."""
-    root: TensorVariable
-    """B, (r, q)."""
-    argument: TensorVariable
-    """The argument by standard normals."""
-    shapes: list[TensorVariable]
-    """Shapes of parts."""
-
-    @classmethod
-    def of(cls, prior: InNormals, argument: TensorVariable) -> "_Apart | None":
-        """Take an argument apart; None where it has no parts."""
-        split = _Splitter(prior.sources, frozenset(prior.hyperparameters))
-        linear = split(argument)
-        if not split.parts:
-            return None
-        z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
-        flat = pt.concatenate([part.value.astype("float64").ravel() for part in split.parts])
-        flat, whole, *values = prior.by_normals([flat, argument, *(part.value for part in split.parts)], z, seen=True)
-        root = slopes_of(flat, z, prior.n_normals).T
-        return cls(prior, linear, [part.place for part in split.parts], z, root, whole, [v.shape for v in values])
-
-
-class PartsElsewhere:
-    """Coefficients of rows apart from those of parts, with data of the model other than those of a fit.
-
-    Parameters
-    ----------
-    apart : _Apart
+    spread : callable
+        From values of the argument along directions, and the number of rows, to (s, c, n).
     data : mapping
         Data of the model → constants, as the fit had them.
     """
 
-    def __init__(self, apart: _Apart, data: Mapping[Variable, Variable]) -> None:
-        self._apart = apart
-        self._functions = ModelFunctions(apart.prior.model, apart.prior.hyperparameters, data)
-        self._small = self._functions([apart.root, *apart.shapes], [apart.z])
-        self._made: dict[tuple[Variable, ...], Callable[..., Sequence[Array]]] = {}
+    def __init__(
+        self,
+        prior: InNormals,
+        argument: TensorVariable,
+        spread: Callable[[Array, int], Array],
+        data: Mapping[Variable, Variable],
+    ) -> None:
+        split = _Splitter(prior.sources, frozenset(prior.hyperparameters))
+        self._prior, self._spread, self._data, self._linear = prior, spread, data, split(argument)
+        self._places, parts = [each.place for each in split.parts], [each.value for each in split.parts]
+        flat: TensorVariable = pt.concatenate([each.astype("float64").ravel() for each in parts])
+        named = {f"part {i}": each for i, each in enumerate(parts)}
+        self._by_normals = AffineMap(prior, {"parts": flat, "argument": argument, **named}, data, seen=True)
+        self._root: TensorVariable = self._by_normals.graphs("parts", [pt.eye(prior.n_normals)])[1].T
+        self._made: dict[tuple[Variable, ...], AffineMap] = {}
 
-    @classmethod
-    def of(
-        cls, prior: InNormals, argument: TensorVariable, data: Mapping[Variable, Variable]
-    ) -> "PartsElsewhere | None":
-        """Take an argument apart; None where it has no parts."""
-        apart = _Apart.of(prior, argument)
-        return None if apart is None else cls(apart, data)
+    def __call__(self, point: PointType, given: Mapping[TensorVariable, NDArray[Any]], m: int) -> Composed:
+        """Return A B at m new rows, by values of the value variables and given data."""
+        root, *shapes = self._small(point, np.zeros(self._prior.n_normals))
+        return Composed(self._rows(point, shapes, given, m), root)
 
-    def __call__(
-        self, point: PointType, given: Mapping[TensorVariable, NDArray[Any]], shaped: Callable[[Array], Array]
-    ) -> tuple[Array, Coefficients]:
-        """Return m (c, m) and A B (cm, q) at new data, given values of the value variables.
+    @cached_property
+    def _small(self) -> AtPoint:
+        return self._function([])
 
-        `shaped` makes (c, m) of what the argument is.
-        """
-        apart = self._apart
-        names = tuple(given)
-        if names not in self._made:
+    def _function(self, more: Sequence[TensorVariable]) -> AtPoint:
+        """Return B, more expressions, and the shapes of parts, as a function of z."""
+        shapes = [each.shape for each in self._by_normals.made[2:]]
+        return self._by_normals.functions([self._root, *more, *shapes], self._by_normals.symbols)
+
+    def _rows(
+        self, point: PointType, shapes: Sequence[Array], given: Mapping[TensorVariable, NDArray[Any]], n: int
+    ) -> Coefficients:
+        """Return A at n rows, by the shapes of parts."""
+        of_parts = [tuple(map(int, shape)) for shape in shapes]
+        if tuple(given) not in self._made:
             there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in given}
-            inputs = [apart.z, *there.values(), *apart.places]
-            self._made[names] = self._functions([apart.linear, apart.argument], inputs, there)
-        function, nothing = self._made[names], np.zeros(apart.prior.n_normals)
-        root, *shapes = self._small(point, nothing)
-        still = [np.zeros(shape) for shape in shapes]
-        _, mean = function(point, nothing, *given.values(), *still)
-        rows = _rows(lambda *values: shaped(function(point, nothing, *given.values(), *values)[0]), shapes)
-        return shaped(mean), Composed(rows, root)
+            ends = np.cumsum([0, *(int(np.prod(shape)) for shape in of_parts)]).tolist()
 
+            def by_numbers(x: TensorVariable, g: Any) -> list[TensorVariable]:
+                """Return the argument by the numbers of all parts, (r,)."""
+                places = zip(self._places, of_parts, pairwise(ends), strict=True)
+                made = {each: x[slice(*own)].reshape(shape).astype(each.dtype) for each, shape, own in places}
+                return graph_replace([self._linear], kept_random([self._linear]) | made, strict=False)
 
-def _rows(linear: Callable[..., Array], shapes: Sequence[Any]) -> Coefficients:
-    """Return the coefficients (cn, r) of functions (c, n) of parts of some shapes."""
-    shapes = [tuple(map(int, shape)) for shape in shapes]
-    nothing = [np.zeros(shape) for shape in shapes]
-    still = np.asarray(linear(*nothing))
-    cells: list[list[NDArray[np.int64]]] = [[] for _ in still]
-    values: list[list[Array]] = [[] for _ in still]
-    begin = 0
+            self._made[tuple(given)] = AffineMap(
+                self._prior,
+                {"argument": self._linear},
+                {**self._data, **there},
+                given=list(there.values()),
+                by=by_numbers,
+                size=ends[-1],
+            )
+        still, along = self._made[tuple(given)].along(
+            point, "argument", list(given.values()), lambda slopes: self._spread(slopes, n)
+        )
+        return coefficients_of(along, of_parts, self._spread(still[None], n).shape[1])
 
-    def add(places: NDArray[np.int64], changes: Array) -> None:
-        """Take entries (c, n) of those functions that a part changes."""
-        for k, own in enumerate(changes):
-            if own.any():
-                cells[k].append(np.broadcast_to(places, changes.shape)[k])
-                values[k].append(own)
+    def of_fit(self, n: int, most: int) -> RowParts | None:
+        """Return the coefficients of the n fitted rows; None if parts have more than `most` numbers.
 
-    for i, shape in enumerate(shapes):
-
-        def change(given: Array, i: int = i) -> Array:
-            return np.asarray(linear(*nothing[:i], given, *nothing[i + 1 :])) - still
-
-        size = int(np.prod(shape))
-        changes = [change(probe) for probe in probes(shape)]
-        own, alone = cells_by_probes(changes, shape)
-        if alone.all():
-            add(begin + own, changes[0])
-        else:
-            for place, unit in enumerate(np.eye(size)):
-                add(np.array(begin + place), change(unit.reshape(shape)))
-        begin += size
-    return rows_from_entries(
-        [_entries(own, its, still.shape[1]) for own, its in zip(cells, values, strict=True)], begin
-    )
-
-
-def _entries(cells: Sequence[NDArray[np.int64]], values: Sequence[Array], n: int) -> tuple[NDArray[np.int64], Array]:
-    """Return entries (n, k) of a function; a single 0 where it has no entry."""
-    if not cells:
-        return np.zeros((n, 1), np.int64), np.zeros((n, 1))
-    return np.stack(cells, axis=1), np.stack(values, axis=1)
+        None as well if A B z is not the argument, as where a hyperparameter of each row multiplies an effect.
+        """
+        rng = np.random.default_rng(SEED)
+        point = self._by_normals.functions.nearby(rng)
+        function, noise = self._function([self._by_normals.made[1]]), rng.standard_normal(self._prior.n_normals)
+        root, whole, *shapes = function(point, np.zeros(len(noise)))
+        if len(root) > most:
+            return None
+        rows = self._rows(point, shapes, {}, n)
+        centre, there = (self._spread(each[None], n)[0] for each in (whole, function(point, noise)[1]))
+        found = centre + rows.products(root @ noise).reshape(centre.shape)
+        size = 1.0 + max(np.abs(there).max(), np.abs(centre).max())
+        same = np.allclose(found, there, rtol=0.0, atol=EVALUATION_TOLERANCE * size)
+        return RowParts(rows, self._root) if same else None
 
 
 class MovedProcess(NamedTuple):

@@ -1,36 +1,298 @@
-"""Sums of effects at new rows: the argument of the model with new data."""
+"""Sums of effects at new rows: the argument of the model with new data, also for levels that the model does not have.
 
-from collections.abc import Mapping, Sequence
+Data name new levels. The coefficients of a new level are those of a placeholder, a level of the model that the row does
+not use otherwise.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
+from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import evaluate
-from pymc_gpep.graphs.rows_apart import dependent_rows
-from pymc_gpep.graphs.rows_of_graphs import CannotSplitError, MixedRowsError
+from pymc_gpep.graphs.interpreted import AtPoint, ModelFunctions
+from pymc_gpep.graphs.rows_of_graphs import CannotSplitError
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import Elsewhere, RowsOfNormals
-from pymc_gpep.processes.cross_covariance import new_inputs
-from pymc_gpep.processes.process_functions import MovedSum
+from pymc_gpep.processes.processes import new_inputs
 from pymc_gpep.solvers.coefficients import rows_of_functions
-from pymc_gpep.sums.affine_map import AffineMap, ByValues, ValueTaken, at_inputs
+from pymc_gpep.sums.affine_map import AffineMap, Blocks, ByValues, ValueTaken, at_inputs, every_entry
 from pymc_gpep.sums.effect_sum import EffectSum
-from pymc_gpep.sums.levels import NewData, RowsOfData, as_data, common_length, repeated_rows
-from pymc_gpep.sums.new_levels import NewLevels
-from pymc_gpep.sums.row_parts import MovedProcess, PartsElsewhere
-from pymc_gpep.sums.sparse_slopes import Blocks
+from pymc_gpep.sums.new_data import (
+    XNEW,
+    DataBehind,
+    NewData,
+    RowsOfData,
+    levels_of,
+    normals_of_one_level,
+    of_each_level,
+    owners_of,
+    refuse_labels,
+    selected_by,
+    used_beside,
+)
+from pymc_gpep.sums.row_parts import MovedProcess, PartsMap
+from pymc_gpep.univariate.prior_factor import is_factor
 
-_ARGUMENT = "argument"
-_INPUTS = "Xnew"
+
+class NewLevels:
+    """Levels that data of new rows name.
+
+    Parameters
+    ----------
+    prior : EffectSum
+    argument : TensorVariable
+        The argument of the likelihood at all rows.
+    known : dict of str to SharedVariable
+        Data of the model that the argument depends on.
+    data : mapping
+        Data of the model → constants, as the fit had them.
+    blocks : sequence of tuple of int
+        Shapes of the numbers of each variable.
+    """
+
+    def __init__(
+        self,
+        prior: EffectSum,
+        argument: TensorVariable,
+        known: Mapping[str, SharedVariable],
+        data: Mapping[Variable, Variable],
+        blocks: Blocks,
+    ) -> None:
+        self._prior, self._argument, self._known, self._data, self._blocks = prior, argument, known, data, blocks
+        self._counts: dict[str, int] = {}
+        self._owners: dict[str, NDArray[np.int64]] = {}  # of normals, by the data that say a level
+
+    def count(self, name: str) -> int:
+        """Return the number of levels that data select from; 0 where they are no index."""
+        if name not in self._counts:
+            self._counts[name] = levels_of(self._known[name], [self._argument]) or 0
+        return self._counts[name]
+
+    def strange(
+        self, x: NewData, outside: Mapping[str, tuple[NDArray[np.bool_], int]], new_levels: bool
+    ) -> dict[str, NDArray[np.bool_]]:
+        """Return which entries of data name a level that the model does not have, by the name of the data.
+
+        Raises
+        ------
+        ValueError
+            If there are such entries without `new_levels`, or if they are labels in place of positions.
+        """
+        for name, (where, count) in outside.items():
+            values = x.by_row[name][where]
+            refuse_labels(self._prior.model, self._known[name], [self._argument], values)
+            if not new_levels:
+                raise ValueError(
+                    f"data[{name!r}] has {values[0]}, but its levels are 0 to {count - 1}. Give "
+                    "new_levels=True for the prior of a level that the model does not have."
+                )
+            self._check_priors(name)
+        return {name: where for name, (where, _) in outside.items()}
+
+    def _check_priors(self, name: str) -> None:
+        """Refuse new levels of effects whose priors are not normal."""
+        sources = self._prior.sources
+        behind = sources.intersection(ancestors(selected_by(self._known[name], [self._argument]), blockers=sources))
+        factors = [rv for rv in self._prior.model.observed_RVs if is_factor(rv)]
+        found = [v for v in behind if any(v in ancestors(rv.owner.inputs, blockers=sources) for rv in factors)]
+        if found:
+            effect = found[0].name
+            raise ValueError(
+                f"data[{name!r}] has a new level of {effect!r}, whose prior is not normal. Predict levels of the "
+                f"model, or draw the new level from its prior: fit.sample() has the parameters of {effect!r}."
+            )
+
+    def owners(self, point: PointType, name: str) -> NDArray[np.int64]:
+        """Return the level of data that each standard normal belongs to alone, (q,); raise where levels differ."""
+        if name not in self._owners:
+            prior = self._prior
+            number = of_each_level(self._known[name], [self._argument])
+            if number is None:
+                raise ValueError(
+                    f"data[{name!r}] names a new level, and the model uses its values as numbers as well. Declare the "
+                    f"numbers as data of their own, pm.Data('{name}_value', ...), and give both."
+                )
+            if self.count(name) == 1:
+                self._owners[name] = normals_of_one_level(prior.places, number, prior.n_normals)
+                return self._owners[name]
+            mean, linear = AffineMap(prior, {name: number}, self._data, seen=True).along(point, name)
+            self._owners[name] = owners_of(name, mean, every_entry(linear, self._blocks))
+        return self._owners[name]
+
+    def _related(self, point: PointType, a: str, b: str) -> bool:
+        """Whether the levels of two data, the first with new ones, are levels of the same variable."""
+        if a == b:
+            return True
+        sources = self._prior.sources
+        behind = [
+            sources.intersection(ancestors(selected_by(self._known[name], [self._argument]), blockers=sources))
+            for name in (a, b)
+        ]
+        if behind[0].isdisjoint(behind[1]):
+            return False
+        first = self.owners(point, a)
+        try:
+            second = self.owners(point, b)
+        except ValueError:
+            return True
+        both = (first >= 0) & (second >= 0)
+        if (first[both] != second[both]).any():
+            raise ValueError(
+                f"data[{a!r}] names a new level, and data[{b!r}] numbers the same levels in another order."
+            )
+        return bool(both.any())
+
+    def resolved(self, point: PointType, x: NewData, used: Callable[[NewData, NewData], NDArray[np.bool_]]) -> NewData:
+        """Return rows with placeholders in place of new levels.
+
+        `used` tells which rows (m,) with the placeholders of its first argument use those of its second one.
+
+        Raises
+        ------
+        ValueError
+            If the levels of the model differ a priori, or are too few for placeholders.
+        """
+        if not x.strange:
+            return x
+        first, short = self._placed(point, x)
+        if short.any():
+            name = next(iter(x.strange))
+            raise ValueError(
+                f"data[{name!r}] names a new level in a row with all {self.count(name)} levels of the model. Give the "
+                "model one more level, without rows, as one more of its coords. Fit it again, and predict that level."
+            )
+        if not (wrong := self._used(point, first, used)).any():
+            return first
+        second, short = self._placed(point, x, first)
+        if (wrong & (short | self._used(point, second, used))).any():
+            raise ValueError(
+                f"A row with a new level in {', '.join(f'data[{name!r}]' for name in x.strange)} uses all levels of "
+                "the model. Give the model one more level, without rows, fit it again, and predict that level."
+            )
+        by_row = {
+            name: np.where(wrong.reshape(-1, *[1] * (values.ndim - 1)), second.by_row[name], values)
+            for name, values in first.by_row.items()
+        }
+        return replace(first, by_row=by_row)
+
+    def _used(
+        self, point: PointType, x: NewData, used: Callable[[NewData, NewData], NDArray[np.bool_]]
+    ) -> NDArray[np.bool_]:
+        """Return which rows use the placeholder of a new level otherwise, (m,): if another one is in its place."""
+        m, found = len(x), np.zeros(len(x), bool)
+        for name in x.strange:
+            if self.count(name) == 1:  # no other level can show it
+                places = self._prior.places.items()
+                own = {v for v, place in places if (self.owners(point, name)[place] >= 0).any()}
+                if used_beside(self._known[name], [self._argument], own):
+                    found |= x.strange[name].reshape(m, -1).any(axis=1)
+                continue
+            for column, where in enumerate(x.strange[name].reshape(m, -1).T):
+                if not where.any():
+                    continue
+                level = x.by_row[name].reshape(m, -1)[:, column]
+                by_row = dict(x.by_row)
+                for other, mask in x.strange.items():
+                    values = x.by_row[other]
+                    same = mask & (values == level.reshape(-1, *[1] * (values.ndim - 1)))
+                    by_row[other] = np.where(same, (values + 1) % self.count(other), values).astype(values.dtype)
+                only = np.zeros_like(x.strange[name].reshape(m, -1))
+                only[:, column] = where
+                alone = {name: only.reshape(x.strange[name].shape)}
+                found |= used(replace(x, by_row=by_row), replace(x, strange=alone))
+        return found
+
+    def _placed(
+        self, point: PointType, x: NewData, without: NewData | None = None
+    ) -> tuple[NewData, NDArray[np.bool_]]:
+        """Return rows with placeholders, other ones than those of rows `without`, and which rows have too few levels.
+
+        The same new level of one variable has one placeholder in a row, and no other data of that variable name it.
+        """
+        m = len(x)
+        names = [name for name in x.by_row if name in self._known and self.count(name)]
+        widths = {name: int(np.prod(x.by_row[name].shape[1:])) for name in names}
+        of = [name for name in names for _ in range(widths[name])]
+        values = [column for name in names for column in x.by_row[name].reshape(m, -1).T]
+        nothing = np.zeros(m, bool)
+        new = [
+            column
+            for name in names
+            for column in (x.strange[name].reshape(m, -1).T if name in x.strange else [nothing] * widths[name])
+        ]
+        placed, short = list(values), np.zeros(m, bool)
+        for place, name in enumerate(of):
+            if not new[place].any():
+                continue
+            related = [other for other in range(len(of)) if self._related(point, name, of[other])]
+            found, settled = np.zeros(m, np.int64), ~new[place]
+            for other in related:
+                if other < place:
+                    same = new[other] & ~settled & (values[other] == values[place])
+                    found, settled = np.where(same, placed[other], found), settled | same
+            avoided = [(~nothing if other < place else ~new[other], placed[other]) for other in related]
+            if without is not None:
+                also = [k for k in x.strange if k in {of[other] for other in related}]
+                avoided += [(~nothing, column) for k in also for column in without.by_row[k].reshape(m, -1).T]
+            for _ in avoided:
+                taken = np.any([where & (own == found) for where, own in avoided], axis=0)
+                found = np.where(taken & ~settled, found + 1, found)
+            short |= found >= self.count(name)
+            found = np.where(short, 0, found)
+            placed[place] = np.where(new[place], found, values[place])
+        by_row = dict(x.by_row)
+        for name in x.strange:
+            own = np.stack([placed[place] for place in range(len(of)) if of[place] == name], axis=1)
+            by_row[name] = own.reshape(x.by_row[name].shape).astype(x.by_row[name].dtype)
+        return replace(x, by_row=by_row), short
+
+    def owned(self, point: PointType, x: NewData) -> list[NDArray[np.bool_]]:
+        """Return which normals (m, q) belong to the placeholders of each row, for each of the data with new levels."""
+        return self.owned_cells(point, x, np.arange(self._prior.n_normals)[None])
+
+    def owned_cells(self, point: PointType, x: NewData, cells: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
+        """Return the same of some normals of each row, (m, k)."""
+        m, found = len(x), []
+        for name, strange in x.strange.items():
+            whole = self.owners(point, name)
+            if (whole[list(self._prior.flat)] >= 0).any():
+                raise ValueError(
+                    f"data[{name!r}] has a level that the model does not have, and coefficients of levels have a flat "
+                    "prior. Give them a density, pm.Normal(...), for predictions of new levels."
+                )
+            owners = whole[cells]
+            levels, where = x.by_row[name].reshape(m, -1), strange.reshape(m, -1)
+            found.append(((owners[:, None] == levels[..., None]) & where[..., None]).any(axis=1))
+        return found
+
+
+def by_own_normals(process: Elsewhere, cov: Array, point: PointType, inputs: Array) -> tuple[Array, Array]:
+    """Return coefficients (m, n) of the standard normals of a process at inputs (m, d), and residual variances (m,).
+
+    At its own inputs the process is L z, with L Lᵀ its covariance `cov` (n, n). Elsewhere it is k*ᵀL⁻ᵀz and a residual.
+    """
+    cross, variance, _ = process(point, inputs)
+    ahead = solve_triangular(np.linalg.cholesky(cov), cross[0].T, lower=True).T
+    return ahead, np.maximum(variance[0] - (ahead**2).sum(axis=1), 0.0)
+
+
+def normals_by_output(prior: EffectSum, latent: LatentGP, cov: Array) -> NDArray[np.int64]:
+    """Return places (outputs, n) of the standard normals of a process."""
+    return np.arange(prior.n_normals)[prior.places[latent.f]].reshape(-1, cov.shape[0])
+
+
+ARGUMENT = "argument"
 
 
 class _AtRows(NamedTuple):
@@ -44,14 +306,6 @@ class _AtRows(NamedTuple):
     """Coefficients and cells (c, m) of each output of each process that is moved."""
     inputs: list[Array]
     """Inputs of each process that is moved, (m, d)."""
-
-
-class _Fixed(NamedTuple):
-    """Inputs that all processes of a sum have, as an array."""
-
-    inputs: Array
-    """(n, d)."""
-    processes: list[MovedProcess]
 
 
 class SumElsewhere(Elsewhere):
@@ -81,11 +335,9 @@ class SumElsewhere(Elsewhere):
         self._prior, self._gps, self._data = prior, gps, data
         self._argument = prior.argument if prior.everywhere is None else prior.everywhere
         self._rows = prior.n_rows or prior.n_points
-        within = set(ancestors([self._argument, *prior.recipe_means]))
-        self._processes = [latent for latent in prior.processes if latent.f in within]
+        self._processes = prior.processes_behind([self._argument])
         self._known = prior.data_behind([self._argument])
-        fitted = evaluate([data.get(v, v) for v in self._known.values()]) if self._known else []
-        self._fitted = dict(zip(self._known, fitted, strict=True))
+        self.behind = DataBehind(prior.model, [self._argument], self._known, data, self._rows)
         self.takes = self._known.keys()
         self._new = (
             f"data of the model at new rows, data={{...}} with {', '.join(self._known)}."
@@ -96,41 +348,41 @@ class SumElsewhere(Elsewhere):
         self._blocks: Blocks = blocks or [(own.stop - own.start,) for own in prior.places.values()]
         self._of_fit: dict[tuple[TensorVariable, ...], AffineMap] = {}  # by the processes that are moved
         self._levels = NewLevels(prior, self._argument, self._known, data, self._blocks)
+        self._own_covariances: dict[tuple[TensorVariable, ...], AtPoint] = {}
         self._complete: set[tuple[str, ...]] = set()  # names of data that rows were computed from
 
     @property
     def inputs(self) -> Array:
         name = self._input_name()
         if name is None and self._fixed is not None:
-            return self._fixed.inputs
+            return self.behind.fitted[XNEW]
         if name is None:
             raise ValueError(f"Latent functions that are sums have no inputs. They take {self._new}")
-        return np.asarray(self._fitted[name], dtype=np.float64)
+        return np.asarray(self.behind.fitted[name], dtype=np.float64)
 
     @cached_property
-    def _fixed(self) -> _Fixed | None:
-        """The inputs of all processes, where they are one array with a row for each row of the fit."""
+    def _fixed(self) -> list[MovedProcess] | None:
+        """All processes, where their inputs are one array with a row for each row of the fit."""
         prior = self._prior
         covs = [latent.cov for latent in self._processes]
-        if not covs or _INPUTS in self._known or not set(self._known.values()).isdisjoint(ancestors(covs)):
+        if not covs or XNEW in self._known or not set(self._known.values()).isdisjoint(ancestors(covs)):
             return None
         processes = [prior.process(latent, self._gps, self._data) for latent in self._processes]
         arrays = [each.moments.inputs for each in processes]
         if len(arrays[0]) != self._rows or not all(np.array_equal(each, arrays[0]) for each in arrays):
             return None
-        self._fitted[_INPUTS] = arrays[0]
-        return _Fixed(arrays[0], processes)
+        self.behind.fitted[XNEW] = arrays[0]
+        return processes
 
     def _input_name(self) -> str | None:
         """Return the name of the data that are the inputs of all Gaussian processes, if they are one."""
         behind = set(ancestors([latent.cov for latent in self._processes]))
         found = [name for name, variable in self._known.items() if variable in behind]
-        return found[0] if len(found) == 1 and self._each_row(found[0]) else None
+        return found[0] if len(found) == 1 and self.behind.each_row(found[0]) else None
 
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> NewData:
         given = {name: value for name, value in new.items() if name in self._known}
-        by_row: dict[str, NDArray[Any]] = {}
-        others: dict[str, NDArray[Any]] = {}
+        inputs = None
         if x is not None:
             name = self._input_name()
             if name in given:
@@ -138,65 +390,80 @@ class SumElsewhere(Elsewhere):
             if name is not None:
                 given[name] = x
             elif self._fixed is not None:
-                by_row[_INPUTS] = new_inputs(x, self._fixed.inputs.shape[1])
+                inputs = new_inputs(x, self.behind.fitted[XNEW].shape[1])
             else:
                 advice = " Declare inputs as pm.Data('X', X) for predict(Xnew)." * bool(self._processes)
                 raise TypeError(f"Latent functions that are sums have no Xnew. They take {self._new}{advice}")
-        if not given and not by_row and any(map(self._each_row, self._known)):
-            wanted = ", ".join(f"{name!r}: ..." for name in self._known if self._each_row(name))
+        if not given and inputs is None and any(map(self.behind.each_row, self._known)):
+            wanted = ", ".join(f"{name!r}: ..." for name in self._known if self.behind.each_row(name))
             raise TypeError(f"predict needs the data of the new rows: fit.predict(data={{{wanted}}}).")
-        for name, value in given.items():
-            shape = self._fitted[name].shape
-            of, shape = (by_row, ("rows", *shape[1:])) if self._each_row(name) else (others, shape)
-            of[name] = as_data(self._prior.model, self._known[name], [self._argument], value, shape)
-        lengths = {name: len(value) for name, value in by_row.items()}
-        m = common_length(lengths)
-        spread = {name: repeated_rows(value, m) for name, value in by_row.items()}
-        return NewData(spread, others, m, self._levels.strange(spread, new_levels))
-
-    def _each_row(self, name: str) -> bool:
-        """Tell whether data have an entry for each row."""
-        return self._fitted[name].shape[:1] == (self._rows,)
+        read = self.behind.read(given, inputs)
+        return replace(read, strange=self._levels.strange(read, self.behind.outside(read), new_levels))
 
     def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
-        """See `Elsewhere`, for sums whose Gaussian processes stay at their inputs; raises what a call raises."""
+        """See `Elsewhere`; a call raises the same errors."""
         if isinstance(x, RowsOfData):
             mean, roots = self._own(point, x)
             return RowsOfNormals(rows_of_functions(roots), np.zeros_like(mean), mean)
         m = len(x)
         if m > 1 and not x.strange and (parts := self._parts) is not None:
-            if (names := (*x.by_row, *x.others)) not in self._complete:
-                self._at(point, x[:1])  # refuses data that are missing
-                self._complete.add(names)
-            given = {self._known[name]: value for name, value in {**x.by_row, **x.others}.items()}
-            mean, rows = parts(point, given, lambda values: self._by_function(values, m))
-            return RowsOfNormals(rows, np.zeros_like(mean), mean)
-        _, new, known = self._at(point, self._resolved(point, x))
+            affine, values = self._whole(point, x), x.values(m)
+            (centre,) = affine.at(point, np.zeros(affine.n_normals), given=values)
+            mean = self._prior.by_function(centre, m)
+            found = parts(point, {self._known[name]: v for name, v in zip(x.names, values, strict=True)}, m)
+            return RowsOfNormals(found, np.zeros_like(mean), mean)
+        processes, new, known = self._at(point, self._resolved(point, x))
         beside = (new.roots**2).sum(axis=2) - (known**2).sum(axis=2)
+        if moved := self._moved(x.names):
+            for latent, process, cov, taken, inputs in zip(
+                moved, processes, self._covariances(point, moved), new.taken, new.inputs, strict=True
+            ):
+                ahead, noise = by_own_normals(process, cov, point, inputs)
+                for places, own in zip(normals_by_output(self._prior, latent, cov), taken, strict=True):
+                    known[:, :, places] += own.coefficients[..., None] * ahead[own.cells]
+                    beside += own.coefficients**2 * noise[own.cells]
         rows = rows_of_functions(np.ascontiguousarray(known[:, :m]))
         return RowsOfNormals(rows, np.maximum(beside, 0.0)[:, :m], new.mean[:, :m])
 
+    def _covariances(self, point: PointType, moved: Sequence[LatentGP]) -> list[Array]:
+        """Return the covariances (n, n) of processes at their own inputs."""
+        key = tuple(latent.f for latent in moved)
+        if key not in self._own_covariances:
+            functions = ModelFunctions(self._prior.model, self._prior.hyperparameters, self._data)
+            self._own_covariances[key] = functions([latent.cov for latent in moved])
+        return list(self._own_covariances[key](point))
+
     @cached_property
-    def _parts(self) -> PartsElsewhere | None:
-        return self._prior.parts_elsewhere(self._data)
+    def _parts(self) -> PartsMap | None:
+        return self._prior.parts(self._argument, self._data)
+
+    def _whole(self, point: PointType, x: NewData) -> AffineMap:
+        """Return the sum at new data as a function of these; raise a ValueError if data are missing."""
+        if (names := x.names) not in self._complete:
+            self._at(point, replace(x, strange={})[:1])
+            self._complete.add(names)
+        return self._made[names][0]
 
     def missing_rows(self) -> RowsOfData:
         if self._prior.fitted is None:
             return super().missing_rows()
         return RowsOfData(np.setdiff1d(np.arange(self._rows), self._prior.fitted))
 
+    @cached_property
+    def _own_rows(self) -> AffineMap:
+        """The sum at all rows of the model, with processes at their inputs."""
+        return self._compiled((), None)[0]
+
     def _own(self, point: PointType, x: RowsOfData) -> tuple[Array, Array]:
         """Return means (c, m) and coefficients (c, m, q) at rows of the model, with processes at their inputs."""
-        if () not in self._made:
-            self._made[()] = self._compiled((), None)
-        own = self._evaluated(self._made[()][0], point, [], self._rows)
+        own = self._evaluated(self._own_rows, point, [], self._rows)
         return own.mean[:, x.positions], own.roots[:, x.positions]
 
     def _at_fit(self, point: PointType, moved: Sequence[LatentGP]) -> _AtRows:
         """Return the sum at the rows that were fitted, with `moved` processes separate."""
         prior, key = self._prior, tuple(latent.f for latent in moved)
         if key not in self._of_fit:
-            self._of_fit[key] = AffineMap(prior, {_ARGUMENT: prior.argument}, self._data, moved, seen=True)
+            self._of_fit[key] = AffineMap(prior, {ARGUMENT: prior.argument}, self._data, moved, seen=True)
         lengths = [prior.sizes[prior.processes.index(latent)][-1] for latent in moved]
         return self._evaluated(self._of_fit[key], point, [], prior.n_points, lengths)
 
@@ -205,15 +472,13 @@ class SumElsewhere(Elsewhere):
     ) -> _AtRows:
         """Return the sum at n rows."""
         found = affine(point, values, lengths, self._units)
-        roots = self._by_function(found.slopes[_ARGUMENT], n, batched=True)
+        by_function = self._prior.by_function
+        roots = np.moveaxis(by_function(found.slopes[ARGUMENT], n, batched=True), 0, -1)
         taken = [
-            [
-                ValueTaken(self._by_function(own.coefficients, n), self._by_function(own.cells, n), own.alone)
-                for own in each
-            ]
-            for each in found.taken[_ARGUMENT]
+            [ValueTaken(by_function(own.coefficients, n), by_function(own.cells, n), own.alone) for own in each]
+            for each in found.taken[ARGUMENT]
         ]
-        mean = self._by_function(found.centres[_ARGUMENT], n)
+        mean = by_function(found.centres[ARGUMENT], n)
         return _AtRows(mean, np.ascontiguousarray(roots), taken, found.inputs)
 
     def __call__(self, point: PointType, x: NewData | RowsOfData) -> tuple[Array, Array, Array]:
@@ -230,7 +495,7 @@ class SumElsewhere(Elsewhere):
             return roots @ seen.swapaxes(1, 2), (roots**2).sum(axis=2), mean
         processes, new, known = self._at(point, self._resolved(point, x))
         m = len(x)
-        fitted = self._at_fit(point, self._moved((*x.by_row, *x.others)))
+        fitted = self._at_fit(point, self._moved(x.names))
         cross = known @ fitted.roots.swapaxes(1, 2)
         variance = (new.roots**2).sum(axis=2)
         for process, ahead, behind, inputs in zip(processes, new.taken, fitted.taken, new.inputs, strict=True):
@@ -243,7 +508,7 @@ class SumElsewhere(Elsewhere):
 
     def _moved(self, names: Sequence[str]) -> list[LatentGP]:
         """Return the processes that are at other inputs where data of these names are given."""
-        if _INPUTS in names:
+        if XNEW in names:
             return self._processes
         known = {self._known[name] for name in names}
         return [each for each in self._processes if not known.isdisjoint(ancestors([each.cov]))]
@@ -253,25 +518,27 @@ class SumElsewhere(Elsewhere):
 
         Coefficients (c, m, q) of levels that the fit has no rows of are 0 among those known. There may be a row more.
         """
-        names = (*x.by_row, *x.others)
+        names = x.names
         if names not in self._made:
-            made = self._compiled(names, (point, x.others))
-            self._made[names] = made  # what was refused is refused again
+            made = self._compiled(names, (point, x))
+            self._made[names] = made  # a refusal is repeated
         affine, processes = self._made[names]
         m = len(x)
-        # Data that still have the rows of the fit must not fit by chance.
-        extra = m + 1 if m == self._rows else m
-        values = [repeated_rows(v, extra) for v in x.by_row.values()]
+        extra = self.behind.free_length(m)
         try:
-            new = self._evaluated(affine, point, [*values, *x.others.values()], extra, [extra] * len(processes))
+            new = self._evaluated(affine, point, x.values(extra), extra, [extra] * len(processes))
             if any(len(inputs) != extra for inputs in new.inputs):
                 raise ValueError("A process has other rows.")
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal(names, m)) from error
-        known = new.roots.copy()  # less what belongs to levels that the fit has no rows of
-        for owned in self._levels.owned(point, x):
+        known = new.roots.copy()  # less the part of levels without fitted rows
+        for owned in self._owned(point, x):
             known[:, :m][:, owned] = 0.0
         return processes, new, known
+
+    def _owned(self, point: PointType, x: NewData) -> list[NDArray[np.bool_]]:
+        """Return which slopes (m, s) of each row belong to placeholders, for each of the data with new levels."""
+        return self._levels.owned(point, x)
 
     def _resolved(self, point: PointType, x: NewData) -> NewData:
         """Return rows with placeholders of new levels, which the argument of a row uses for these alone."""
@@ -280,42 +547,37 @@ class SumElsewhere(Elsewhere):
     def _used(self, point: PointType, x: NewData, other: NewData) -> NDArray[np.bool_]:
         """Return which rows have coefficients of the placeholders of other ones."""
         roots = self._at(point, x)[1].roots[:, : len(x)]
-        return np.any([(owned & (roots != 0.0)).any(axis=(0, 2)) for owned in self._levels.owned(point, other)], axis=0)
+        return np.any([(owned & (roots != 0.0)).any(axis=(0, 2)) for owned in self._owned(point, other)], axis=0)
 
     def _compiled(
-        self, names: tuple[str, ...], checked: tuple[PointType, Mapping[str, Array]] | None
+        self, names: tuple[str, ...], checked: tuple[PointType, NewData] | None
     ) -> tuple[AffineMap, list[Elsewhere]]:
         """Return the sum as a function of a point and data, and the processes that are moved.
 
-        If `checked` is a point and data that rows share, rows that depend on each other there are refused.
+        If `checked` is a point and new data, rows that depend on each other are refused.
         """
         prior = self._prior
-        known = {name: self._known[name] for name in names if name in self._known}
-        there: dict[str, TensorVariable] = {
-            name: pt.tensor(name, dtype=v.dtype, shape=(None,) * v.ndim) for name, v in known.items()
-        }
+        there = self.behind.symbols(names)
         by = None
-        if _INPUTS in names:
+        if XNEW in names:
             assert self._fixed is not None
-            there[_INPUTS] = pt.dmatrix(_INPUTS)
-            moved, processes = self._processes, self._fixed.processes
-            inputs = [there[_INPUTS]] * len(moved)
-            by = self._from_inputs(there[_INPUTS])
+            moved, processes = self._processes, self._fixed
+            inputs = [there[XNEW]] * len(moved)
+            by = self._from_inputs(there[XNEW])
         else:
             moved = self._moved(names)
             self._check_row_by_row(moved)
             processes = [prior.process(latent, self._gps, self._data) for latent in moved]
             inputs = [each.inputs for each in processes]
-        data = {**self._data, **{v: there[name] for name, v in known.items()}}
-        given = [there[name] for name in names]
-        affine = AffineMap(prior, {_ARGUMENT: self._argument}, data, moved, given, inputs, by, seen=True)
+        data, given = self.behind.replaced(there), list(there.values())
+        of = {ARGUMENT: self._argument}
+        affine = AffineMap(prior, of, data, moved, given, inputs, by, seen=True, size=self._size)
         if checked is not None:
-            point, shared = checked
-            rows = {v: self._fitted[name] for name, v in there.items() if name not in shared}
-            others = {there[name]: value for name, value in shared.items()}
+            point, x = checked
+            rows, others = self.behind.apart(there, x)
             axis = self._argument.ndim - 1 - prior.by_class
             checks: list[tuple[str, str | int, int | None]] = [
-                ("Latent functions", _ARGUMENT, axis if axis >= 0 else None),
+                ("Latent functions", ARGUMENT, axis if axis >= 0 else None),
                 *(("Inputs of processes", i, 0) for i in range(len(inputs))),
             ]
             for what, name, along in checks:
@@ -325,13 +587,17 @@ class SumElsewhere(Elsewhere):
     def _check_row_by_row(self, moved: Sequence[LatentGP]) -> None:
         """Refuse other inputs of a process whose values rows select from."""
         for latent in moved:
-            own = self._prior.places[latent.f]
-            count = (own.stop - own.start) // len(latent.classes)
+            count = self._prior.sizes[self._prior.processes.index(latent)][-1]
             if count != self._rows:
                 raise ValueError(
                     f"Rows take values of {latent.f.name!r}, which has {count} for {self._rows} rows, so that it stays "
                     "at its own inputs. Have new inputs among these when the model is fitted, and predict by the index."
                 )
+
+    @property
+    def _size(self) -> int | None:
+        """Number of numbers in place of standard normals; None for all normals."""
+        return None
 
     @property
     def _units(self) -> Array | None:
@@ -340,36 +606,20 @@ class SumElsewhere(Elsewhere):
 
     def _from_inputs(self, x: TensorVariable) -> ByValues:
         """Return the argument at new inputs as a function of values of all processes there, less their means."""
-        prior = self._prior
-        assert self._fixed is not None
-        makers = {gp.f: gp for gp in self._gps or () if getattr(gp, "f", None) is not None}
-        sums = MovedSum(self._fixed.inputs, self._processes, prior.model.basic_RVs, x)
+        axis, own = self._argument.ndim - 1 - self._prior.by_class, self.behind.fitted[XNEW]
+        what, outputs, moved = "Latent functions", [self._argument], self._processes
         try:
-            sums.check_apart(prior.recipe_means)
-            axis = self._argument.ndim - 1 - prior.by_class
-            return at_inputs(prior, sums, [self._argument], lambda _: axis, self._processes, makers, seen=True)
+            return at_inputs(what, self._prior, outputs, own, x, lambda _: axis, moved, self._gps, seen=True)
         except CannotSplitError as why:
-            if isinstance(why, MixedRowsError) and (of := [f for f in sums.values if sums.is_of(why.source, f)]):
-                raise dependent_rows("Latent functions", why, of, [str(f.name) for f in of]) from None
             raise ValueError(
                 f"Latent functions cannot be computed from Xnew alone: their sum {why}. Compute numbers of all rows in "
                 "NumPy before the model, and put what differs between rows into it as pm.Data."
             ) from None
 
-    def _by_function(self, values: NDArray[Any], n: int, batched: bool = False) -> NDArray[Any]:
-        """Values of the argument as (c, n), or with a first axis of normals as (c, n, q)."""
-        prior, first = self._prior, np.shape(values)[:1] if batched else ()
-        shape = (n, prior.n_functions)[: 1 + prior.by_class]
-        missing = len(shape) + len(first) - np.ndim(values)
-        spread = np.broadcast_to(
-            np.reshape(values, (*first, *[1] * missing, *np.shape(values)[len(first) :])), (*first, *shape)
-        )
-        return spread.T if prior.by_class else spread.T[None]
-
     def _refusal(self, names: tuple[str, ...], m: int) -> str:
-        if self._fixed is not None and _INPUTS not in names:
+        if self._fixed is not None and XNEW not in names:
             return f"Latent functions at {m} new rows depend on inputs: predict(Xnew, data={{...}})."
-        missing = [name for name in self._known if name not in names and self._each_row(name)]
+        missing = [name for name in self._known if name not in names and self.behind.each_row(name)]
         if missing:
             listed = ", ".join(f"{name!r}: ..." for name in missing)
             return f"Latent functions at {m} new rows depend on further data: data={{..., {listed}}}."

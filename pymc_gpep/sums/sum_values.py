@@ -1,25 +1,31 @@
-"""Standard normals of a sum as samplers move them, and the model's variables as functions of these."""
+"""The model's variables as functions of the standard normals of a sum, also where samplers move these."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import cast
 
 import numpy as np
 import pytensor.tensor as pt
+from numpy.typing import ArrayLike
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
 from pytensor.tensor.linalg.decomposition.cholesky import cholesky
 from pytensor.tensor.variable import TensorVariable
 from scipy.linalg import lstsq, solve_triangular
 
+from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.row_prior import NormalsPrior
-from pymc_gpep.gaussians.whitening import Sampled
-from pymc_gpep.graphs.interpreted import SEED, AtPoint, ModelFunctions
-from pymc_gpep.latent.latent_prior import SampledValues
+from pymc_gpep.gaussians.whitening import NormalsPrior, Sampled
+from pymc_gpep.graphs.affine import Affinity, NotAffineError
+from pymc_gpep.graphs.interpreted import SEED, AtPoint, ModelFunctions, graph_function
+from pymc_gpep.latent.latent_prior import IntegratedVariables, Joint, PosteriorFunctions, SampledValues
 from pymc_gpep.recipes import Recipe
 from pymc_gpep.solvers.coefficients import Composed, coefficients
-from pymc_gpep.sums.affine_map import COEFFICIENT_TOLERANCE, at_zero, slopes_of
+from pymc_gpep.sums.affine_map import (
+    COEFFICIENT_TOLERANCE,
+    AffineMap,
+)
 from pymc_gpep.sums.effect_sum import EffectSum
 
 # Singular values below this fraction of the largest count as zero.
@@ -27,6 +33,140 @@ _SINGULAR = 1e-10
 
 _Undo = Callable[[Array, Array, np.random.Generator], Array]
 """Returns z, given r and T (size, d) of r = Tᵀz."""
+
+
+class SumVariables(IntegratedVariables):
+    """Integrated variables as affine functions of standard normals.
+
+    Parameters
+    ----------
+    prior : EffectSum
+    data : mapping
+        Data of the model → constants that take their place.
+    """
+
+    def __init__(self, prior: EffectSum, data: Mapping[Variable, Variable]) -> None:
+        self._prior, self._data = prior, data
+        self._integrated = [rv for rv in prior.integrated if rv not in prior.implicit]
+        self._values = [prior.model.rvs_to_values[rv].name for rv in self._integrated]
+
+    @cached_property
+    def _variables(self) -> dict[str, TensorVariable]:
+        """Value variables and free variables by name."""
+        prior, model = self._prior, self._prior.model
+        unconstrained = {
+            str(model.rvs_to_values[rv].name): transform.forward(rv, *rv.owner.inputs)
+            for rv in self._integrated
+            if (transform := model.rvs_to_transforms[rv]) is not None
+        }
+        return unconstrained | {str(v.name): v for v in [*self._integrated, *prior.held]}
+
+    @cached_property
+    def _own(self) -> AffineMap:
+        return self._map(self._variables)
+
+    def _map(self, variables: Mapping[str, TensorVariable]) -> AffineMap:
+        return AffineMap(self._prior, variables, self._data)
+
+    def flat(self, z: Array) -> Array:
+        """Standard normals (..., q) of z (..., c, q), in which each function has its own, or (..., 1, q) of all."""
+        owner = self._prior.owner
+        if z.shape[-2] == 1:
+            return z[..., 0, :]
+        return z[..., owner, np.arange(owner.size)]
+
+    def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
+        flat, own = self.flat(z), self._own(point)
+        return {name: centre + np.tensordot(flat, own.slopes[name], 1) for name, centre in own.centres.items()}
+
+    def posterior(self, functions: PosteriorFunctions) -> tuple[Array, Array]:
+        """Return mean (q,) and covariance (q, q) of the standard normals."""
+        owner = self._prior.owner
+        every = np.arange(owner.size)
+        joint = functions.joint_covariance(np.ones(self._prior.n_functions, bool))
+        if len(joint) == 1:
+            return self.flat(functions.whitened()[0]), joint[0, :, 0]
+        return self.flat(functions.whitened()[0]), joint[owner, every][:, owner, every]
+
+    def moments(self, point: PointType, functions: PosteriorFunctions) -> tuple[dict[str, Array], dict[str, Array]]:
+        joint = self._joint(self._own, self._values, point, functions)
+        return joint.means, joint.variances()
+
+    def _joint(
+        self, variables: AffineMap, names: Sequence[str], point: PointType, functions: PosteriorFunctions
+    ) -> Joint:
+        found = variables(point)
+        return self._joint_of(found.centres, found.slopes, names, functions)
+
+    def _joint_of(
+        self,
+        centres: Mapping[str, Array],
+        slopes: Mapping[str, Array],
+        names: Sequence[str],
+        functions: PosteriorFunctions,
+        noise: Mapping[str, Array] | None = None,
+    ) -> Joint:
+        """Return the joint posterior of variables t + T z + ε, with t and T by name."""
+        centre, cov = self.posterior(functions)
+        means = {name: centres[name] + np.tensordot(centre, slopes[name], 1) for name in names}
+        return Joint(means, {name: slopes[name] for name in names}, cov, noise)
+
+    def _check(self, names: Sequence[str]) -> None:
+        """Refuse variables that are not affine in integrated ones."""
+        prior, model = self._prior, self._prior.model
+        affinity = Affinity(prior.sources)
+        for name in names:
+            if name not in model.named_vars:
+                raise ValueError(f"The model has no variable {name!r}.{did_you_mean([name], model.named_vars)}")
+            if model[name] in prior.hyperparameters:
+                raise ValueError(f"{name!r} is a hyperparameter: see fit.summary([{name!r}]), or fit.nodes.")
+            try:
+                behind = affinity.behind(model[name])
+            except NotAffineError as error:
+                raise ValueError(
+                    f"{name!r} is not affine in integrated variables, because of {error.node.op}. Draws of it are in "
+                    "fit.sample()."
+                ) from None
+            if not behind and model[name] not in self._integrated:
+                raise ValueError(f"{name!r} depends on no integrated variable.")
+
+    def affine(self, names: Sequence[str]) -> Callable[[PointType, PosteriorFunctions], Joint]:
+        self._check(names)
+        variables = self._map({name: self._prior.model[name] for name in names})
+        return lambda point, functions: self._joint(variables, names, point, functions)
+
+    def elsewhere(
+        self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
+    ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
+        self._check(names)
+        there = self._prior.variables_there(names, self._data, x, data)
+
+        def joint(point: PointType, functions: PosteriorFunctions) -> tuple[Joint, Mapping[str, int]]:
+            found = there(point)
+            return self._joint_of(found.centres, found.slopes, names, functions, found.noise), found.axes
+
+        return joint
+
+    def covariance(
+        self, point: PointType, functions: PosteriorFunctions, places: Mapping[str, slice], size: int
+    ) -> Array:
+        _, cov = self.posterior(functions)
+        slopes = np.zeros((len(cov), size))
+        own = self._own(point)
+        for name in self._values:
+            slopes[:, places[name]] = own.slopes[name].reshape(len(cov), -1)
+        found: Array = slopes.T @ cov @ slopes
+        return found
+
+    def latent_values(self, values: Mapping[str, Array]) -> Array:
+        prior, model = self._prior, self._prior.model
+        held = {f: f.type(f.name) for f in prior.held}
+        outputs = graph_replace([prior.latent_values()], held, strict=False)
+        functions = ModelFunctions(model, model.free_RVs, self._data)
+        given = [v for v in (*functions.values, *held.values()) if v.name in values]
+        function = graph_function(model, given, functions.known(outputs)[0])
+        count = len(next(iter(values.values())))
+        return np.array([function(*(values[v.name][i] for v in given)) for i in range(count)])
 
 
 class SumValues(SampledValues):
@@ -106,19 +246,23 @@ class SumValues(SampledValues):
     # The variables of the model.
 
     def to_point(self, point: PointType, x: Array, prior: Sampled) -> PointType:
-        made, function = self._made
-        return dict(zip(made, function(point, *self.parts_of(x, prior)), strict=True))
+        z, *values = self.parts_of(x, prior)
+        return dict(zip(self._made.names, self._made.at(point, z, values), strict=True))
 
     @cached_property
-    def _made(self) -> tuple[list[str], AtPoint]:
-        """Names of value variables, and the function that computes them from hyperparameters and parts."""
-        prior, model, parts = self._sum, self._sum.model, self.parts()
+    def _made(self) -> AffineMap:
+        """The value variables as a function of hyperparameters and parts."""
+        prior, model = self._sum, self._sum.model
         transforms = {rv: model.rvs_to_transforms[rv] for rv in prior.integrated}
         outputs = [rv if (t := transforms[rv]) is None else t.forward(rv, *rv.owner.inputs) for rv in transforms]
         # The processes' own normals stand for free variables that are rotated.
-        found = [out.astype(model.rvs_to_values[rv].dtype) for rv, out in zip(transforms, outputs, strict=True)]
-        function = ModelFunctions(model, prior.hyperparameters, self.data)(self.in_parts(found, parts), parts)
-        return [str(model.rvs_to_values[rv].name) for rv in transforms], function
+        values = [model.rvs_to_values[rv] for rv in transforms]
+        found = {str(v.name): out.astype(v.dtype) for v, out in zip(values, outputs, strict=True)}
+
+        def by(z: TensorVariable, g: Mapping[TensorVariable, TensorVariable]) -> list[TensorVariable]:
+            return self.in_parts(list(found.values()), [z, *g.values()])
+
+        return AffineMap(prior, found, self.data, prior.processes, by=by)
 
     def from_point(self, point: PointType, prior: Sampled, rng: np.random.Generator) -> Array:
         undo, function = self._undone
@@ -145,18 +289,16 @@ class SumValues(SampledValues):
         outputs: list[TensorVariable] = []
         undo: list[_Undo] = []
         for variable, recipe in prior.recipes.items():
-            z = pt.vector("normals", shape=(recipe.size,), dtype="float64")
-            made = recipe.make(z, recipe.means, recipe.scales)
-            centre = at_zero(made, z)
+            made = AffineMap(prior, {"made": variable}, self.data, by=partial(_made_by, recipe), size=recipe.size)
+            ones, signs = np.ones(recipe.size), rng.uniform(0.5, 1.5, recipe.size)
+            centre, along = made.graphs("made", [pt.constant(np.stack([ones, signs]))])
             residual = (variable.astype("float64") - centre).ravel()
-            signs = rng.uniform(0.5, 1.5, recipe.size)
-            probes = [_made_of(recipe, noise) - centre for noise in (np.ones(recipe.size), signs)]
-            whole, scaled = map(np.ravel, functions(probes)(nearby))
+            whole, scaled = functions([along])(nearby)[0].reshape(2, -1)
             if whole.size == recipe.size and np.allclose(scaled, signs * whole, COEFFICIENT_TOLERANCE, 0.0):
-                outputs += [residual, (_made_of(recipe, np.ones(recipe.size)) - centre).ravel()]
+                outputs += [residual, along[0].ravel()]
                 undo.append(_by_diagonal)
                 continue
-            slopes = slopes_of(made, z, recipe.size).reshape((recipe.size, -1))
+            slopes = made.graphs("made", [pt.eye(recipe.size)])[1].reshape((recipe.size, -1))
             outputs += [residual, slopes]
             undo.append(_by_least_squares)
         for latent in prior.processes:
@@ -168,8 +310,8 @@ def _roots(prior: Sampled) -> tuple[Array, ...]:
     return cast(NormalsPrior, prior).process_roots
 
 
-def _made_of(recipe: Recipe, normals: Array) -> TensorVariable:
-    return recipe.make(pt.constant(normals), recipe.means, recipe.scales).astype("float64")
+def _made_by(recipe: Recipe, z: TensorVariable, g: object) -> list[TensorVariable]:
+    return [recipe.make(z, recipe.means, recipe.scales)]
 
 
 def _by_diagonal(residual: Array, diagonal: Array, rng: np.random.Generator) -> Array:

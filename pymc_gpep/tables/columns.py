@@ -29,8 +29,8 @@ _MAGNITUDE = 1.0, 1.5  # mean and standard deviation of the log of the magnitude
 class Columns:
     """Columns of a table, as `gpep.columns` reads them.
 
-    Numbers and booleans become one standardised input each. A category becomes inputs of zeros and ones, which share
-    one length scale. Any two categories are as far from each other as any other two.
+    A column of numbers or booleans becomes a standardised input. A category becomes inputs of zeros and ones, which
+    share one length scale. All pairs of categories have the same distance.
 
     Attributes
     ----------
@@ -70,8 +70,8 @@ class Columns:
         Parameters
         ----------
         table : DataFrame, dict of str to array, or array (m, columns)
-            Columns of a frame are taken by their names, in any order; others may be there besides. Columns
-            of an array are taken by their places.
+            Columns of a frame are found by their names, in any order; further columns are ignored. Columns of an array
+            are found by their positions.
 
         Returns
         -------
@@ -119,7 +119,7 @@ class Columns:
         ard : bool
             Whether each column has a length scale of its own. It then has the dim `column`, if the model has that.
         linear : bool
-            Whether latent functions have a linear part, besides one of this kernel.
+            Whether latent functions have a linear part, besides the part of this kernel.
         names : (str, str)
             Names of the length scale and of the magnitude. Without `ard` the name for categories ends in `_category`.
         magnitude : (float, float)
@@ -134,9 +134,9 @@ class Columns:
         Raises
         ------
         TypeError
-            If there is no model.
+            If there is no model context.
         ValueError
-            If there is no such kernel.
+            If the kernel does not exist.
 
         Examples
         --------
@@ -158,7 +158,7 @@ class Columns:
         return covariance + slope**2 * pm.gp.cov.Linear(d, c=np.zeros(d))
 
     def _length_scales(self, name: str, ard: bool) -> Any:
-        """Length scale of each column, (p,), or one of all."""
+        """Return the length scale of each column, (p,), or a common length scale."""
         prior = {"mu": np.log(len(self.columns)) / 2, "sigma": _SPREAD_OF_SCALE}
         known = "column" in pm.modelcontext(None).coords
         if ard:
@@ -169,7 +169,7 @@ class Columns:
         of_categories = pm.LogNormal(f"{name}_category", **prior, shape=int(category.sum()))
         if category.all():
             return of_categories
-        # One for all numbers, and then those of the categories.
+        # A length scale for all numbers, and then a length scale for each category.
         where = np.where(category, np.cumsum(category), 0)
         return pt.concatenate([pm.LogNormal(name, **prior)[None], of_categories])[where]
 
@@ -220,7 +220,7 @@ def columns(table: Any, *, missing: Missing = "error", unseen: Unseen = "error")
     TypeError
         If a column has values that are neither numbers nor strings.
     ValueError
-        If there is no row or column, if values are missing or infinite, or for options that are not known.
+        If there is no row or column, if values are missing or infinite, or if an option is unknown.
 
     Examples
     --------

@@ -13,11 +13,12 @@ from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 
 _FEWEST = 3  # knots: with two there is a line alone
-_GAP = 1e-6  # of the range: values nearer to each other than this are one, as 0.1 + 0.2 and 0.3 are
+# Least distance of knots, relative to the range. If knots are nearer, values within such a distance count as one.
+_GAP = 1e-6
 
 
 def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
-    """Make the columns of a penalised cubic regression spline, as those of mgcv's `s(x, bs="cr")`.
+    """Make the columns of a penalised cubic regression spline, like mgcv's `s(x, bs="cr")`.
 
     A smooth term is `line * slope + bends @ bend`, with `bend = pm.Normal("bend", 0, s, shape=k - 2)`. As s goes to 0
     the curve becomes a straight line, so that s says how smooth it is. The penalty ∫ f''(x)² dx of a natural cubic
@@ -31,8 +32,8 @@ def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
     ----------
     x : array (n,) or TensorVariable (n,)
         Values of a covariate. With `x = pm.Data("x", values)` columns are graphs of these data, and
-        `fit.predict(data={"x": new})` has the curve at other places. Knots, means and scales stay those of the values
-        that the call found.
+        `fit.predict(data={"x": new})` returns the curve at new values. Knots, means and scales stay fixed at the values
+        of the call.
     k : int
         Number of knots, at quantiles of the distinct values, and of coefficients with the intercept. The penalty and
         not k decides how smooth a curve is, as long as k is large enough.
@@ -70,13 +71,16 @@ def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
     """
     check_whole("k", k, _FEWEST)
     values = _values(x)
-    distinct = np.unique(values)
-    if (gap := _GAP * np.ptp(distinct)) > 0.0:  # one value of each interval of this length
+    distinct, along_range = np.unique(values), np.linspace(0.0, 1.0, k)
+    gap = _GAP * np.ptp(distinct)
+    if (
+        gap > 0.0 and np.diff(np.quantile(distinct, along_range)).min() < gap
+    ):  # one value of each interval of this length
         distinct = distinct[np.unique(np.floor((distinct - distinct[0]) / gap), return_index=True)[1]]
     if distinct.size < k:
         mend = f"take k={distinct.size} at most" if distinct.size >= _FEWEST else "take the line or its levels alone"
         raise ValueError(f"x has {distinct.size} distinct values, which is too few for {k} knots: {mend}.")
-    places = np.quantile(distinct, np.linspace(0.0, 1.0, k))
+    places = np.quantile(distinct, along_range)
     begin, length = places[0], places[-1] - places[0]
     knots = (places - begin) / length
     weights = _weights(knots)
@@ -110,7 +114,7 @@ def _values(x: Any) -> Array:
 
 
 def _weights(knots: Array) -> Array:
-    """Coefficients of |x − knot|³ in splines whose penalties are those of unit vectors, (k, k − 2).
+    """Return coefficients of |x − knot|³ in splines whose penalties belong to unit vectors, (k, k − 2).
 
     Second derivatives γ at the inner knots have the penalty γᵀRγ, where R has three diagonals. The third derivative
     jumps at a knot by the second divided difference of γ there.

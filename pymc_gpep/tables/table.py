@@ -78,7 +78,7 @@ def _refuse_repeated(names: list[str]) -> None:
 
 
 def _of_series(name: str, series: Any) -> Values:
-    """Columns of a frame know by their type whether they are categories, also where these are numbers."""
+    """Return a column of a frame. It is categorical if its dtype is categorical, also for numeric categories."""
     kind = str(series.dtype)
     if kind.startswith(("category", "Categorical", "Enum")):
         return Values(name, None, _labels(name, series.to_numpy()))
@@ -230,16 +230,16 @@ class NumberColumn(Column):
 
 @dataclass(frozen=True)
 class CategoryColumn(Column):
-    """A column of categories: an input of zeros and ones for each level, and one for levels that are new.
+    """A column of categories: an input of zeros and ones for each level, and an input for new levels.
 
     Rows of different levels are all at the same distance from each other, √2.
 
     Attributes
     ----------
     levels : tuple
-        Categories of the training rows, in order; with None at the end where a missing value is one of them.
+        Categories of the training rows, in order; with None at the end if missing values form a category.
     unseen : {"error", "new"}
-        Whether categories that training rows did not have are refused, or are another level, the same for all.
+        Whether unseen categories raise an error, or share a level of their own.
     """
 
     levels: tuple[Any, ...]

@@ -1,9 +1,9 @@
-"""The log density of an observed variable as a function of arrays, with one latent value for each row."""
+"""The log density of an observed variable as a function of arrays, with one or several latent values for each row."""
 
 import hashlib
 import threading
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Self, cast
 
@@ -35,19 +35,21 @@ class RowGraph:
     output : TensorVariable
         The log density.
     allowed : TensorVariable or None
-        Whether observation and rows are as PyMC wants them; None if it asks for nothing.
+        Whether observation and rows satisfy PyMC's conditions; None without conditions.
     cumulative : TensorVariable or None
         The logarithm of the distribution function, where PyMC has it; of a censored variable as if it were not.
     f, y : TensorVariable
         Vectors: latent values and observations.
     rows : list of TensorVariable
-        Vectors: what else it depends on.
+        Vectors of further arguments.
     uncensored : TensorVariable or None
         The log density that a censored variable has without bounds.
     side : TensorVariable or None
         Whether a censored variable is at its upper bound (1), at its lower bound (−1), or between (0).
     first, second : TensorVariable or None
         The mean of an observation without bounds, and of its square, where there are formulas.
+    others : list of TensorVariable
+        Latent values of further functions.
     """
 
     output: TensorVariable
@@ -60,6 +62,12 @@ class RowGraph:
     side: TensorVariable | None = None
     first: TensorVariable | None = None
     second: TensorVariable | None = None
+    others: list[TensorVariable] = field(default_factory=list)
+
+    @property
+    def functions(self) -> list[TensorVariable]:
+        """Latent values of all functions."""
+        return [self.f, *self.others]
 
 
 type Other = Literal["cumulative", "uncensored", "side", "first", "second"]
@@ -67,22 +75,29 @@ type Other = Literal["cumulative", "uncensored", "side", "first", "second"]
 
 type _Cut = tuple[RowGraph, list[TensorVariable]]
 
+# Beginning of the names of placeholders of functions.
+_FUNCTION = "function_"
 
-def row_graph(variable: TensorVariable, argument: TensorVariable) -> _Cut:
+
+def row_graph(
+    variable: TensorVariable, *arguments: TensorVariable, same: Mapping[TensorVariable, TensorVariable] | None = None
+) -> _Cut:
     """Cut the log density of a random variable from its model.
 
     Parameters
     ----------
     variable : TensorVariable
         The random variable, (n,).
-    argument : TensorVariable
+    *arguments : TensorVariable
         Functions of latent values and of numbers for each row or for all.
+    same : mapping, optional
+        Copies of arguments → the arguments.
 
     Returns
     -------
     RowGraph
     list of TensorVariable
-        What its rows are in the model: numbers, or vectors with a number for each row or one for all.
+        Rows in the model: numbers, or vectors with a number for each row or one for all rows.
 
     Raises
     ------
@@ -91,12 +106,18 @@ def row_graph(variable: TensorVariable, argument: TensorVariable) -> _Cut:
     NotImplementedError
         If PyMC has no log density of it.
     """
-    # PyMC may copy what a log density is made of: variables are found again by their names.
-    leaves = {leaf: leaf.type(name=f"leaf_{i}") for i, leaf in enumerate(_leaves_of(variable, argument))}
-    f = pt.tensor("f", dtype=argument.dtype, shape=(None,) * argument.ndim)
+    # PyMC may copy the variables of a log density: they are found again by their names.
+    leaves = {
+        leaf: leaf.type(name=f"leaf_{i}") for i, leaf in enumerate(_leaves_of(variable, [*arguments, *(same or {})]))
+    }
+    functions = {
+        each: pt.tensor(f"{_FUNCTION}{i}", dtype=each.dtype, shape=(None,) * each.ndim)
+        for i, each in enumerate(arguments)
+    }
+    functions |= {copy: functions[each] for copy, each in (same or {}).items()}
     y = pt.tensor("y", dtype=variable.dtype, shape=(None,) * variable.ndim)
-    known = {each: leaf for each, leaf in _constants_of(variable).items() if each is not argument}
-    alone = clone_replace(variable, {**known, **leaves, argument: f}, rebuild_strict=False, copy_inputs_over=True)
+    known = {each: leaf for each, leaf in _constants_of(variable).items() if each not in functions}
+    alone = clone_replace(variable, {**known, **leaves, **functions}, rebuild_strict=False, copy_inputs_over=True)
     try:
         found = {"output": log_probability(alone, y)}
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
@@ -104,15 +125,15 @@ def row_graph(variable: TensorVariable, argument: TensorVariable) -> _Cut:
     free = uncensored(alone)
     if free is not alone:
         found |= {"uncensored": log_probability(free, y), "side": censored_sides(alone, y)}
-    # A bound that may be infinite is no number of a row; one that is clipped is.
+    # A bound that may be infinite is not a parameter of a row; a clipped bound is.
     inner = {each.name for each in ancestors(bounds(alone))}
     moments, cumulative = _moments(free), _cumulative(free, y)
     for more in (moments | cumulative, cumulative, moments):
         try:
-            return _cut_graph(found | more, argument, leaves, inner)
+            return _cut_graph(found | more, arguments, leaves, inner)
         except (NotImplementedError, TypeError, ValueError, RowsMixedError):
             continue
-    return _cut_graph(found, argument, leaves, inner)
+    return _cut_graph(found, arguments, leaves, inner)
 
 
 def _moments(variable: TensorVariable) -> dict[str, TensorVariable]:
@@ -133,20 +154,21 @@ def _cumulative(variable: TensorVariable, value: TensorVariable) -> dict[str, Te
 
 def _cut_graph(
     found: Mapping[str, TensorVariable],
-    argument: TensorVariable,
+    arguments: Sequence[TensorVariable],
     leaves: Mapping[Variable, Variable],
     inner: Container[str | None],
 ) -> _Cut:
-    """The same of quantities whose variables have the names of stand-ins for those of the model.
+    """Return the graph of quantities whose variables have the names of placeholders for the model's variables.
 
-    Variables with the names `inner` are not rows themselves, but inside of what rows are.
+    Variables with the names `inner` are not rows themselves, but parts of rows.
     """
     every = list(found.values())
     behind = {each.name: each for each in explicit_graph_inputs(every) if not isinstance(each, Constant)}
     back = {behind[new.name]: old for old, new in leaves.items() if new.name in behind}
-    if "f" not in behind:
-        raise NotImplementedError("The log density does not depend on the argument.")
-    back[behind["f"]] = argument
+    names = [f"{_FUNCTION}{i}" for i in range(len(arguments))]
+    if not all(name in behind for name in names):
+        raise NotImplementedError("The log density does not depend on an argument.")
+    back |= {behind[name]: argument for name, argument in zip(names, arguments, strict=True)}
 
     def of_model(each: TensorVariable) -> TensorVariable:
         (made,) = graph_replace([each], back, strict=False)
@@ -155,10 +177,12 @@ def _cut_graph(
     def length_of(each: TensorVariable, axis: int) -> int:
         return _length(of_model(each), axis)
 
-    f = pt.dvector("latent")
+    functions = [pt.dvector("latent" if not i else f"latent_{i}") for i in range(len(arguments))]
     dtype = every[0].type.dtype if "y" not in behind else behind["y"].type.dtype
     y = pt.vector("seen", dtype="float64" if dtype.startswith("float") else dtype)
-    moving = {behind["f"]: f} | ({behind["y"]: y} if "y" in behind else {})
+    moving = {behind[name]: f for name, f in zip(names, functions, strict=True)} | (
+        {behind["y"]: y} if "y" in behind else {}
+    )
     own = [behind[new.name] for new in leaves.values() if new.name in behind]
     rows = {each: pt.dvector(f"row_{i}") for i, each in enumerate(own) if each.name not in inner}
 
@@ -171,13 +195,14 @@ def _cut_graph(
             output=output,
             allowed=allowed,
             cumulative=others.get("cumulative"),
-            f=f,
+            f=functions[0],
             y=y,
             rows=[*also.values(), *cut.inputs],
             uncensored=others.get("uncensored"),
             side=others.get("side"),
             first=others.get("first"),
             second=others.get("second"),
+            others=functions[1:],
         )
         return graph, [of_model(each) for each in (*also, *cut.parts)]
 
@@ -200,13 +225,13 @@ def _length(variable: TensorVariable, axis: int) -> int:
 
 
 class RowDensity:
-    """A log density as a function of arrays, with derivatives; what makes it is compiled when it is first wanted.
+    """A log density as a function of arrays, with derivatives; it is compiled at its first use.
 
     Parameters
     ----------
     graph : RowGraph
     learned : sequence of bool
-        Which of the rows depend on hyperparameters; others are data, without derivatives.
+        Mask of rows that depend on hyperparameters; other rows are data, without derivatives.
     """
 
     def __init__(self, graph: RowGraph, learned: Sequence[bool]) -> None:
@@ -232,9 +257,9 @@ class RowDensity:
 
     @cached_property
     def digest(self) -> str:
-        """A text that tells densities apart, in every process alike."""
+        """A text that identifies the density, equal in all processes."""
         graph = self.graph
-        text = cast(str, debugprint([self._value, graph.f, graph.y, *graph.rows], file="str", print_type=True))
+        text = cast(str, debugprint([self._value, *graph.functions, graph.y, *graph.rows], file="str", print_type=True))
         constants = [v.data for v in ancestors([self._value]) if isinstance(v, Constant)]
         numbers = b"".join(np.asarray(each).tobytes() for each in constants if isinstance(each, np.ndarray))
         return hashlib.sha256(text.encode() + numbers + repr(self.learned).encode()).hexdigest()[:16]
@@ -250,13 +275,13 @@ class RowDensity:
 
     @cached_property
     def _cut(self) -> RowCut:
-        """The density cut at what does not depend on latent values."""
+        """Return the density cut at the parts that do not depend on latent values."""
         graph = self.graph
-        moving = {graph.f: pt.dvector("f")}
+        moving = {each: pt.dvector(f"f_{i}") for i, each in enumerate(graph.functions)}
         cut = RowCut(moving, _length, prefix="column")
         self._of_columns = cut.through(graph.output)
         self._allowed = None if graph.allowed is None else cut.through(graph.allowed)
-        self._moved = moving[graph.f]
+        self._moved = list(moving.values())
         return cut
 
     @cached_property
@@ -266,10 +291,10 @@ class RowDensity:
     def _orders(self, count: int) -> list[TensorVariable]:
         """Return latent values, the columns, the log density, and derivatives: inputs, then results."""
         cut = self._cut
-        found = row_derivatives(self._of_columns, self._moved, count)
+        found = row_derivatives(self._of_columns, self._moved[0], count)
         if self._allowed is not None:
             found[0] = pt.switch(self._allowed, found[0], np.nan)
-        return [self._moved, *cut.inputs, *found]
+        return [*self._moved, *cut.inputs, *found]
 
     @cached_property
     def _function(self) -> Any:
@@ -286,7 +311,7 @@ class RowDensity:
         orders = row_derivatives(graph.output, graph.f, count)
         wanted = [row for row, learned in zip(graph.rows, self.learned, strict=True) if learned]
         slopes = [slope for row in wanted for slope in row_slopes(orders, row, graph.f)]
-        return compiled_rows([graph.f, graph.y, *graph.rows], slopes)
+        return compiled_rows([*graph.functions, graph.y, *graph.rows], slopes)
 
     @cached_property
     def _slope_function(self) -> Any:
@@ -297,20 +322,26 @@ class RowDensity:
         return self._made_slopes(3)
 
     @cached_property
+    def _orders_function(self) -> Any:
+        graph = self.graph
+        found = row_derivatives(self._value, graph.f, 3)
+        return compiled_rows([*graph.functions, graph.y, *graph.rows], found)
+
+    @cached_property
     def _value_function(self) -> Any:
         graph = self.graph
-        return compiled_rows([graph.f, graph.y, *graph.rows], [self._value])
+        return compiled_rows([*graph.functions, graph.y, *graph.rows], [self._value])
 
     def _function_of(self, name: Other) -> Any:
         if name not in self._others:
             graph = self.graph
             value = getattr(graph, name)
             made = pt.exp(value) if name == "cumulative" else value.astype("float64")
-            self._others[name] = compiled_rows([graph.f, graph.y, *graph.rows], [made])
+            self._others[name] = compiled_rows([*graph.functions, graph.y, *graph.rows], [made])
         return self._others[name]
 
     def values(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:
-        """Return the log density (m,) of latent values, observations and rows at m points."""
+        """Return the log density (m,) of latent values (m,) or (k, m), observations and rows at m points."""
         return self._values_by(self._value_function, f, y, parameters)
 
     def other(self, name: Other, f: Array, y: NDArray[Any], parameters: Array) -> Array:
@@ -319,11 +350,12 @@ class RowDensity:
 
     def _values_by(self, function: Any, f: Array, y: NDArray[Any], parameters: Array) -> Array:
         with self._lock:
-            (found,) = function(f, np.asarray(y, self.graph.y.dtype), *parameters[: len(self.graph.rows)])
-        return np.broadcast_to(found, len(f))
+            seen = np.asarray(y, self.graph.y.dtype)
+            (found,) = function(*np.atleast_2d(f), seen, *parameters[: len(self.graph.rows)])
+        return np.broadcast_to(found, f.shape[-1])
 
     def columns(self, y: Observed, parameters: Array) -> Array:
-        """Return what does not depend on latent values, (q, n), of observations (n,) and rows (p, n)."""
+        """Return the terms that do not depend on latent values, (q, n), for observations (n,) and rows (p, n)."""
         with self._lock:
             found = self._columns_function(np.asarray(y, self.graph.y.dtype), *parameters[: len(self.graph.rows)])
         return np.stack([np.broadcast_to(each, len(y)) for each in found]) if found else np.empty((0, len(y)))
@@ -339,15 +371,22 @@ class RowDensity:
             (found,) = self._third_function(f, *columns)
         return np.broadcast_to(found, len(f))
 
+    def orders(self, f: Array, y: Observed, parameters: Array) -> Array:
+        """Return the log density and two derivatives in the first function (3, m) for latent values (k, m)."""
+        with self._lock:
+            found = self._orders_function(*f, np.asarray(y, self.graph.y.dtype), *parameters[: len(self.graph.rows)])
+        return np.stack([np.broadcast_to(each, f.shape[-1]) for each in found])
+
     def slopes(self, f: Array, y: Observed, parameters: Array, orders: int) -> Array:
         """Return slopes in the rows of the log density, and with three orders of two derivatives, (p, orders, m)."""
-        out = np.zeros((len(parameters), orders, len(f)))
+        out = np.zeros((len(parameters), orders, f.shape[-1]))
         learned = np.flatnonzero(self.learned)
         if learned.size:
             function = self._slope_function if orders == 1 else self._slopes_function
             with self._lock:
-                found = function(f, np.asarray(y, self.graph.y.dtype), *parameters[: len(self.learned)])
-            out[learned] = np.stack([np.broadcast_to(each, len(f)) for each in found]).reshape(learned.size, orders, -1)
+                found = function(*np.atleast_2d(f), np.asarray(y, self.graph.y.dtype), *parameters[: len(self.learned)])
+            found = np.stack([np.broadcast_to(each, f.shape[-1]) for each in found])
+            out[learned] = found.reshape(learned.size, orders, -1)
         return out
 
 
@@ -359,14 +398,14 @@ def _constants_of(variable: TensorVariable) -> dict[Variable, Variable]:
     return {each: cast(Variable, pt.constant(each.eval(mode="FAST_COMPILE"), dtype=each.dtype)) for each in found}
 
 
-def _leaves_of(variable: TensorVariable, argument: TensorVariable) -> list[Variable]:
-    """Return the random variables and data of a model that a variable depends on, besides its argument."""
+def _leaves_of(variable: TensorVariable, arguments: Collection[TensorVariable]) -> list[Variable]:
+    """Return the random variables and data of a model that a variable depends on, besides its arguments."""
     found: list[Variable] = []
     pending = list(variable.owner.inputs)
     seen: set[Variable] = set()
     while pending:
         each = pending.pop()
-        if each in seen or each is argument or isinstance(each.type, RandomType):
+        if each in seen or each in arguments or isinstance(each.type, RandomType):
             continue
         seen.add(each)
         if isinstance(each, SharedVariable):

@@ -26,7 +26,7 @@ from pymc_gpep.likelihoods.averages_over_cells import (
     log_average_terms,
     normal_slopes,
 )
-from pymc_gpep.likelihoods.likelihood import Reading
+from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     ColumnDensity,
@@ -34,15 +34,16 @@ from pymc_gpep.likelihoods.local_computations import (
     ParameterSlopes,
     ScalarDensity,
 )
-from pymc_gpep.likelihoods.observed import checked_numbers, known_shape, rows_text, some_of
+from pymc_gpep.likelihoods.local_likelihood import some_of
+from pymc_gpep.likelihoods.observed import checked_numbers, known_shape, rows_text
 from pymc_gpep.likelihoods.one_function import OneFunction
 from pymc_gpep.likelihoods.standard_density import reading_of
 from pymc_gpep.univariate.density import RowDensity, row_graph
 from pymc_gpep.univariate.outcomes import average_moments, count_moments, number_moments
 from pymc_gpep.univariate.row_cut import RowsMixedError
 
-# Most numbers of a Gaussian variable that stays a hyperparameter, such as a scale.
-_MOST_NUMBERS = 5
+MOST_NUMBERS = 5
+"""Most numbers of a Gaussian variable that stays a hyperparameter, such as a scale."""
 
 
 class Argument(NamedTuple):
@@ -66,7 +67,7 @@ def argument_of_variable(variable: TensorVariable, sources: Collection[Variable]
     Returns
     -------
     Argument or None
-        None if there is no such function, or if there are several.
+        None if this function does not exist, or is not unique.
     """
     every = frozenset(sources)
     inputs = [each for each in variable.owner.inputs if not isinstance(each.type, RandomType)]
@@ -87,14 +88,14 @@ def argument_of_variable(variable: TensorVariable, sources: Collection[Variable]
         if own <= rest:
             continue
         if not rest:
-            return Argument(_peeled(each, behind), frozenset())
+            return Argument(peeled(each, behind), frozenset())
         size = _size(rest)
-        if size <= _MOST_NUMBERS and size < _size(own) and (best is None or (size, place) < best[:2]):
+        if size <= MOST_NUMBERS and size < _size(own) and (best is None or (size, place) < best[:2]):
             best = (size, place, Argument(each, frozenset(rest)))
-    return None if best is None else best[2]._replace(variable=_peeled(best[2].variable, behind))
+    return None if best is None else best[2]._replace(variable=peeled(best[2].variable, behind))
 
 
-def _peeled(variable: TensorVariable, sources: frozenset[Variable]) -> TensorVariable:
+def peeled(variable: TensorVariable, sources: frozenset[Variable]) -> TensorVariable:
     """The variable without its constant factors and terms: −f/√2 is of no interest."""
     while variable not in sources and variable.owner is not None and isinstance(variable.owner.op, Elemwise):
         inputs = variable.owner.inputs
@@ -111,7 +112,7 @@ def _is_number(variable: Variable) -> bool:
 
 
 def _affine(affinity: Affinity, sources: frozenset[Variable], variable: Variable) -> bool:
-    """Whether a variable is affine in sources, or would be with those of one factor of a product held."""
+    """Whether a variable is affine in sources, or would be at fixed sources of one factor of a product."""
     try:
         affinity.behind(variable)
     except NotAffineError as error:
@@ -148,7 +149,7 @@ class UnivariateLikelihood(OneFunction):
     """
 
     density: RowDensity | None = None
-    observed_dtype: str = "float64"  # type: ignore[misc]  # known once a model is read
+    observed_dtype: str = "float64"  # type: ignore[misc]  # set when a model is read
 
     name: ClassVar[str] = "univariate"
     written: ClassVar[str] = "univariate distribution of PyMC with one affine argument"
@@ -187,7 +188,7 @@ class UnivariateLikelihood(OneFunction):
             graph, parts = row_graph(variable, argument.variable)
         except (RowsMixedError, NotImplementedError):
             return None
-        density = RowDensity(graph, [_depends_on_draws(part) for part in parts])
+        density = RowDensity(graph, [depends_on_draws(part) for part in parts])
         whole = np.dtype(variable.dtype).kind in "iub"
         likelihood = replace(self, density=density, observed_dtype="int64" if whole else "float64")
         reading = reading_of(argument.variable, *(parts or [pt.constant(0.0)]))
@@ -216,7 +217,7 @@ class UnivariateLikelihood(OneFunction):
         return None
 
     def n_classes(self, n_functions: int) -> int:
-        """Zero: observations are no classes."""
+        """Zero, since observations are not classes."""
         return 0
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Observed:
@@ -234,7 +235,8 @@ class UnivariateLikelihood(OneFunction):
             raise ValueError(f"A parameter of {name} is not a number in {rows_text(bad)}.")
         if observed is None or not self.parameters.shape[1]:
             return
-        values = np.stack([self._values(np.full(len(observed), f), observed, self.parameters) for f in _PLACES])
+        k = len(self._known.graph.functions)
+        values = np.stack([self._values(np.full((k, len(observed)), f), observed, self.parameters) for f in _PLACES])
         bad = np.isnan(values).all(axis=0)
         if self.observed_dtype == "int64":
             bad |= (np.isnan(values) | np.isneginf(values)).all(axis=0)
@@ -245,10 +247,11 @@ class UnivariateLikelihood(OneFunction):
             )
 
     def log_densities(self, f: Array, observed: Observed) -> Array:
-        values = f[..., 0, :]
-        repeats = values.size // max(values.shape[-1], 1)
-        found = self._values(values.ravel(), np.tile(observed, repeats), np.tile(self.parameters, (1, repeats)))
-        return np.asarray(found).reshape(values.shape)
+        values = np.moveaxis(f, -2, 0)
+        repeats = values[0].size // max(values.shape[-1], 1)
+        flat = values.reshape(len(values), -1)
+        found = self._values(flat, np.tile(observed, repeats), np.tile(self.parameters, (1, repeats)))
+        return np.asarray(found).reshape(values.shape[1:])
 
     def cumulative_given(self, y: Array, f: Array) -> Array:
         density = self._known
@@ -271,7 +274,7 @@ class UnivariateLikelihood(OneFunction):
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         """Moments by their formulas, or by integrals or sums over an observation, censored or not.
 
-        A moment that is infinite is ∞; one that does not exist, or whose integral does not converge, is NaN.
+        An infinite moment is ∞. A moment that does not exist, or whose integral does not converge, is NaN.
         """
         density = self._known
         formulas = density.graph.first is not None
@@ -355,8 +358,8 @@ class _Computations:
             out[learned] = kind(self._density, mean, variance, columns, slopes, learned.size)
 
 
-def _depends_on_draws(part: TensorVariable) -> bool:
-    """Whether a variable depends on random ones."""
+def depends_on_draws(part: TensorVariable) -> bool:
+    """Whether a variable depends on random variables."""
     return any(isinstance(cast(Variable, each).type, RandomType) for each in ancestors([part]))
 
 

@@ -62,7 +62,7 @@ def mean_and_square(variable: TensorVariable) -> _Pair:
     Raises
     ------
     NotImplementedError
-        If there is no formula.
+        If the distribution has no formula.
     """
     op, *given = distribution_parts(variable)
     if isinstance(op, _BaseMixtureRV):
@@ -86,7 +86,7 @@ def _number(variable: TensorVariable) -> TensorVariable:
 
 
 def _mixture(variable: TensorVariable) -> _Pair:
-    """Return the moments of a mixture: averages of those of its components, whose weights lie on the last axis."""
+    """Return the moments of a mixture: averages over its components, whose weights lie on the last axis."""
     _, weights, *components = variable.owner.inputs
     pairs = [mean_and_square(each) for each in components]
     if len(pairs) == 1:
@@ -239,7 +239,7 @@ type _LogDensity = Callable[[NDArray[Any]], Array]
 """log p (k, n) of observations (k, n)."""
 
 _TRIED = np.concatenate([[0.0], *(sign * np.geomspace(1e-6, 1e8, 57) for sign in (-1.0, 1.0))])
-_DROP = 60.0  # of a log density from its mode to what does not count
+_DROP = 60.0  # fall of a log density from its mode to negligible values
 _LONGEST = 1100  # doublings
 _GOLDEN = 0.5 * (np.sqrt(5.0) - 1.0)
 _FEWEST, _MOST = 32, 1024  # nodes on either side of a mode
@@ -326,10 +326,10 @@ def _averaged(
 
 
 def _log_terms(z: Array, values: Array) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return logarithms of the terms of sums (k, m), which of them are guesses, and which are infinite in truth.
+    """Return logarithms of the terms of sums (k, m), with masks of extrapolated terms and of infinite terms.
 
-    Beyond the last moment that was computed, its logarithm is continued by a straight line. That is no guess if it was
-    straight before.
+    Beyond the last computed moment, its logarithm is continued by a straight line. The line is exact if the logarithm
+    was straight before.
     """
     with np.errstate(all="ignore"):
         log = np.log(np.abs(values))
@@ -382,7 +382,7 @@ def _sum(z: Array, values: Array) -> Array:
 
 
 def _places(f: Array, round_off: bool) -> Array:
-    """Numbers of many sizes (k, n), sorted, among them what an observation is likely to be."""
+    """Return sorted numbers of many sizes (k, n), including likely observations."""
     with np.errstate(over="ignore"):
         likely = np.stack([f, np.exp(np.minimum(f, 40.0)), expit(f), -f])
     places = np.concatenate([np.repeat(_TRIED[:, None], f.size, 1), likely])
@@ -556,8 +556,8 @@ def _peaks(values: Array) -> Array:
 def _offsets(longest: float) -> Iterator[tuple[Array, Array]]:
     """Yield distances of whole numbers from a mode and weights of sums over all of them, in parts to save memory.
 
-    Near the mode each number counts. Further off there are panels, each twice as long as the one before, with as many
-    nodes of Simpson's rule.
+    Near the mode each number counts. Further off there are panels of Simpson's rule with equal numbers of nodes, each
+    twice as long as the panel before.
     """
     near = longest if longest < _MOST_COUNTS else _EACH
     exact = np.arange(-near, near + 1.0)

@@ -23,6 +23,7 @@ from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.graph.utils import MethodNotDefined
 from pytensor.raise_op import CheckAndRaise
@@ -42,7 +43,7 @@ _MOST = 64  # numbers of a row in one part that is cut off, such as weights of a
 
 
 class RowsMixedError(Exception):
-    """An operation makes a row depend on more than its own numbers, or is not known to leave rows apart.
+    """An operation makes a row depend on other rows, or may do so.
 
     Attributes
     ----------
@@ -56,7 +57,7 @@ class RowsMixedError(Exception):
 
 
 class RowCut:
-    """Graphs cut at what does not depend on moving arrays.
+    """Graphs cut at the parts that do not depend on moving arrays.
 
     Parameters
     ----------
@@ -89,7 +90,7 @@ class RowCut:
         self._moving = frozenset(moving)
         self._depends: dict[Variable, bool] = {}
         # A variable that moves → the one in its place, and the axis of the rows. Without such an axis, the same number
-        # stands for all rows, and the one in its place has rows before its own axes.
+        # stands for all rows, and its replacement has rows before its own axes.
         self._made: dict[Variable, tuple[TensorVariable, int | None]] = {
             old: (new, 0 if old.ndim else None) for old, new in moving.items()
         }
@@ -116,7 +117,7 @@ class RowCut:
         return reduce(pt.and_, self._truths) if self._truths else None
 
     def depends(self, variable: Variable) -> bool:
-        """Return whether values of a variable depend on what moves; its shape does not count."""
+        """Return whether values of a variable depend on moving arrays; its shape does not count."""
         pending = [variable]
         while pending:
             each = pending[-1]
@@ -182,7 +183,7 @@ class RowCut:
             raise RowsMixedError(node)
         if axes:
             return axes.pop()
-        # Data with a number for each row make these of what is one number for all.
+        # Data with a number for each row replace a single number for all rows.
         rows = [
             i
             for i in range(node.outputs[0].type.ndim)
@@ -329,7 +330,7 @@ class RowCut:
         return _as(variable, stacked.dimshuffle(*order))
 
     def _input(self, part: TensorVariable) -> TensorVariable:
-        """The vector in the place of a number or vector, the same for what is computed in the same way."""
+        """Return the vector in place of a number or vector, the same for equal expressions."""
         part = _bare(part)
         for known, made in zip(self.parts, self.inputs, strict=True):
             if part is known or equal_computations([part], [known]):
@@ -360,7 +361,7 @@ def _entry(value: TensorVariable, axis: int, j: int) -> TensorVariable:
 
 
 def _at_rows(made: TensorVariable, axis: int | None, wanted: int | None) -> TensorVariable:
-    """The same with rows in the axis that is wanted, where it has rows before its own axes."""
+    """Return the variable with rows in the axis `wanted`, if it has rows before its own axes."""
     if axis is not None or wanted is None or made.ndim == 1:
         return made
     if not made.type.broadcastable[wanted + 1]:
@@ -398,7 +399,7 @@ def _bare(part: TensorVariable) -> TensorVariable:
 
 
 def _single(conditions: Iterable[Variable]) -> list[Variable]:
-    """Conditions that hold for all rows, each as what it says of a row."""
+    """Return conditions on all rows, each as a condition on a row."""
     found: list[Variable] = []
     pending = list(conditions)
     while pending:
@@ -465,6 +466,12 @@ def _call(node: Apply) -> Callable[..., Any]:
 _STEP = 0.02  # of a latent value, whose scale is that of a logarithm or a logit where a shape depends on it
 _SIDE = 4  # steps to either side
 _PART = 1e-4  # of a parameter: the step where it varies
+
+
+def stable(output: TensorVariable) -> TensorVariable:
+    """Return a graph of the same values whose derivatives stay finite: log(1 − sigmoid(x)) becomes −softplus(x)."""
+    copy = clone_replace(output, {})
+    return cast(TensorVariable, rewrite_graph(copy, include=("canonicalize", "stabilize"), clone=False))
 
 
 def row_derivatives(value: TensorVariable, by: TensorVariable, count: int) -> list[TensorVariable]:

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.inducing_inputs import in_turn, k_means
-from pymc_gpep.rows.chunks import chunks, inputs_at, sample_numbers
-from pymc_gpep.rows.open_rows import open_rows
+from pymc_gpep.rows.rows import chunks, inputs_at, sample_numbers
+from pymc_gpep.rows.storage import open_rows
 
-_MOST = 5_000  # rows that centres of a class, or of all others, are made of, of more of them
+_MOST = 5_000  # largest number of rows, drawn at random, for the centres of a class or of its complement
 
 
 def class_centres(
@@ -21,22 +21,22 @@ def class_centres(
 
     k-means takes a few rounds, from rows that are far from each other (Lloyd 1982; Arthur and Vassilvitskii 2007).
 
-    The function of a class has half of them among the rows of that class, where it is high, and half among all others.
-    Functions that share inducing inputs have as many centres of each class. A class that has too few rows leaves the
-    rest to the others.
+    The function of a class has half of them among the rows of this class, where it is high, and half among all other
+    rows. Functions that share inducing inputs have as many centres of each class. A class with too few rows leaves its
+    remaining centres to the other classes.
 
     Parameters
     ----------
     data : pair of arrays, path or Rows
-        Inputs (n, d) and labels (n,), whole numbers from 0, or what else `gpep.open_rows` takes. A class with more
-        than 5000 rows has 5000 of them drawn at random. Distances are those of the inputs as they are: columns of
+        Inputs (n, d) and labels (n,), whole numbers from 0, or another source that `gpep.open_rows` takes. A class with
+        more than 5000 rows has 5000 of them drawn at random. Distances are between inputs without scaling: columns of
         different units should be standardised.
     size : int
         How many inducing inputs each function has, M.
     classes : int, optional
         c; one more than the largest label if not given, and then the smallest must be 0.
     shared : bool
-        Whether all functions have them in common. Wanted with `shared_inducing=True`, and where there is one function.
+        Whether all functions share the centres. Needed with `shared_inducing=True`, and for a single function.
     random_seed : int
         For k-means, and for which rows are drawn.
 
@@ -47,9 +47,9 @@ def class_centres(
     Raises
     ------
     TypeError
-        If the size or the number of classes is no whole number, or if `data` are nothing that `gpep.open_rows` takes.
+        If the size or the number of classes is not a whole number, or if `gpep.open_rows` does not take `data`.
     ValueError
-        If there are fewer rows than inducing inputs, labels that are no classes, or inputs that are not finite.
+        If there are fewer rows than inducing inputs, labels outside the classes, or inputs that are not finite.
 
     Examples
     --------

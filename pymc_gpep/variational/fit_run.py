@@ -14,6 +14,7 @@ from rich.table import Column
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callbacks import Checkpoint, call, finish
+from pymc_gpep.graphs.interpreted import without_traces
 from pymc_gpep.rows.rows import RowError
 from pymc_gpep.solvers.problem import watching
 from pymc_gpep.solvers.team import one_blas_thread
@@ -25,8 +26,8 @@ class Compilation(event.Listener):
     Parameters
     ----------
     tell : callable
-        Called with the name of a function before it is compiled; not for what is read from disk, nor for what the
-        function calls.
+        Called with the name of a function before it is compiled; not for functions read from disk, nor for functions
+        that it calls.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -97,7 +98,7 @@ class FitProgress:
         self._progress.stop()
 
     def stage(self, what: str) -> None:
-        """Say what begins."""
+        """Report the stage that begins."""
         self._show(what, at_once=True)
 
     def iteration(self, number: int, state: str) -> None:
@@ -112,7 +113,7 @@ class FitProgress:
             self._solve_began = time.monotonic()
             self._solves += 1
         elif time.monotonic() - self._solve_began > _PATIENCE:
-            # An iteration of the optimiser may want several.
+            # An iteration of the optimiser may need several evaluations.
             self._update(f"{self._state}; solve {self._solves}: sweep {number}, residual {residual:.1e}")
 
     def compiling(self, function: str) -> None:
@@ -160,6 +161,7 @@ class FitRun:
     def __enter__(self) -> Self:
         enter = self._contexts.enter_context
         enter(one_blas_thread())
+        enter(without_traces())
         enter(self._progress)
         enter(watching(self._progress.sweep))
         self._compiled = enter(compilation(self._progress.compiling))
@@ -173,7 +175,7 @@ class FitRun:
         self._contexts.close()
 
     def stage(self, what: str) -> None:
-        """Say what begins."""
+        """Report the stage that begins."""
         self._progress.stage(what)
 
     def iteration(self, number: int, state: str, so_far: Callable[[], Any], losses: Array) -> None:
@@ -206,11 +208,11 @@ class FitRun:
         self._of_graphs = until_now
 
     def seconds(self) -> tuple[float, float]:
-        """Seconds since the fit began without those of compiling, and these."""
+        """Return the seconds of the fit without compilation, and the seconds of compilation."""
         compiling = self._compiled.seconds
         all_else = time.perf_counter() - self._began - compiling
         return all_else - self._of_graphs, compiling + self._of_graphs
 
     def finish(self, fit: Any) -> None:
-        """Tell callbacks that want to know that the fit has ended."""
+        """Call the `finish` of callbacks at the end of the fit."""
         finish(self._callbacks, fit)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
+from functools import cache, partial
 from inspect import signature
 from numbers import Real
 from os import PathLike
@@ -14,6 +14,7 @@ import pymc as pm
 from pymc.progress_bar import default_progress_theme
 from pymc.variational.inference import Inference
 
+from pymc_gpep.approximations.methods import takes_bounds, takes_predictors
 from pymc_gpep.argument_types import check_switches, check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callbacks import check_callbacks, read_checkpoint
@@ -22,14 +23,15 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graphs.interpreted import compile_options
 from pymc_gpep.hyper import HyperPosterior, Maximum, hyper_method
 from pymc_gpep.hyper.adaptive import Adaptive
+from pymc_gpep.hyper.curvature import check_ends
 from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.latent.gp_latent import as_gps
 from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
-from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.reading.rewritten_models import with_bambi_intercept
-from pymc_gpep.rows.open_rows import open_rows
+from pymc_gpep.rows.storage import open_rows
 from pymc_gpep.streaming.batch_log_posterior import StepTrace
 from pymc_gpep.streaming.state import LeftOff
 from pymc_gpep.user_warnings import warn
@@ -39,6 +41,7 @@ from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan, Search
 from pymc_gpep.variational.plans.plans import PLANS, plan_for
 
 _log = logging.getLogger(__name__)
+_told = logging.getLogger("pymc")  # which shows the choices of pm.fit
 _MOST_OF_PROCESSES = 4  # hyperparameters of Gaussian processes alone that are integrated over by default
 _WORK = 2e8  # numbers c n³ of their algebra, up to which a fit takes seconds
 _AGAIN = 2  # searches that begin at a node of the integral
@@ -60,54 +63,52 @@ class GPInference(Inference):
         For the initial point, rows that are chosen or inducing inputs, their order, and for draws that are given no
         seed of their own. Fits with the same seed are the same.
     start : dict, Fit or path, optional
-        Initial values of hyperparameters, by name; or a fit to go on from, such as one of some of the rows. Its search
-        says what the first steps are. By batches that is one with the same arguments, or a file of it, as
+        Initial values of hyperparameters, by name; or a fit to continue, such as a fit of some of the rows. Its search
+        gives the units of the first steps. A fit by batches continues a fit with the same arguments, or its file, as
         `gpep.Checkpoint` writes.
     starts : int
         Number of points from which the maximum of the hyperparameters is searched; the best is kept. The first is the
-        model's initial point, or `start`. Others have length scales and magnitudes that the covariances of the data
-        suggest, and after four of these are draws from the prior. Searches from these share the processors that BLAS
-        may use; their results do not depend on the number of processors. Batches have one start.
+        model's initial point, or `start`. The next four points have length scales and magnitudes that the covariances
+        of the data suggest, and further points are draws from the prior. Searches from these share the processors that
+        BLAS may use; their results do not depend on the number of processors. Batches have one start.
     likelihood : str, optional
-        Name of the observed variable to fit, where others are to be terms of the model beside it. If not given all that
-        share Gaussian variables are fitted together.
+        Name of the observed variable to fit, if further observed variables stay terms of the model. If not given, all
+        observed variables that share Gaussian variables are fitted together.
     gp : pm.gp.Latent or sequence of them, optional
         The processes that made the latent values. If not given, the covariance between any inputs is read from the
         graph of the model. Methods that work on all latent values together need neither.
     data : pair of arrays, path or Rows, optional
-        Inputs and labels in place of those of the model, which is then declared on a few of them. Methods with inducing
-        inputs read them block by block, so that they need not fit in memory. Active rows hold the inputs. See
-        `pymc_gpep.rows.open_rows.open_rows`.
+        Inputs and labels in place of the model's, which is then declared on a few rows. Methods with inducing inputs
+        read them block by block, so that they need not fit in memory. Active rows hold the inputs. See
+        `pymc_gpep.rows.storage.open_rows`.
     hyper : {"map", "adaptive", "laplace", "grid", "ccd", "importance", "mean_field", "nuts"}, optional
         Treatment of the hyperparameters once their maximum is found. The default is `"adaptive"` for sums of effects,
         also in means of processes, with up to fifteen hyperparameters. So it is for Gaussian processes alone with up
         to four, if the fit takes seconds by a method on all rows together. Otherwise it is `"map"`, which keeps
-        hyperparameters at the maximum. The others integrate over them, with inducing inputs and active rows held.
+        hyperparameters at the maximum. All other rules integrate over them, at fixed inducing inputs and active rows.
         `"adaptive"` interpolates the log posterior, and evaluates it again until the interpolant is accurate.
-        `"laplace"` takes points from the Gaussian at the maximum.
-        `"grid"`, for up to three, takes a grid that follows the density. `"ccd"` takes a central composite design, and
-        `"importance"` weighted draws. `"mean_field"`, which is for `"vb"` alone, is variational Bayes. `"nuts"`, for
-        methods that work on all latent values together, runs Markov chains. After batches the integral takes sweeps
-        over all rows. See `pymc_gpep.hyper`.
+        `"laplace"` takes points from the Gaussian at the maximum. `"grid"`, for up to three, takes a grid that follows
+        the density. `"ccd"` takes a central composite design, and `"importance"` weighted draws. `"mean_field"`, which
+        is for `"vb"` alone, is variational Bayes. `"nuts"`, for methods that work on all latent values together, runs
+        Markov chains. After batches the integral takes sweeps over all rows. See `pymc_gpep.hyper`.
     hyperparameters : sequence of str, optional
-        Names of Gaussian variables that stay hyperparameters. Others that the likelihood's argument is affine in are
-        integrated out.
+        Names of Gaussian variables that stay hyperparameters. Other Gaussian variables are integrated out if the
+        likelihood's argument is affine in them.
     hyper_options : dict, optional
         Options of `hyper` by name.
     **options
         Options of the method, as `pymc_gpep.methods` lists them. The page "Options of methods for many rows" of the
-        documentation lists those of inducing inputs, active rows and batches.
+        documentation lists options of inducing inputs, active rows and batches.
 
     Raises
     ------
     StructureError
         If the model is not a Gaussian process classifier; if `gp` is missing where it is needed.
     ValueError
-        If the method does not fit the model's likelihood, or if there is no such `hyper`. It is raised as well if an
-        option has a value that makes no sense. The attribute `fit` of a `RowError` holds the fit as it was when the row
-        was met.
+        If the method does not suit the model's likelihood, or if `hyper` is unknown. It is raised as well if an option
+        has an invalid value. The attribute `fit` of a `RowError` holds the fit as it was when the row was met.
     TypeError
-        If there is no such option, or if one is something else.
+        If an option is unknown, or has a wrong type.
     MemoryError
         If a method that works on all latent values together cannot fit into memory.
     """
@@ -135,6 +136,7 @@ class GPInference(Inference):
         check_whole("starts", starts, 1)
         read_from = with_bambi_intercept(pm.modelcontext(model))
         read = partial(read_classifier, read_from, likelihood, hyperparameters, starts=True)
+        read = partial(read, predictors=takes_predictors(method), priors=kind.sums, bounds=takes_bounds(method))
         classifier = read(means=kind.sums)
         if not kind.sums:
             classifier.check_one()
@@ -149,7 +151,7 @@ class GPInference(Inference):
         seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
         first = space.initial_point(values, seed)
         self._why_maximum = _why_maximum(space, kind.by_steps, asked=hyper is not None)
-        hyper = hyper or (Maximum.name if kind.by_steps else _default_hyper(space, dense=kind.sums))
+        hyper = hyper or (Maximum.name if kind.by_steps else _default_hyper(space, self._plan, dense=kind.sums))
         self._hyper = hyper_method(hyper, hyper_options)
         self._hyper.check(approximator, method)
         units = start.trace.units if isinstance(start, Fit) and _same_parameters(start, space) else None
@@ -178,7 +180,7 @@ class GPInference(Inference):
         include_transformed: bool = False,
         compile_kwargs: dict[str, Any] | None = None,
     ) -> Fit:
-        """Search for hyperparameters, and integrate over them where that is wanted.
+        """Search for hyperparameters, and integrate over them unless `hyper="map"`.
 
         Parameters
         ----------
@@ -190,18 +192,18 @@ class GPInference(Inference):
             always recorded.
         callbacks : list of functions of (fit, losses, iteration), optional
             Functions called after each iteration or step, with a fit that never changes; StopIteration ends the fit and
-            keeps the best point so far. With several starts the losses are those of the search that has come a step
-            further, and iterations are counted on. All searches but the first run side by side. Callbacks are always
+            keeps the best point so far. With several starts the losses belong to the search that made the last step,
+            and iterations are counted together. All searches but the first run side by side. Callbacks are always
             called in the thread of the fit, one at a time.
         progressbar : bool
         progressbar_theme : rich.theme.Theme
         obj_optimizer : function or float, optional
-            One of PyMC's, for steps by a gradient. Batches take a number as the rate of Adam, 0.03 if not given. The
-            rate falls to 0 in the `n` steps (Loshchilov and Hutter 2017, equation 5). With `update="inner"`: without
-            one each parameter has a length of steps of its own, which grows while its slope keeps its sign (Riedmiller
-            and Braun 1993). With `"sparse_vi"` no step may lower the bound. Without an optimiser its steps are Adam's
-            at a rate that begins at 0.03. The rate grows by 3 % with each step, tenfold at most, and is halved where a
-            step was refused.
+            Optimiser of PyMC, for steps by a gradient. Batches take a number as the rate of Adam, 0.03 if not given.
+            The rate falls to 0 in the `n` steps (Loshchilov and Hutter 2017, equation 5). With `update="inner"`:
+            without one each parameter has a length of steps of its own, which grows while its slope keeps its sign
+            (Riedmiller and Braun 1993). With `"sparse_vi"` no step may lower the bound. Without an optimiser its steps
+            are Adam's at a rate that begins at 0.03. The rate grows by 3 % with each step, tenfold at most, and is
+            halved where a step was refused.
         backend : str, optional
             PyTensor backend to compile graphs with: "numba", "c", "jax". Without one graphs are interpreted, since
             compiling takes longer than most fits.
@@ -239,7 +241,7 @@ class GPInference(Inference):
         return fit
 
     def refine(self, n: int, progressbar: bool = True, progressbar_theme: Any = default_progress_theme) -> Fit:
-        """Go on from the latest fit for at most `n` more iterations or steps; see `Fit.refine`.
+        """Continue the latest fit for at most `n` more iterations or steps; see `Fit.refine`.
 
         Raises
         ------
@@ -318,6 +320,8 @@ class GPInference(Inference):
         try:
             held = log_posterior.held(trace.best)
             at = trace if held is log_posterior else _evaluated(held, trace)
+            if isinstance(at, Optimum):
+                check_ends(held, at)
             return self._hyper.integrate(held, at, self._given.seed, progressbar), trace  # type: ignore[arg-type]
         except ValueError as error:
             vars(error)["fit"] = Fit(log_posterior, trace, seed=self._given.seed, again=self._refined)
@@ -330,6 +334,9 @@ class GPInference(Inference):
 
     def _reported(self, fit: Fit, n: int) -> Fit:
         self._fit, self.hist = fit, fit.hist
+        recipes = fit.classifier.prior.recipes if fit.classifier.prior.flat else {}
+        if flat := tuple(str(v.name) for v, each in recipes.items() if each.flat and not each.bounded):
+            _tell_of_flat(flat)
         _log.info("%s", fit.message if fit.trace.unit == "step" else fit)
         assert self._search is not None
         if self._search.alarming(fit, n):
@@ -370,9 +377,11 @@ def _begun(start: Any, plan: Any, batches: bool) -> tuple[LeftOff | None, Mappin
     if isinstance(start, Fit):
         if batches and isinstance(start.trace, StepTrace):
             return start.trace.left_off, None, plan
-        if "inducing" in plan.names() and plan.inducing is None and hasattr(start, "inducing_inputs"):
+        # Without inducing inputs a method on all rows together is exact: it takes hyperparameters alone.
+        anchored = "inducing" in plan.names() and not plan.sums
+        if anchored and plan.inducing is None and hasattr(start, "inducing_inputs"):
             rows = start.classifier.n_points if start.rows is None else start.rows.n_rows
-            # Batches made all of few rows inducing inputs by themselves, and know what to do with other rows.
+            # By batches, all of few rows are inducing inputs by default, and other rows are handled.
             if not (batches and start.inducing_inputs.shape[-2] == rows):
                 plan = replace(plan, inducing=start.inducing_inputs)
         return None, {str(name): value for name, value in start.hyperparameters.items()}, plan
@@ -381,13 +390,13 @@ def _begun(start: Any, plan: Any, batches: bool) -> tuple[LeftOff | None, Mappin
     return None, start, plan
 
 
-def _default_hyper(space: Hyperparameters, dense: bool) -> str:
+def _default_hyper(space: Hyperparameters, plan: Plan, dense: bool) -> str:
     """Return how hyperparameters are treated where a user does not say it, and warn of many."""
     size, classifier = space.size, space.classifier
     if not size:
         return Maximum.name
     if not classifier.prior.effects:
-        work = classifier.n_functions * float(classifier.n_points) ** 3
+        work = plan.work(classifier)
         return Adaptive.name if dense and size <= _MOST_OF_PROCESSES and work <= _WORK else Maximum.name
     if size <= _MANY:
         return Adaptive.name
@@ -426,3 +435,13 @@ def _check_optimiser(obj_optimizer: Any, method: str, plan: Plan) -> None:
         raise TypeError(f"obj_optimizer must be {optimisers}. A number is a rate for batches, batch_size=...")
     if not 0.0 < float(obj_optimizer) < np.inf:
         raise ValueError(f"obj_optimizer must be positive and finite where it is a rate, but is {obj_optimizer}.")
+
+
+@cache
+def _tell_of_flat(names: tuple[str, ...]) -> None:
+    """Say once in a process that variables with a flat prior are integrated."""
+    _told.info(
+        "Flat coefficients %s are integrated, as by restricted maximum likelihood (REML). Maximum likelihood keeps "
+        "them at their maximum: pm.fit(..., hyperparameters=%s).",
+        ", ".join(map(repr, names)), list(names),
+    )  # fmt: skip

@@ -4,30 +4,37 @@ A call of `pm.fit` without a method logs the same choice, and then runs ADVI as 
 """
 
 import logging
-import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
 
 from pymc_gpep.approximations.methods import approximator
+from pymc_gpep.approximations.several_predictors import LaplacePredictors
 from pymc_gpep.approximations.sparse_ep import SparseEP
-from pymc_gpep.evidence.memory import available_memory, least_memory
+from pymc_gpep.evidence.memory_check import available_memory, least_memory
 from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.likelihoods.local_computations import PredictorsNodes
 from pymc_gpep.prior_moments.effects_beside import by_inducing
+from pymc_gpep.prior_moments.inducing_sum import as_sum
+from pymc_gpep.processes.processes import GPModel
 from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
-from pymc_gpep.rows.open_rows import open_rows
+from pymc_gpep.rows.storage import open_rows
 from pymc_gpep.streaming.run import one_batch
+from pymc_gpep.sums.latent_sum import LatentSum
 
-_log = logging.getLogger("pymc")  # which shows what it is told, as of other choices of pm.fit and pm.sample
+_log = logging.getLogger("pymc")  # its messages are shown, like other choices of pm.fit and pm.sample
 
 AUTO = "auto"
 """The name that stands for a choice."""
 
 _DENSE = 1e10  # c n³ of a fit of a minute or so
+_QUADRATURES = 20_000  # Rows of several linear predictors, beyond which EP takes minutes.
 _SPARE = 1.5  # times the least memory of a search with derivatives, that it may take
 _INDUCING = 100
+_COMMON = 200  # inducing inputs of one function, whose sites need no quadrature over several
 _SWEPT = 2e8  # c n M² of a minute or so, for the sweeps of a search
 _BATCH = 200
 _PASSES, _FEWEST, _MOST = 10, 1000, 10_000  # over the rows; and steps
@@ -62,7 +69,7 @@ class MethodChoice(NamedTuple):
         return ", ".join(f"{k}={v!r}" for k, v in {**steps, "method": self.method, **self.options}.items())
 
     def __str__(self) -> str:
-        """Name of the method, and what it takes besides."""
+        """Return the name of the method, and its options."""
         told = [self.method]
         if "inducing" in self.options:
             inducing = self.options["inducing"]
@@ -92,15 +99,27 @@ def choose_method(
     n = classifier.n_points if given.get("data") is None else open_rows(given["data"]).n_rows
     told = f"{n} rows and {c} latent function{'s' * (c > 1)}"
     dense = likelihood.method if likelihood.method != SparseEP.name else None
-    if instead := _not_by_inducing(classifier):
-        return MethodChoice(dense or SparseEP.name, {}, None, f"no method with inducing inputs {instead}.")
-    asked = [name for name in ("inducing", "batch_size", "data") if given.get(name) is not None]
     held, there = _SPARE * least_memory(DensePrior, c, n, n, learned=True), available_memory()
     few = c * float(n) ** 3 <= _DENSE if max_dense_rows is None else n <= max_dense_rows
+    few_enough = f"{told} are few enough for matrices of all rows."
+    why = f"{told} are many for matrices of all rows"
+    if instead := _not_by_inducing(classifier):
+        options = likelihood.options if dense else {}
+        if likelihood.offers(PredictorsNodes) and n > _QUADRATURES:
+            smooth = {"smoothed_mean": True}
+            return MethodChoice(LaplacePredictors.name, smooth, None, f"{told} are many for quadratures of each row.")
+        if dense and _as_rows(classifier):
+            size = min(_COMMON, n)
+            if given.get("inducing") is not None or not (few and held <= there):
+                chosen = {} if given.get("inducing") is not None else {"inducing": size}
+                why = "inducing asks for inducing inputs" if given.get("inducing") is not None else why
+                return MethodChoice(dense, {**options, **chosen}, None, f"{why}. Each row has few numbers in common.")
+            return MethodChoice(dense, options, None, few_enough)
+        return MethodChoice(dense or SparseEP.name, options, None, f"no method with inducing inputs {instead}.")
+    asked = [name for name in ("inducing", "batch_size", "data") if given.get(name) is not None]
     few &= not (dense and approximator(dense, likelihood, {}).too_large(c, n))
     if dense and not asked and few and held <= there:
-        return MethodChoice(dense, {}, None, f"{told} are few enough for matrices of all rows.")
-    why = f"{told} are many for matrices of all rows"
+        return MethodChoice(dense, {}, None, few_enough)
     if asked or not dense:
         why = f"{' and '.join(asked) or 'the likelihood'} asks for inducing inputs"
     elif few:
@@ -109,7 +128,7 @@ def choose_method(
     size = (
         min(_INDUCING, n) if inducing is None else int(inducing) if np.ndim(inducing) == 0 else np.shape(inducing)[-2]
     )
-    # Inducing inputs that stay are for those who ask for them, and for effects: batches learn theirs.
+    # Fixed inducing inputs are used on request and for models with effects. Batch fits learn their inducing inputs.
     stay = given.get("batch_size") is None and (inducing is not None or bool(classifier.prior.effects))
     values = size + (by_inducing(classifier).prior.n_normals if classifier.prior.effects else 0)
     if stay and c * float(n) * values**2 <= _SWEPT:
@@ -126,7 +145,7 @@ def choose_method(
 
 
 def _not_by_inducing(classifier: GPClassifier) -> str:
-    """Return what inducing inputs do not do that a model needs, in words; empty if they fit it."""
+    """Return the feature of a model that inducing inputs do not support, in words; empty if they support the model."""
     if not SparseEP.approximates(classifier.likelihood_model):
         return f"fits a {classifier.kind} likelihood"
     if classifier.learned_parameters:
@@ -138,10 +157,25 @@ def _not_by_inducing(classifier: GPClassifier) -> str:
     return ""
 
 
+def _as_rows(classifier: GPClassifier) -> bool:
+    """Whether the prior is a matrix of many places of one process, which inducing inputs take the place of."""
+    prior = classifier.prior
+    if not isinstance(prior, GPModel | LatentSum) or next(iter(prior.arrays)) is not DensePrior:
+        return False
+    try:
+        made = as_sum(classifier).prior
+    except StructureError:
+        return False
+    assert isinstance(made, LatentSum)
+    return bool(made.sizes[0][-1] > _COMMON)
+
+
 def chosen(model: pm.Model | None, given: Mapping[str, Any], n: int | None = None) -> MethodChoice:
     """Read a model, choose a method for it, and say which and why; `n` is the user's in place of the choice's."""
     asked = given.get("hyperparameters", ())
-    classifier = read_classifier(pm.modelcontext(model), given.get("likelihood"), asked, starts=True)
+    by_batches = any(given.get(name) is not None for name in ("inducing", "batch_size", "data"))
+    read = partial(read_classifier, pm.modelcontext(model), given.get("likelihood"), asked, starts=True)
+    classifier = read(predictors=True, priors=not by_batches)
     choice = choose_method(classifier, given)
     choice = choice if n is None else choice._replace(n=n)
     _log.info("method='auto' takes %s: %s", choice, choice.reason)
@@ -151,20 +185,12 @@ def chosen(model: pm.Model | None, given: Mapping[str, Any], n: int | None = Non
 def tell_of_advi(model: pm.Model | None) -> None:
     """Log that `pm.fit` without a method runs ADVI, and the method of this package that fits the model.
 
-    Nothing is logged for a model that this package does not read. The function raises nothing that the call of PyMC
-    would not raise.
-
     Parameters
     ----------
     model : pm.Model, optional
         Model of the call; that of the context if None.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            choice = choose_method(read_classifier(pm.modelcontext(model), starts=True), {})
-    except Exception:  # whatever stops the reading, PyMC runs ADVI
-        return
+    choice = choose_method(read_classifier(pm.modelcontext(model), starts=True, predictors=True, priors=True), {})
     _log.warning(
         "pm.fit without method= runs PyMC's ADVI. pymc_gpep fits this model with %s. method='advi' runs ADVI "
         "without this line.",

@@ -31,7 +31,7 @@ from pymc_gpep.latent.gp_latent import as_it_is, jitter_of
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.improper import LOST, large_offset
+from pymc_gpep.reading.integrated import LOST, large_offset
 from pymc_gpep.recipes import why_no_recipe
 from pymc_gpep.recipes.recipe import shape_of
 from pymc_gpep.solvers.inducing import Block
@@ -45,7 +45,7 @@ def warn_of_single_class(classifier: GPClassifier, labels: NDArray[Any]) -> None
 
 
 def _given_by_row(classifier: GPClassifier) -> bool:
-    """Whether the likelihood is given numbers of each row, such as the bounds between which a response is known."""
+    """Whether the likelihood has arguments for each row, such as the bounds of an interval-censored response."""
     if classifier.given is None:
         return False
     (shape,) = evaluate(get_symbolic_rv_shapes([classifier.given]))
@@ -53,7 +53,7 @@ def _given_by_row(classifier: GPClassifier) -> bool:
 
 
 def warn_of_single_count(classifier: GPClassifier, counts: Array) -> None:
-    """The same, where only the number of rows with each label (number of labels,) is known."""
+    """Warn in the same way, given only the number of rows with each label (number of labels,)."""
     if np.count_nonzero(counts) == 1:
         _warn(classifier, int(counts.argmax()), int(counts.sum()))
 
@@ -102,17 +102,17 @@ def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta
 
 
 _STEP = 0.1
-_MOVE = 1.0  # of what is symmetric, unconstrained
+_MOVE = 1.0  # shift of a symmetric hyperparameter, unconstrained
 _ROWS = 20
 _MOMENT_CHANGE = 1e-10  # Largest change, or derivative, of moments that counts as none.
 _FEW = 20  # hyperparameters that are looked at without derivatives, whose graph takes a second to make
 
 
 def off_symmetry(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -> Array:
-    """A start with those hyperparameters moved, and a warning, about which everything is symmetric.
+    """Return a start with moved hyperparameters, and a warning, if the log posterior is symmetric about the start.
 
-    A search that sees the log posterior of all rows looks beside points without a slope. Steps by batches see slopes
-    alone, and a magnitude that is used squared and begins at 0 would stay there.
+    A search that uses the log posterior of all rows evaluates neighbours of points without a slope. Steps by batches
+    use slopes alone, and a squared magnitude that begins at 0 would stay at 0.
     """
     if not theta.size:
         return theta
@@ -172,7 +172,7 @@ def warn_of_jitter(space: Hyperparameters, blocks: InducingBlocks, theta: Array)
     Raises
     ------
     StructureError
-        If a jitter is no number.
+        If a jitter is not a number.
     """
     latents = space.classifier.latents
     jitters = {latent.f.name: jitter_of(latent) for latent in latents}
@@ -247,10 +247,11 @@ def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str
     behind = set(ancestors(list(classifier.prior.predictor), blockers=classifier.prior.sources))
     learned, effect = set(classifier.learned_parameters), _Effect(space, theta)
     factors = _factors(classifier)
+    noise = set().union(*(each.axes.noise for each in classifier.each if each.axes is not None))
     found = []
     for rv in classifier.hyperparameters:
         size = sizes[str(rv.name)]
-        if not size or rv.name in classifier.asked:
+        if not size or rv.name in classifier.asked or rv in noise:
             continue
         has_scale = _has_scale(rv, classifier)
         part = has_scale or (size > 1 and not isinstance(rv.owner.op, FlatRV))

@@ -4,10 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_gpep.approximations.sparse_ep import InducedArrays
+from pymc_gpep.approximations.sparse_ep import InducedArrays, SparseApproximation, SparseSolution
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.solvers.inducing import Block, InducedPrior
 from tests.reference.data import squared_exponential
 
-__all__ = ["Sparse", "random_sparse"]
+__all__ = ["Sparse", "random_sparse", "solved"]
 
 
 class Sparse(NamedTuple):
@@ -62,3 +64,14 @@ def random_sparse(seed: int, n: int, c: int, m: int, *, own: bool = False, class
         0.5 * rng.normal(size=(c, n)),
         np.where(rng.uniform(size=n) < 0.3, rng.integers(classes or c, size=n), np.arange(n) % (classes or c)),
     )
+
+
+def solved(
+    approximation: SparseApproximation, prior: InducedPrior, y: np.ndarray, likelihood: Likelihood | None = None
+) -> tuple[SparseSolution, np.ndarray, Block]:
+    """The solution, and the derivatives in the covariance of the inducing values and in the moments of all rows."""
+    found = approximation.solved(prior, y, likelihood=likelihood)
+    assert found.solution.converged, str(found.solution.convergence)
+    _, blocks, products = zip(*found.bars(), strict=True)
+    bars = Block(*(np.concatenate(each, axis=-1) for each in zip(*blocks, strict=True)))
+    return found.solution, found.solution.posterior.whitening.pull_factor(sum(products)), bars

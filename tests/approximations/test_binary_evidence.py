@@ -99,7 +99,7 @@ SLACK = 1e-8
 @kinds
 @pytest.mark.parametrize("log_magnitude", [-1.5, 0.0, 1.5, 4.25])
 @pytest.mark.parametrize("seed", range(3))
-def test_what_lies_below_what(kind, seed, log_magnitude):
+def test_lower_bounds_lie_below_the_bound_of_kl(kind, seed, log_magnitude):
     """EP's evidence is no bound; KL's is the largest of the lower bounds that a Gaussian gives."""
     problem = random_binary(seed, 12, variance=float(np.exp(2 * log_magnitude)), jitter=1e-4)
     found = {method: solve(method, problem, kind) for method in METHODS}

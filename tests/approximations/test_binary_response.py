@@ -34,7 +34,7 @@ def test_response_says_how_means_move(method, kind, variance):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_what_the_response_of_kl_leaves_out_is_how_variances_follow_each_other(kind):
+def test_response_of_kl_with_covariances_of_variances_equals_shift_of_means(kind):
     """With the squares of all covariances in place of the variances' own the means move as they do."""
     problem = random_binary(4, 10, variance=20.0, jitter=0.05)
     solver = METHODS["kl"](tolerance=1e-10)
@@ -61,7 +61,7 @@ def test_what_the_response_of_kl_leaves_out_is_how_variances_follow_each_other(k
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_cavities_of_kl_are_nearer_to_refits_than_those_of_its_covariance(kind):
+def test_cavities_from_the_response_of_kl_are_nearer_to_refits_than_cavities_from_its_covariance(kind):
     n = 15
     problem = random_binary(5, n, variance=200.0, jitter=0.05)
     solver = METHODS["kl"]()

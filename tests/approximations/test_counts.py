@@ -77,7 +77,7 @@ def test_kl_has_the_largest_bound(largest, exposure):
 
 
 @pytest.mark.parametrize("method", ["ep", "kl", "fv"])
-def test_methods_of_many_large_counts_converge_to_what_laplace_finds(method):
+def test_methods_converge_to_the_mode_of_laplace_for_large_counts(method):
     # A posterior of counts of a million is normal to four digits; only "fv" loses correlations, and keeps the mean.
     y = np.random.default_rng(1).poisson(1e6 * np.exp(np.sin(X)))
     mode, _ = laplace_of_counts(K, np.zeros(8), y)

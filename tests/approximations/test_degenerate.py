@@ -366,7 +366,7 @@ def test_type_and_layout_of_the_prior(approximation, kind):
 
 
 @with_one_of("wrong", [0.5, -1, 3, np.nan, np.inf, 1e300, "a", None])
-def test_labels_that_are_no_classes(approximation, wrong):
+def test_labels_outside_the_classes_raise_value_error(approximation, wrong):
     mean, labels = given(approximation)
     missing = wrong is None or wrong is np.nan
     message = "labels are missing at 1 of 6 points" if missing else r"labels must be (integers 0…2|0 or 1), but"

@@ -152,7 +152,7 @@ def test_every_step_ends_higher(kind, log_variance, log_lengthscale):
     assert values[-1] > values[0] + 10
 
 
-def test_evidence_and_gradient_of_real_data_equal_the_dense_ones():
+def test_evidence_and_gradient_of_real_data_equal_dense_values():
     k, mean, y = standardised(iris, 4, 1)
     dense = dense_laplace(k, y, mean)
     outcome = run(TIGHT, k, mean, y)
@@ -250,7 +250,7 @@ def test_history_is_that_of_the_solution(kind):
     assert record.residual[-1] < record.tolerance < record.residual[-2]
 
 
-def test_what_is_too_large_is_refused():
+def test_too_many_latent_values_raise_value_error():
     problem = random_problem(0, 6, 3)
     small = LaplaceProbit(max_size=17)
     with pytest.raises(ValueError, match=re.escape("18 latent values") + ".*nested_ep.*max_size=18"):

@@ -54,7 +54,7 @@ def test_they_are_cavities_of_dense_ep(likelihood, c, sites, dense, own, monkeyp
     ids=lambda each: getattr(each, "sites", None) or each.name,
 )
 @whose
-def test_they_are_what_the_other_sites_predict(approximation, own):
+def test_cavity_moments_equal_predictions_from_the_remaining_sites(approximation, own):
     problem = random_sparse(5, 12, 3, 4, own=own)
     solution = approximation.solve(problem.prior, problem.y)
     mean, cov = left_out(approximation, problem.prior, solution)

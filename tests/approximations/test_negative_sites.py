@@ -6,18 +6,18 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from pymc_gpep.approximations import ep
 from pymc_gpep.approximations.ep import EP
 from pymc_gpep.approximations.kl import KL
-from pymc_gpep.gaussians.posteriors import posterior_of, whitening_of
+from pymc_gpep.gaussians.posterior import posterior_of
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import IndependentSites
+from pymc_gpep.gaussians.whitening import whitening_of
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.log_posteriors.latent_functions import DenseFunctions
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.solvers.dense_form import DenseForm
-from pymc_gpep.solvers.row_form import RowForm
+from pymc_gpep.solvers.problem import Problem
+from pymc_gpep.solvers.site_ep import FunctionSitePosterior, site_sweep
 
 X = np.array([-1.0, 0.0, 0.4, 1.0])
 K = 1.5 * np.exp(-0.5 * (X[:, None] - X) ** 2) + 0.1 * np.eye(4)
@@ -51,12 +51,12 @@ def test_evidence_and_slopes_are_the_same_by_rows_and_differences_of_them(studen
         return approximation.run(array, MEAN, Y, start, gradient, likelihood=student_t, form=form)
 
     direction = np.outer(np.cos(X), np.cos(X))
-    up, down = (run((K + t * direction)[None], DenseForm).evidence for t in (1e-4, -1e-4))
-    found = run(K[None], DenseForm, gradient=True).gradient
+    up, down = (run((K + t * direction)[None], DensePrior).evidence for t in (1e-4, -1e-4))
+    found = run(K[None], DensePrior, gradient=True).gradient
     assert (found[0] * direction).sum() == pytest.approx((up - down) / 2e-4, rel=1e-5)
     change = np.tril(np.outer(np.sin(X), np.cos(X)))
-    up, down = (run((ROOT + t * change)[None], RowForm).evidence for t in (1e-4, -1e-4))
-    found = run(ROOT[None], RowForm, gradient=True).gradient
+    up, down = (run((ROOT + t * change)[None], RowPrior).evidence for t in (1e-4, -1e-4))
+    found = run(ROOT[None], RowPrior, gradient=True).gradient
     assert (found[0] * change).sum() == pytest.approx((up - down) / 2e-4, rel=1e-5)
 
 
@@ -93,7 +93,7 @@ def test_samplers_are_guided_without_negative_precisions():
     assert_allclose(made.centre, expected.centre)
 
 
-def test_ep_from_cold_finds_the_good_one_of_two_fixed_points():
+def test_ep_from_zero_sites_finds_the_better_of_two_fixed_points():
     """Angles where the log density is convex at the prior mean; from the mode EP is off by 18."""
     y, k = np.array([2.8, 2.6]), 2.0 * np.array([[1.0, 0.95], [0.95, 1.0]])
     with pm.Model() as model:
@@ -126,8 +126,10 @@ def test_precisions_stay_at_zero_where_ep_does_not_converge_otherwise():
 @pytest.mark.parametrize("worst", [-5.0, -1e30])
 def test_negative_precisions_are_halved_until_there_is_a_posterior(worst):
     """The last resort is a precision of 0."""
-    posterior, precision = DenseForm(K[None]).posterior(MEAN[0], signed=True), np.array([2.0, worst, 1.0, 0.5])
-    assert ep._updated(posterior, precision, LOCATION[0].copy())
+    posterior = FunctionSitePosterior(Problem(DensePrior(K[None], MEAN), MEAN, Y), -np.inf)
+    sites = np.array([[2.0, worst, 1.0, 0.5], LOCATION[0]])[:, :, None]
+    precision = sites[0, :, 0]
+    assert site_sweep(posterior, lambda *_: (True, 0.0, 0.0))(sites, sites, sites[0])[0]
 
     def least(factor):
         return np.linalg.eigvals(np.eye(4) + K * np.where(precision < 0.0, factor * precision, precision)).real.min()
@@ -135,10 +137,10 @@ def test_negative_precisions_are_halved_until_there_is_a_posterior(worst):
     assert least(1.0) > 0.0
     assert least(2.0) < 0.0 if worst == -5.0 else precision[1] == 0.0
     cov = np.linalg.solve(np.eye(4) + K * precision, K)
-    assert_allclose(posterior.mean, MEAN[0] + cov @ (LOCATION[0] - precision * MEAN[0]), rtol=1e-9)
+    assert_allclose(posterior.mean[0], MEAN[0] + cov @ (LOCATION[0] - precision * MEAN[0]), rtol=1e-9)
 
 
-def test_rows_are_known_by_their_covariances(student_t):
+def test_covariances_identify_rows_with_negative_sites(student_t):
     method, rest = EP(tolerance=1e-9), np.array([0, 1, 2])
     solution = method.solve(K, MEAN, Y, likelihood=student_t)
     assert (solution.posterior.precision < 0).any()

@@ -40,7 +40,7 @@ def test_a_predicted_start_leads_to_the_same_sooner(approximation):
 
 
 @pytest.mark.parametrize(("approximation", "left"), [(KL(), 0.5), (QuadraticVB(), 0.9)], ids=str)
-def test_so_does_one_of_scalar_bounds(approximation, left):
+def test_extrapolation_of_scalar_bounds_lowers_the_residual(approximation, left):
     """Their precisions vary by orders of magnitude along σ_f, where a start is outside of what is known."""
     y = (LABELS == 1).astype(np.int64)
 
@@ -56,13 +56,13 @@ def test_so_does_one_of_scalar_bounds(approximation, left):
     assert predicted.convergence.residual[0] < left * last.convergence.residual[0]
 
 
-def test_at_a_known_place_it_is_the_known_end():
+def test_extrapolation_at_a_stored_point_equals_the_stored_sites():
     near = around(NestedEP(), np.array([2.0, 0.5]), 0.5)
     for place, start in zip(*near[:2], strict=True):
         assert_allclose(near.predict(NestedEP(), place), start, rtol=1e-4)
 
 
-def test_units_are_those_of_the_root():
+def test_extrapolation_does_not_change_with_units_of_the_root():
     near = around(NestedEP(), np.array([2.0, 0.5]), 0.5)
     root = np.array([[3.0, 0.0], [1.0, 0.1]])
     scaled = near._replace(places=tuple(root @ place for place in near.places), root=root)
@@ -103,3 +103,23 @@ def test_sites_that_are_all_zero_make_the_prior():
     assert_allclose(zero.convergence.evidence, small.convergence.evidence, rtol=1e-6)
     assert_allclose(zero.convergence.residual, small.convergence.residual, rtol=1e-6)
     assert_allclose(zero.cov, small.cov, atol=1e-5)
+
+
+class Combined:
+    @staticmethod
+    def between(starts, weights, nearest):
+        return np.concatenate([weights @ starts, starts[nearest]])
+
+
+def test_a_prediction_combines_the_nearest_solutions():
+    rng = np.random.default_rng(1)
+    places = 3.0 * rng.normal(size=(60, 2))
+    starts = np.column_stack([np.ones(60), np.sin(places[:, 0] / 3.0), np.arange(60.0)])
+    place = np.array([0.3, -0.2])
+    closest = np.sort(np.argsort(((places - place) ** 2).sum(axis=1))[:16])
+    every, some = (
+        Neighbours(tuple(places[own]), tuple(starts[own])).predict(Combined, place) for own in (np.arange(60), closest)
+    )
+    assert_allclose(every, some, rtol=1e-12)
+    assert_allclose(every[:2], [1.0, np.sin(0.1)], atol=1e-3)
+    assert every[5] == ((places - place) ** 2).sum(axis=1).argmin()

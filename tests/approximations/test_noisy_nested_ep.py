@@ -43,7 +43,7 @@ def integrated(k, mean, y, likelihood, order):
 
 
 @pytest.mark.parametrize(("n", "c", "epsilon", "order"), [(3, 2, 0.1, 40), (2, 3, 0.3, 14)])
-def test_few_points_are_those_of_quadrature(n, c, epsilon, order):
+def test_evidence_and_means_of_few_points_equal_quadrature(n, c, epsilon, order):
     k, mean, y = line(n, c, 4.0)
     found = METHOD.solve(k, mean, y, likelihood=noisy(n, epsilon))
     evidence, first = integrated(k, mean, y, noisy(n, epsilon), order)
@@ -53,7 +53,7 @@ def test_few_points_are_those_of_quadrature(n, c, epsilon, order):
     assert_allclose(apart, first - first.mean(axis=0), atol=0.05)
 
 
-def test_steps_at_few_points_are_those_of_weighted_draws():
+def test_step_likelihood_of_few_points_equals_weighted_draws():
     k, mean, y = line(4, 3, 4.0)
     found = METHOD.solve(k, mean, y, likelihood=noisy(4, 0.1, STEP))
     z = stats.norm.ppf(stats.qmc.Sobol(12, rng=1).random_base2(16)).reshape(-1, 3, 4)
@@ -120,7 +120,7 @@ def test_derivatives_are_differences_with_negative_precisions(method, kind):
 
 
 @both
-def test_independent_functions_are_those_of_inducing_inputs_at_all_points(kind):
+def test_independent_functions_equal_sparse_ep_with_inducing_inputs_at_all_points(kind):
     k, mean, y = line(40, 3, 4.0)
     found = INDEPENDENT.solve(k, mean, y, likelihood=noisy(40, 0.1, kind))
     prior = InducedArrays(k, k, k.diagonal(), mean)
@@ -172,7 +172,7 @@ def test_steps_of_functions_that_say_everything_or_nothing(scale):
         assert free.evidence == pytest.approx(expected, abs=1e-5)
 
 
-def test_what_is_refused():
+def test_too_many_latent_values_and_corrections_with_label_noise_raise_errors():
     k, mean, y = line(12, 3, 4.0)
     with pytest.raises(ValueError, match=r'36 latent values. Use method="sparse_ep", .* max_size=36 \(now 35\)'):
         NoisyNestedEP(max_size=35).solve(k, mean, y, likelihood=noisy(12, 0.1))

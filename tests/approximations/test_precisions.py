@@ -8,16 +8,16 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import APPROXIMATIONS
-from pymc_gpep.gaussians.posteriors import posterior_of
-from pymc_gpep.gaussians.prior import BoundPrior, DensePrior, NotPositiveDefiniteError
-from pymc_gpep.gaussians.row_posterior import PrecisionPosterior
-from pymc_gpep.gaussians.row_prior import PrecisionPrior
+from pymc_gpep.gaussians.posterior import posterior_of
+from pymc_gpep.gaussians.precision_prior import PrecisionAlgebra, PrecisionPrior, PrecisionStructure
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.prior_form import BoundForm
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.kernels.status import NOT_POSITIVE_DEFINITE
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.solvers.coefficients import coefficients as coefficients_of
-from pymc_gpep.solvers.precision_form import PrecisionForm, PrecisionStructure
+from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 from tests.likelihoods.with_parameters import EVERY as WITH
 
 N, GROUPS, WALK = 20, 5, 9
@@ -27,7 +27,7 @@ PAIRS = [
     (method, likelihood)
     for likelihood in LIKELIHOODS
     for method in APPROXIMATIONS
-    if method.takes(PrecisionForm) and method.approximates(likelihood)
+    if method.takes(PrecisionPrior) and method.approximates(likelihood)
 ]
 HELD = {"free": (), "sums to zero": (0.0,), "one taken away": (0.3, -0.05)}
 CASES = [
@@ -103,8 +103,8 @@ def test_a_solution_is_that_of_the_covariance(method, likelihood, widths):
     mean = 0.3 * rng.normal(size=(1, N))
     y = WITH[likelihood.name].y[AGAIN] if likelihood.has_parameters else rng.integers(0, 2, size=N)
     likelihood, cold = bound(likelihood), np.zeros(method.start_size(1, N))
-    make = BoundPrior(PrecisionPrior, case.structure)
-    found = method.run(case.array(), mean, y, cold, True, likelihood=likelihood, form=make.form)
+    make = BoundForm(PrecisionPrior, case.structure)
+    found = method.run(case.array(), mean, y, cold, True, likelihood=likelihood, form=make)
     dense = method.run(case.k()[None], mean, y, cold, True, likelihood=likelihood)
     assert found.status == dense.status == 0
     assert found.evidence == pytest.approx(dense.evidence, abs=1e-9)
@@ -121,7 +121,7 @@ def test_a_solution_is_that_of_the_covariance(method, likelihood, widths):
 @pytest.mark.parametrize("widths", HELD.values(), ids=HELD)
 def test_a_posterior_is_that_of_the_covariance(widths):
     case, rng = Case(widths), np.random.default_rng(3)
-    prior = BoundPrior(PrecisionPrior, case.structure).checked(case.array(), rng.normal(size=N))
+    prior = BoundForm(PrecisionPrior, case.structure).checked(case.array(), rng.normal(size=N))
     sites = IndependentSites(rng.gamma(1.0, size=(1, N)), rng.normal(size=(1, N)))
     k, root = case.k(), prior.precision.spread(np.eye(Q)).T
     assert_allclose(prior.k[0], k, atol=1e-11)
@@ -139,7 +139,7 @@ def test_a_posterior_is_that_of_the_covariance(widths):
         cross, own = full @ case.covariance() @ case.a().T, (full @ root) ** 2
         mean = rng.normal(size=(1, 4))
         for one, other in zip(
-            found.at_coefficients(rows, np.zeros((1, 4)), mean),
+            found.predict(rows, np.zeros((1, 4)), mean),
             dense.predict(cross[None], own.sum(axis=1)[None], mean),
             strict=True,
         ):
@@ -147,7 +147,6 @@ def test_a_posterior_is_that_of_the_covariance(widths):
     for one, other in (
         (found.marginals()[1], dense.marginals()[1]),
         (found.cavities(*found.marginals())[1], dense.cavities(*dense.marginals())[1]),
-        (found.smoothing()[0], dense.smoothing()[0]),
         (found.joint_covariance(k[None], k[None]), dense.joint_covariance(k[None], k[None])),
         (found.derivatives()[1], dense.derivatives()[1]),
     ):
@@ -157,7 +156,7 @@ def test_a_posterior_is_that_of_the_covariance(widths):
         np.linalg.inv(case.covariance() + 1e-12 * np.eye(Q)) + (case.a().T * sites.precision) @ case.a()
     )
     assert_allclose(np.cov(x.T), inverse, atol=0.05)
-    assert_allclose(x.mean(axis=0), found.centre, atol=0.04)
+    assert_allclose(x.mean(axis=0), found.coordinates[0], atol=0.04)
     assert_allclose(prior.latent(x[:2, None]), (prior.mean + x[:2] @ case.a().T)[:, None], atol=1e-12)
     some = prior.some(np.array([4, 1]))
     assert_allclose(some.k[0], k[np.ix_([4, 1], [4, 1])], atol=1e-11)
@@ -165,11 +164,11 @@ def test_a_posterior_is_that_of_the_covariance(widths):
 
 def test_sites_may_have_negative_precisions():
     case, rng = Case(()), np.random.default_rng(5)
-    prior = BoundPrior(PrecisionPrior, case.structure).checked(case.array(), rng.normal(size=N))
+    prior = BoundForm(PrecisionPrior, case.structure).checked(case.array(), rng.normal(size=N))
     sites = IndependentSites(rng.gamma(1.0, size=(1, N)) - 0.02, rng.normal(size=(1, N)))
     assert (sites.precision < 0).any()
     found, k = posterior_of(prior, sites), case.k()
-    assert isinstance(found, PrecisionPosterior)
+    assert isinstance(found.algebra, PrecisionAlgebra)
     smoothed = np.linalg.inv(np.eye(N) + k * sites.precision)
     assert_allclose(found.mean[0], smoothed @ (prior.mean[0] + k @ sites.location[0]), atol=1e-9)
     assert_allclose(found.covariance_among(np.arange(N))[0, :, 0], smoothed @ k, atol=1e-9)
@@ -179,14 +178,14 @@ def test_sites_may_have_negative_precisions():
 def test_a_precision_that_is_none_is_found_out():
     case = Case(())
     case.entries[8] = -1.0
-    make = BoundPrior(PrecisionPrior, case.structure)
+    make = BoundForm(PrecisionPrior, case.structure)
     prior = make.checked(case.array(), np.zeros(N))
     with pytest.raises(NotPositiveDefiniteError):
         prior.check()
     method = next(each for each in APPROXIMATIONS if each.name == "ep")()
     y, cold = np.zeros(N, int), np.zeros(2 * N)
     for trusted in (False, True):
-        found = method.run(case.array(), np.zeros((1, N)), y, cold.copy(), form=make.form, trusted=trusted)
+        found = method.run(case.array(), np.zeros((1, N)), y, cold.copy(), form=make, trusted=trusted)
         assert found.status == NOT_POSITIVE_DEFINITE
     with pytest.raises(ValueError, match="coefficients with a precision"):
         make.checked(case.array()[:, :, 1:], np.zeros(N))

@@ -7,13 +7,12 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import APPROXIMATIONS
-from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.posterior import posterior_of
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.solvers.coefficients import coefficients as coefficients_of
-from pymc_gpep.solvers.row_form import RowForm
 from tests.approximations.every import in_turn
 from tests.likelihoods.with_parameters import EVERY as WITH
 
@@ -24,7 +23,7 @@ CASES = [
     pytest.param(replace(method(), tolerance=1e-10), likelihood, id=f"{method.name}-{likelihood.name}")
     for likelihood in LIKELIHOODS
     for method in APPROXIMATIONS
-    if method.takes(RowForm) and method.approximates(likelihood) and likelihood.sees_common
+    if method.takes(RowPrior) and method.approximates(likelihood) and likelihood.sees_common
 ]
 SHAPES = {"tall": (5, 5), "wide": (30, 30), "of low rank": (6, 3), "with few entries": (13, 0)}
 
@@ -55,7 +54,7 @@ def test_a_solution_is_that_of_the_covariance(method, likelihood, q, rank):
     j, mean = coefficients(q, rank), 0.3 * RNG.normal(size=(1, N))
     y = WITH[likelihood.name].y[AGAIN] if likelihood.has_parameters else RNG.integers(0, 2, size=N)
     likelihood, cold = bound(likelihood), np.zeros(method.start_size(1, N))
-    rows = method.run(j, mean, y, cold, True, likelihood=likelihood, form=RowForm)
+    rows = method.run(j, mean, y, cold, True, likelihood=likelihood, form=RowPrior)
     dense = method.run(j @ j.swapaxes(1, 2), mean, y, cold, True, likelihood=likelihood)
     assert rows.status == dense.status == 0
     assert rows.evidence == pytest.approx(dense.evidence, abs=1e-9)
@@ -81,12 +80,10 @@ def test_a_posterior_is_that_of_the_covariance(q, rank):
     for found, expected in (
         (rows.marginals(), dense.marginals()),
         (rows.cavities(*rows.marginals()), dense.cavities(*dense.marginals())),
-        (rows.predict(cross, own, mean[:, :4]), dense.predict(cross, own, mean[:, :4])),
         (
-            rows.at_coefficients(coefficients_of(there[0]), 0.0 * own, mean[:, :4]),
+            rows.predict(coefficients_of(there[0]), 0.0 * own, mean[:, :4]),
             dense.predict(cross, own, mean[:, :4]),
         ),
-        (rows.smoothing()[:1], dense.smoothing()[:1]),
         ([rows.joint_covariance(j, unit)], [dense.joint_covariance(j, unit)]),
         ([rows.joint_covariance(prior.k, prior.k)], [dense.joint_covariance(prior.k, prior.k)]),
         ([rows.marginal_variance(j, unit)], [dense.marginal_variance(j, unit)]),
@@ -106,12 +103,12 @@ def test_digits_are_kept_under_a_wide_prior():
     ahead = np.array([[[1e5, 0.5]]])
     slope = (j[0, :, 1] ** 2).sum()
     expected = 1.0 / (N + 1e-10) + 0.25 / (1.0 + slope)
-    _, variance = found.at_coefficients(coefficients_of(ahead[0]), np.zeros((1, 1)), np.zeros((1, 1)))
+    _, variance = found.predict(coefficients_of(ahead[0]), np.zeros((1, 1)), np.zeros((1, 1)))
     assert variance.item() == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("wrong", ["two functions", "another length", "not finite"])
-def test_arrays_that_are_no_rows_are_refused(wrong):
+def test_arrays_of_wrong_shape_raise_value_error(wrong):
     j, mean = np.ones((1, N, 2)), np.zeros((1, N))
     if wrong == "two functions":
         mean = np.zeros((2, N))

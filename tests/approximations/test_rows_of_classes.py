@@ -1,27 +1,22 @@
 """Priors of several functions by rows of coefficients: all that is computed of them is what it is of covariances."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import APPROXIMATIONS, LaplaceProbit
-from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.posterior import posterior_of
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites, SignedSites
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.rivals.qep import QEP
 from pymc_gpep.solvers.coefficients import (
-    BlockPrecisions,
-    CoupledPrecisions,
-    IndependentPrecisions,
     rows_from_entries,
     rows_of_functions,
 )
-from pymc_gpep.solvers.row_form import RowForm
 from tests.approximations.every import in_turn
 
 N, C = 16, 3
@@ -29,7 +24,7 @@ METHODS = [
     (method(), likelihood.given(np.full((1, N), 0.1)))
     for likelihood in LIKELIHOODS
     for method in APPROXIMATIONS
-    if method.takes(RowForm) and method.approximates(likelihood) and not likelihood.sees_common
+    if method.takes(RowPrior) and method.approximates(likelihood) and not likelihood.sees_common
 ]
 METHODS.append((QEP(full=True), next(likelihood for method, likelihood in METHODS if isinstance(method, QEP))))
 CASES = [
@@ -84,7 +79,7 @@ def test_a_solution_is_that_of_the_covariances(method, likelihood, make):
     rng = np.random.default_rng(1)
     j, mean, y = make(rng), 0.3 * rng.normal(size=(C, N)), observed(rng, likelihood)
     cold = np.zeros(method.start_size(C, N))
-    rows = method.run(j, mean, y, cold, True, likelihood=likelihood, form=RowForm)
+    rows = method.run(j, mean, y, cold, True, likelihood=likelihood, form=RowPrior)
     dense = method.run(j @ j.swapaxes(1, 2), mean, y, cold, True, likelihood=likelihood)
     assert rows.status == dense.status == 0
     assert rows.evidence == pytest.approx(dense.evidence, abs=1e-10)
@@ -114,7 +109,7 @@ def test_derivatives_where_functions_have_normals_in_common(method, likelihood):
     cold = np.zeros(method.start_size(C, N))
 
     def run(j):
-        return method.run(j, mean, y, cold, True, likelihood=likelihood, form=RowForm)
+        return method.run(j, mean, y, cold, True, likelihood=likelihood, form=RowPrior)
 
     found, step = run(j), 1e-4 * rng.normal(size=j.shape)
     change = run(j + step).evidence - run(j - step).evidence
@@ -179,8 +174,8 @@ def test_draws_at_new_rows_have_their_moments():
     there = rows_of_functions(rng.normal(size=(C, new, j.shape[2])) * (j != 0.0).any(axis=1, keepdims=True))
     beside, mean = rng.gamma(1.0, size=(C, new)), rng.normal(size=(C, new))
     z = found.draw_whitened(rng, 2000)
-    drawn = found.draw_at(rng, None, z, SimpleNamespace(by_normals=lambda: (there, beside, mean)))
-    expected, cov = found.at_coefficients(there, beside, mean)
+    drawn = found.prior.draw_at(rng, None, z, there, beside, mean)
+    expected, cov = found.predict(there, beside, mean)
     sd = np.sqrt(cov.diagonal(axis1=1, axis2=2)).T
     assert_allclose((drawn.mean(axis=0) - expected) / sd, 0.0, atol=4.5 / np.sqrt(2000))
     assert_allclose(drawn.std(axis=0) / sd, 1.0, atol=0.1)
@@ -188,7 +183,7 @@ def test_draws_at_new_rows_have_their_moments():
 
 @pytest.mark.parametrize("make", SHAPES, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("form", [CoupledSites, BlockSites, SignedSites])
-def test_what_is_asked_of_functions_that_are_independent_a_priori(form, make):
+def test_results_for_independent_functions_equal_separate_results(form, make):
     rng = np.random.default_rng(5)
     j, mean, sites = make(rng), rng.normal(size=(C, N)), sites_of(form, rng)
     there = rng.normal(size=(C, 4, j.shape[2])) * (j != 0.0).any(axis=1, keepdims=True)
@@ -198,9 +193,8 @@ def test_what_is_asked_of_functions_that_are_independent_a_priori(form, make):
     left = rng.normal(size=(C, N, 2))
     unit = np.eye(2)
     for found, expected in (
-        (rows.predict(cross, own, mean[:, :4]), dense.predict(cross, own, mean[:, :4])),
         (
-            rows.at_coefficients(rows_of_functions(there), 0.0 * own, mean[:, :4]),
+            rows.predict(rows_of_functions(there), 0.0 * own, mean[:, :4]),
             dense.predict(cross, own, mean[:, :4]),
         ),
         ([rows.joint_covariance(prior.k, prior.k)], [dense.joint_covariance(prior.k, prior.k)]),
@@ -216,16 +210,13 @@ def test_what_is_asked_of_functions_that_are_independent_a_priori(form, make):
 
 
 @pytest.mark.parametrize("make", [full, entries, mixed, shared], ids=lambda make: make.__name__)
-@pytest.mark.parametrize("form", [CoupledPrecisions, BlockPrecisions, IndependentPrecisions])
+@pytest.mark.parametrize("form", [CoupledSites, BlockSites, IndependentSites])
 def test_sums_over_rows(form, make):
     rng = np.random.default_rng(6)
-    of = {CoupledPrecisions: CoupledSites, BlockPrecisions: BlockSites, IndependentPrecisions: IndependentSites}[form]
-    sites, j = sites_of(of, rng), make(rng)
+    sites, j = sites_of(form, rng), make(rng)
     rows, stacked, pi = rows_of_functions(j), j.reshape(C * N, -1), whole(sites)
-    precisions = form(sites.precision)
-    assert precisions.legal
-    assert_allclose(rows.coupled_gram(precisions), stacked.T @ pi @ stacked, atol=1e-12)
-    assert_allclose(rows.coupled_weighted(precisions, np.eye(stacked.shape[1])), pi @ stacked, atol=1e-12)
+    assert_allclose(rows.coupled_gram(sites), stacked.T @ pi @ stacked, atol=1e-12)
+    assert_allclose(rows.coupled_weighted(sites, np.eye(stacked.shape[1])), pi @ stacked, atol=1e-12)
     weights = rng.gamma(1.0, size=C * N)
     assert_allclose(np.tril(rows.gram(weights)), np.tril(stacked.T @ (weights[:, None] * stacked)), atol=1e-12)
     assert_allclose(rows.some(np.array([3, N + 1, 2 * N])), stacked[[3, N + 1, 2 * N]])

@@ -8,7 +8,7 @@ from pymc_gpep.approximations import NestedEP, SparseEP
 from pymc_gpep.approximations.sparse_ep import InducedArrays
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
-from tests.approximations.sparse import random_sparse
+from tests.approximations.sparse import random_sparse, solved
 from tests.reference.data import iris, random_problem, squared_exponential
 from tests.reference.gibbs import gibbs
 from tests.reference.sparse_nested_ep import sparse_nested_ep
@@ -74,13 +74,11 @@ def test_with_all_points_as_inducing_inputs_it_is_nested_ep(make, per_class):
     k, mean, y = make(per_class)
     n = len(y)
     prior = InducedArrays(k, k, k.diagonal(axis1=1, axis2=2), mean)
-    parts = []
-    solution = SparseEP(**EXACT).solve(prior, y, pull=lambda rows, bars: parts.append(bars))
+    solution, slope, bars = solved(SparseEP(**EXACT), prior, y)
     nested = NestedEP(tolerance=1e-11)
     dense = nested.run(k, mean, y, np.zeros(nested.start_size(3, n)), True)
-    (bars,) = parts
     every = np.arange(n)
-    total = solution.inducing_slope + 0.5 * (bars.cross + bars.cross.swapaxes(1, 2))
+    total = slope + 0.5 * (bars.cross + bars.cross.swapaxes(1, 2))
     total[:, every, every] += bars.variance
     assert_allclose(solution.evidence, dense.evidence, rtol=1e-9)
     assert_allclose(solution.posterior.predict(prior.block(slice(None)))[0], dense.mean, atol=1e-6)
@@ -101,7 +99,7 @@ def test_a_start_between_two_problems_saves_iterations():
         method.solve(problem.prior, problem.y, starts[0, 1:])
 
 
-def test_points_far_on_the_wrong_side_are_no_failure():
+def test_points_far_on_the_wrong_side_converge():
     problem = random_sparse(3, 200, 4, 10)
     far = problem._replace(mean=30.0 * problem.mean)
     solution = SparseEP(sites="nested").solve(far.prior, far.y)
@@ -111,7 +109,7 @@ def test_points_far_on_the_wrong_side_are_no_failure():
 
 @pytest.mark.slow
 @whose
-def test_means_are_those_of_the_exact_posterior_with_the_sparse_prior(own):
+def test_means_match_the_exact_posterior_under_the_sparse_prior(own):
     problem = random_sparse(5, 60, 3, 10, own=own)
     solution = SparseEP(sites="nested").solve(problem.prior, problem.y)
     assert solution.convergence.converged

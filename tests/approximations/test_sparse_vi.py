@@ -13,8 +13,7 @@ from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood, 
 from pymc_gpep.likelihoods.local_computations import PointAverage
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.softmax import SoftmaxLikelihood
-from pymc_gpep.solvers.inducing import Block
-from tests.approximations.sparse import random_sparse
+from tests.approximations.sparse import random_sparse, solved
 from tests.reference.data import random_problem
 
 EXACT = {"tolerance": 1e-10, "jitter": 1e-14, "max_iterations": 3000}
@@ -38,19 +37,12 @@ def problem_for(likelihood, seed, n, m, **options):
     return random_sparse(seed, n, c, m, classes=max(c, 2), **options)
 
 
-def solved(problem, likelihood):
+def exact(problem, likelihood):
     """The solution and the derivatives in all moments."""
-    parts = []
-    solution = SparseVI(**EXACT).solve(
-        problem.prior,
-        problem.y,
-        likelihood=bound_to(likelihood, len(problem.y)),
-        pull=lambda rows, bars: parts.append(bars),
-    )
-    assert solution.convergence.converged
+    own = bound_to(likelihood, len(problem.y))
+    solution, slope, bars = solved(SparseVI(**EXACT), problem.prior, problem.y, own)
     assert solution.number is Number.BOUND
-    bars = Block(*(np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)))
-    return solution, (solution.inducing_slope, *bars[:3])
+    return solution, (slope, *bars[:3])
 
 
 @pytest.mark.parametrize(
@@ -99,11 +91,11 @@ def test_one_inducing_input_more_never_lowers_it(likelihood):
 
 @every
 @pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
-def test_derivatives_are_those_of_the_bound(likelihood, own):
+def test_derivatives_match_differences_of_the_bound(likelihood, own):
     if own and not likelihood.function_axis:
         return
     problem = problem_for(likelihood, 5, 15, 4, own=own)
-    _, slopes = solved(problem, likelihood)
+    _, slopes = exact(problem, likelihood)
     step = 1e-5
     for name, place in (("z", (0, 1, 0)), ("log_scales", (0, 0)), ("log_scales", (0, 1)), ("mean", (0, 3))):
         ends = []
@@ -111,7 +103,7 @@ def test_derivatives_are_those_of_the_bound(likelihood, own):
             moved = getattr(problem, name).copy()
             moved[place] += sign * step
             there = problem._replace(**{name: moved})
-            ends.append((solved(there, likelihood)[0].evidence, there.moments))
+            ends.append((exact(there, likelihood)[0].evidence, there.moments))
         (up, moments_up), (down, moments_down) = ends
         expected = sum(
             float((slope * (a - b)).sum()) for slope, a, b in zip(slopes, moments_up, moments_down, strict=True)
@@ -156,7 +148,7 @@ def test_another_optimiser_finds_no_better_gaussian(likelihood):
 
 
 @several
-def test_averages_have_their_derivatives_and_are_no_more_than_averages(likelihood):
+def test_averages_of_log_probabilities_match_draws_and_their_derivatives_match_differences(likelihood):
     rng = np.random.default_rng(7)
     n, c = 4, 3
     y, mean, variance = np.array([0, 2, 1, 1]), rng.normal(size=(n, c)), rng.uniform(0.2, 2.0, (n, c))
@@ -182,7 +174,7 @@ def test_averages_have_their_derivatives_and_are_no_more_than_averages(likelihoo
             assert_allclose(value[i], logs.mean(), atol=error)
 
 
-def test_what_has_no_bound_is_refused():
+def test_likelihoods_without_a_bound_raise_value_error():
     problem = random_sparse(8, 6, 3, 2)
     with pytest.raises(ValueError, match=r"robust_max likelihood needs label noise, but epsilon is 0: .*epsilon=1e-3"):
         SparseVI().solve(problem.prior, problem.y, likelihood=bound_to(RobustMaxLikelihood(), 6, 0.0))

@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import ndtr, softmax
 
-from pymc_gpep.approximations import NestedEP, NoisyNestedEP, QEPSoftmax
-from pymc_gpep.approximations.cumulants import third_cumulants
+from pymc_gpep.approximations import NestedEP, NoisyNestedEP, QEPSoftmax, cumulants
+from pymc_gpep.approximations.cumulants import TiltedFactors, third_cumulants
 from pymc_gpep.likelihoods.label_noise import NoisyMultinomialProbitLikelihood
 from pymc_gpep.likelihoods.softmax import SoftmaxLikelihood
 from tests.reference.data import random_problem
@@ -33,7 +33,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_cumulants_are_those_of_quadrature(name):
+def test_cumulants_match_quadrature(name):
     approximator, likelihood, density = CASES[name]
     problem = random_problem(3, n=5, c=3)
     solution = approximator.solve(problem.K, problem.m, problem.y, likelihood=likelihood)
@@ -54,3 +54,17 @@ def test_cumulants_are_those_of_quadrature(name):
         assert_allclose(np.einsum("ijk,ia,jb,kd->abd", found[i], lower, lower, lower), expected, atol=0.01)
         size = max(size, np.abs(expected).max())
     assert size > 0.05
+
+
+@pytest.mark.parametrize("block", [1, 30, 10_000])
+def test_sums_over_powers_of_correlations_match_whole_matrices(block, monkeypatch):
+    monkeypatch.setattr(cumulants, "_BLOCK", block)
+    rng = np.random.default_rng(2)
+    root = rng.normal(size=(11, 5))
+    covariance = root @ root.T + np.eye(11)
+    scale = 1.0 / np.sqrt(covariance.diagonal())
+    third, fourth = rng.normal(size=(2, 11))
+    factors = TiltedFactors(0.0, True, covariance * scale[:, None] * scale, third, fourth)
+    between = factors.correlation * (1.0 - np.eye(11))
+    assert_allclose(factors.two_loops, third * (between**3 @ third) / 12.0, rtol=1e-12)
+    assert_allclose(factors.by_fourth_powers(fourth), between**4 @ fourth, rtol=1e-12)

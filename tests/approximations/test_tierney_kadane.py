@@ -72,7 +72,7 @@ def test_are_ratios_of_dense_evidences(c, per_class):
 
 
 @pytest.mark.parametrize(("c", "variance"), [(2, 10.0), (3, 3.0), (3, 30.0)])
-def test_are_closer_to_the_truth_than_plain_ones(c, variance):
+def test_corrected_marginals_are_closer_to_the_truth_than_plain_marginals(c, variance):
     error_corrected, error_plain = [], []
     for seed in range(3):
         k, mean, y = problem(seed, 4, c, variance)

@@ -7,7 +7,7 @@ from benchmarks.active_sets.all_rows import DIGITS, MAXIMUM, NAMES, SCORES, WHOL
 from benchmarks.active_sets.recovery import CLASSES, INPUTS, METHODS, SEEDS, TRUE, Recovery, draw_data
 
 
-def test_what_active_rows_lose() -> None:
+def test_report_has_differences_between_active_rows_and_all_rows() -> None:
     name = NAMES[0]
     right = np.array([1.0, 1.0, 0.0, 1.0])
     runs = {

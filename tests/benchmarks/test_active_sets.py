@@ -1,11 +1,18 @@
 """The toy data of Girolami and Rogers, and the report on runs that were made up."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
+from scipy.stats import expon, gamma
 
+from benchmarks.active_sets.alpha import most_likely_alpha, relevances
 from benchmarks.active_sets.toy import DATA_SETS, VARIANTS, Toy, covariance, draw_data, model_of
+from pymc_gpep.approximations import VariationalBayes
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.prior_moments.prior_functions import prior_moments
 from pymc_gpep.reading import read_classifier
+from pymc_gpep.rivals.mean_field import mean_field_steps
 
 
 def run(accuracy: float) -> dict[str, np.ndarray]:
@@ -55,3 +62,31 @@ def test_each_variant_has_all_data_sets() -> None:
     assert len({cell.name for cell in cells}) == DATA_SETS * len(VARIANTS)
     assert {cell.arguments["draws"] for cell in cells} == {500}
     assert {cell.arguments["steps"] for cell in cells} == {50}
+
+
+def test_alpha_maximises_the_density_of_relevances() -> None:
+    """The density with ψ integrated out is computed by quadrature."""
+    phi = np.array([0.3, 1.2, 0.1, 2.5, 0.02, 0.7])
+    log_psi, width = np.linspace(-25.0, 25.0, 20_001, retstep=True)
+    psi = np.exp(log_psi)
+
+    def log_density(shape: float, rate: float) -> float:
+        return sum(
+            np.log((expon(scale=1.0 / psi).pdf(x) * gamma(shape, scale=1.0 / rate).pdf(psi) * psi).sum() * width)
+            for x in phi
+        )
+
+    shape, rate = most_likely_alpha(phi)
+    best = log_density(shape, rate)
+    for one, other in ((1.02, 1.0), (0.98, 1.0), (1.0, 1.02), (1.0, 0.98)):
+        assert log_density(shape * one, rate * other) < best
+
+
+def test_vague_alpha_has_the_relevances_of_the_mean_field() -> None:
+    X, y = draw_data(40, np.random.default_rng(1))
+    *_, (phi, _, alpha) = islice(relevances(X, y, np.inf, 20, seed=0), 2)
+    log_posterior = DenseLogPosterior(read_classifier(model_of(X, y)), VariationalBayes())
+    theta = log_posterior.space.initial_point({"phi": np.ones(10)})
+    step = next(mean_field_steps(log_posterior, theta, draws=20, weights="authors", random_seed=0))
+    np.testing.assert_allclose(phi, log_posterior.space.natural(step.theta[None])["phi"][0])
+    assert alpha == (1e-3, 1e-3)

@@ -29,7 +29,7 @@ def test_two_classes_are_the_probit_of_one_function() -> None:
     np.testing.assert_allclose(p, ProbitLikelihood().probabilities(mean.T, cov)[0], atol=1e-6)
 
 
-def test_gibbs_sampling_predicts_what_nested_ep_does() -> None:
+def test_predictions_of_gibbs_sampling_match_nested_ep() -> None:
     rng = np.random.default_rng(3)
     (X, y), (Xnew, ynew) = draw_data(60, rng), draw_data(40, rng)
     split = Split(X, y, Xnew, ynew)

@@ -7,11 +7,12 @@ from scipy.special import erf
 
 from benchmarks.binary_paper.covariances import COVARIANCES, JITTER, Priors
 from benchmarks.binary_paper.figures2_5 import FOOTNOTE
-from benchmarks.binary_paper.methods import AUTHORS, EVERY, LINKS, printed_bound
-from benchmarks.binary_paper.paths import STEPPED, Steps, at_held_out
+from benchmarks.binary_paper.methods import AUTHORS, EVERY, LINKS, METHODS, log_link, printed_bound
+from benchmarks.binary_paper.paths import RIDGES, STEPPED, Programs, Steps, at_held_out
 from benchmarks.binary_paper.regimes import LABELS, REGIMES, covariance, effective, exact
-from benchmarks.binary_paper.summary import SWEPT, below
-from benchmarks.binary_paper.sweep import gathered, grid, log_density, nested, sweep_split
+from benchmarks.binary_paper.summary import EXPERIMENT as SUMMARY
+from benchmarks.binary_paper.summary import MIXED, SWEPT, below
+from benchmarks.binary_paper.sweep import MEASURES, gathered, grid, log_density, nested, sweep_split
 from benchmarks.paper.data import Split
 from pymc_gpep.comparison.held_out_scores import information
 from pymc_gpep.graphs.interpreted import evaluate
@@ -36,7 +37,7 @@ def split():
 
 
 @pytest.mark.parametrize("name", OF_PYMC)
-def test_covariances_are_those_of_pymc(split, name):
+def test_covariances_match_pymc(split, name):
     prior = Priors(split, name).at(0.3, 0.7)
     kernel = OF_PYMC[name](np.exp(0.3))
     k, cross, variance = evaluate([kernel(split.X), kernel(split.Xnew, split.X), kernel(split.Xnew, diag=True)])
@@ -93,7 +94,7 @@ def test_authors_variants_are_gaussians_with_their_own_bound(name):
     assert solution.lower_bound < best.evidence
 
 
-def test_what_is_printed_for_the_bound_of_fv_is_above_the_exact_evidence():
+def test_printed_formula_for_the_bound_of_fv_exceeds_the_exact_evidence():
     K = covariance(*REGIMES[1])
     solution = EVERY["FV"].solve(K, np.zeros((1, 2)), LABELS, likelihood=LINKS["probit"])
     assert printed_bound(solution, LINKS["probit"]) == pytest.approx(-0.485, abs=1e-3)
@@ -143,6 +144,36 @@ def test_steps_lead_to_the_method_itself_and_a_few_of_them_do_not(name, likeliho
     assert np.abs(few.mean - mean).max() > 0.05
 
 
+@pytest.mark.parametrize("likelihood", LINKS)
+@pytest.mark.parametrize("magnitude", [0.5, 1.5])
+def test_programs_of_the_authors_match_quadrature_for_independent_values(likelihood, magnitude):
+    """FV is exact there. Naive TAP has tilted moments of a cavity of variance K_ii − 1, and W of equation (11)."""
+    X = np.arange(6.0)[:, None]
+    y = np.array([0, 1, 1, 0, 1, 0])
+    split, link = Split(X, y, X, y), LINKS[likelihood]
+    prior = Priors(split, "squared exponential").at(-4.0, magnitude)
+    own = np.exp(2.0 * magnitude)
+
+    def tilted(variance):
+        """Mean and variance of p(y = 1 | f) N(f | 0, variance)."""
+        nodes, weights = np.polynomial.hermite_e.hermegauss(150)
+        f = np.sqrt(variance) * nodes
+        weights = weights * np.exp(log_link(link, f))
+        mean = weights @ f / weights.sum()
+        return mean, weights @ (f - mean) ** 2 / weights.sum()
+
+    sign = 2.0 * y - 1.0
+    found = Programs("FV", split, link).at((-4.0, magnitude), prior)
+    mean, variance = tilted(own)
+    np.testing.assert_allclose(found.mean, sign * mean, atol=0.01)
+    np.testing.assert_allclose(found.variance, variance, atol=0.01)
+    found = Programs("TAPnaive", split, link).at((-4.0, magnitude), prior)
+    alpha = tilted(own - 1.0)[0] / (own - 1.0)
+    np.testing.assert_allclose(found.mean, sign * own * alpha, atol=0.03)
+    spread = abs(own * (1.0 / (own * alpha**2) - 1.0))
+    np.testing.assert_allclose(found.variance, own - own**2 / (own + spread), rtol=0.05)
+
+
 def test_a_nested_grid_has_every_point_once():
     coarse, rest = nested(5, 4)
     assert sorted(coarse + rest) == sorted(grid(5, 4))
@@ -168,10 +199,39 @@ def test_parts_of_a_grid_are_put_together():
 
 def test_counts_are_of_trials_below_the_middle_of_the_seven():
     names = ("LA", "EP", "KL", "VB", "FV", "LR", "TAPnaive")
-    best = [dict(zip(SWEPT, (0.5, 0.7, 0.7, 0.69, 0.6, 0.1, 0.6999, 0.9, 0.9, 0.8, 0.2), strict=True))]
+    best = [dict(zip(SWEPT, (0.5, 0.7, 0.7, 0.69, 0.6, 0.1, 0.6999, 0.9, 0.9, 0.8, 0.2, 0.1, 0.65), strict=True))]
     assert dict(zip(names, below(best, "mean", "text").values(), strict=True))["LA"] == (1, 1)
     median = below(best, "median", "text")
     assert [median[name] for name in names] == [(1, 1), (0, 0), (0, 0), (0, 0), (1, 1), (1, 1), (0, 0)]
     assert below(best, "mean", "code")["LR"] == (0, 0)
     few = below(best, "mean", "code, few steps")
     assert [few[name] for name in ("FV", "LR", "TAPnaive")] == [(0, 0), (0, 0), (1, 1)]
+
+
+def made_up(methods, information):
+    """A part of a sweep over one point, with this information by each method."""
+    part = {measure: np.ones((len(methods), 1)) for measure in MEASURES} | {"points": np.zeros((1, 2))}
+    return part | {"methods": np.array(methods), "information": np.array(information, float)[:, None]}
+
+
+def test_counts_by_other_ridges_and_offsets_replace_their_trials():
+    bits = dict.fromkeys(SWEPT, 0.5) | {"LR, code": 0.1, "FV, program": 0.6}
+    offset = bits | {"EP": 0.2}
+    found = {
+        f"crabs.0.probit.{covariance}.coarse": made_up(list(own), list(own.values()))
+        for covariance, own in (("linear", bits), ("polynomial-1", offset))
+    }
+    found["crabs.0.probit.linear.ridges"] = made_up(list(RIDGES), [0.3, 0.6, 0.6])
+    tables = SUMMARY.tables(found)
+    rows = {row[:3]: dict(zip(METHODS, row[3:], strict=True)) for row in tables["ridges"].rows}
+    assert rows["median", "ridge 1e-06", 1]["FV"] == "0"
+    assert rows["median", "ridge 1e-08", 1]["FV"] == "1"
+    assert rows["median", "ridge 0.0001", 1] == rows["median", "ridge 1e-06", 1]
+    assert rows["mean", "linear covariance with an offset", 2]["EP"] == "2"
+    programs = {row[:3]: row[3:] for row in tables["programs"].rows}
+    assert programs["median", "program: Crabs, 1 points", 2] == programs["median", MIXED, 2]
+    found["crabs.0.probit.neural-network.coarse"] = made_up(list(bits), list((bits | {"FV, program": 0.3}).values()))
+    changed = {row[:3]: row[3:] for row in SUMMARY.tables(found)["programs"].rows}
+    assert changed["median", "program: Crabs, 1 points", 3][list(METHODS).index("FV")] == "1"
+    assert changed["median", MIXED, 3][list(METHODS).index("FV")] == "0"
+    assert programs["mean", "program: Crabs, 1 points", 2][list(METHODS).index("EP")] == "1"

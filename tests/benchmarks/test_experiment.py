@@ -66,7 +66,7 @@ def calls(folder: Path) -> list[float]:
     return sorted(map(float, (folder / "trace").read_text().split()))
 
 
-def test_what_is_there_is_not_computed_again(tmp_path):
+def test_stored_results_are_not_computed_again(tmp_path):
     found, errors = compute(cells(tmp_path, 2.0, 3.0), tmp_path, 2)
     assert not errors
     assert {name: float(x["square"]) for name, x in found.items()} == {"of 0": 4.0, "of 1": 9.0}
@@ -82,7 +82,7 @@ def test_a_cell_with_other_arguments_is_another(tmp_path):
     assert calls(tmp_path) == [2.0, 5.0]
 
 
-def test_a_cell_that_fails_is_named_and_the_others_are_kept(tmp_path):
+def test_failed_cell_is_named_and_remaining_cells_are_stored(tmp_path):
     found, errors = compute(cells(tmp_path, -1.0, 3.0), tmp_path, 1)
     assert set(found) == {"of 1"}
     assert errors == {"of 0": "ValueError: negative"}
@@ -163,7 +163,7 @@ def test_a_run_that_is_stopped_keeps_its_results_and_leaves_no_process(tmp_path,
     assert sorted(file.name for file in tmp_path.iterdir()) == ["0.npz"]
 
 
-def test_only_what_is_asked_for_is_computed(tmp_path):
+def test_only_requested_cells_are_computed(tmp_path):
     some = cells(tmp_path, 2.0, 3.0, 4.0)
     found, _ = compute(some, tmp_path, 1, ["of [02]"])
     assert set(found) == {"of 0", "of 2"}

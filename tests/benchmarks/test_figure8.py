@@ -16,7 +16,7 @@ FOUND = {
 }
 
 
-def test_what_the_quick_form_leaves_out_has_no_rows_and_columns() -> None:
+def test_quick_form_omits_rows_and_columns_without_results() -> None:
     _, text = Figure8().report(FOUND)
     assert f"| {DAMPING[0]} |" not in text
     assert f"Nothing was computed with δ = {DAMPING[0]}" in text

@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 from scipy.optimize import check_grad, minimize
 
-from benchmarks.scalable_paper.joint_bound import JointBound, joint_fit
+from benchmarks.scalable_paper.joint_bound import GPFLOW, JointBound, joint_fit
 from benchmarks.scalable_paper.models import AMPLITUDE, NOISE, typical_distance
 from benchmarks.scalable_paper.scoring import EPSILON
 from pymc_gpep.likelihoods.multinomial_probit_distribution import RobustMax
@@ -61,9 +61,18 @@ def test_all_parameters_raise_the_bound_and_predict() -> None:
     assert (p.argmax(axis=1) == Y).mean() > 0.5
 
 
-def test_a_matrix_without_a_factor_is_no_place_to_go(bound: JointBound) -> None:
+def test_matrix_without_cholesky_factor_has_a_very_low_value_and_zero_slopes(bound: JointBound) -> None:
     at = bound.first.copy()
     at[:6] = 800.0
     value, slopes = bound(at)
     assert value == -1e10
     assert not slopes.any()
+
+
+def test_first_values_can_be_given() -> None:
+    shapes = JointBound(X, Y, INDUCING).shapes
+    given = JointBound(X, Y, INDUCING, begin=GPFLOW).first
+    held = sum(np.prod(shapes[name], dtype=int) for name in GPFLOW)
+    np.testing.assert_array_equal(given[:held], 0.0)  # logarithms of ones
+    fit = joint_fit((X, Y), 1, inducing=INDUCING, begin=GPFLOW)
+    assert fit.bound.first == pytest.approx(given)

@@ -12,7 +12,9 @@ from benchmarks.paper.data import Split
 from benchmarks.scalable_paper import batches, drawn, figure1, figure3, figure4, overfitting
 from benchmarks.scalable_paper.batch_methods import CENTRES, HELD, RANDOM
 from benchmarks.scalable_paper.batches import Follow, batch_model, draw_curves, learn
+from benchmarks.scalable_paper.cavities import PrintedCavity
 from benchmarks.scalable_paper.data import FILE, _ten_features, fold
+from benchmarks.scalable_paper.figure5 import EXPERIMENT as FIGURE_5
 from benchmarks.scalable_paper.methods import BEYOND, METHODS, PAPERS, run
 from benchmarks.scalable_paper.mnist import EXPERIMENT as MNIST
 from benchmarks.scalable_paper.models import (
@@ -30,8 +32,9 @@ from benchmarks.scalable_paper.signed_steps import signed_steps
 from benchmarks.scalable_paper.table2 import EXPERIMENT, FOLDS, PERCENTS, TITLES
 from pymc_gpep.hyper.inducing_inputs import SignedSteps
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
-from pymc_gpep.processes.cross_covariance import functions_of
+from pymc_gpep.processes.processes import functions_of
 from pymc_gpep.reading import read_classifier
+from pymc_gpep.streaming.memories import Stochastic
 
 
 @pytest.fixture
@@ -99,7 +102,7 @@ def test_inducing_inputs_begin_at_different_rows():
     assert sizes(3, (5,)) == {5: 1}
 
 
-def test_signed_steps_are_those_of_inner_updates():
+def test_signed_steps_match_inner_updates():
     slopes = np.random.default_rng(1).normal(size=(12, 3))
     place, slope = pytensor.shared(np.zeros(3)), pt.dvector()
     step = pytensor.function([slope], [], updates=signed_steps([slope], [place]))
@@ -304,7 +307,7 @@ def test_fits_by_batches_go_on_where_they_were_broken_off(tmp_path, monkeypatch)
     assert (np.diff(resumed["scores"][:, 0]) > 0.0).all()
 
 
-def test_drawn_rows_are_of_the_model_that_is_known():
+def test_drawn_rows_follow_the_generating_model():
     split = drawn.drawn("", rows=3000, held_out=2000)
     assert split.X.shape == (3000, 8)
     p = drawn.Truth().predict_proba(split.Xnew)
@@ -336,3 +339,41 @@ def test_report_of_batches():
     assert figure is not None
     draw_curves(figure.axes, {})
     assert figure.axes[0].get_legend_handles_labels()[1] == ["logistic regression", "SEP"]
+
+
+def test_printed_cavities_of_stochastic_ep_lose_less_of_the_sites_of_many_classes():
+    """N (C − 1) factors have two sites each: with two classes both cavities agree, with ten ours loses 5 times more."""
+    ours, printed = Stochastic(), PrintedCavity()
+    for classes in (2, 10):
+        counts = np.full(classes, 2.0 * 50 * (classes - 1) / classes)
+        np.testing.assert_allclose(1.0 - printed.share(counts), 1.0 / (50 * (classes - 1)))
+        np.testing.assert_allclose((1.0 - ours.share(counts)) / (1.0 - printed.share(counts)), classes / 2)
+
+
+def test_figure_5_has_a_row_for_each_data_set() -> None:
+    curve = np.array([[10.0, 50, 0.6, 0.2, 0.61], [20.0, 100, 0.5, 0.1, 0.51]])
+    runs = {f"{source}, {method}": {"scores": curve, "losses": np.ones(3)}
+            for source in ("mnist", "flights") for method in ("logistic", "ep-sites", "vi-step")}  # fmt: skip
+    rows = FIGURE_5.tables(runs)["ends"].rows
+    assert [row[:2] for row in rows[:2]] == [("MNIST", "logistic regression"), ("MNIST", "EP with stored sites")]
+    assert rows[1][2:] == ("4", "0.1000, 0.5000", "0.1000, 0.5000", 20.0)
+    figure = FIGURE_5.draw(FIGURE_5.pictured(runs))
+    assert figure is not None
+    assert [ax.get_title() for ax in figure.axes] == ["MNIST", "", "flights", ""]
+    assert FIGURE_5.tables({}) == {}
+
+
+def test_errors_of_figure_4_are_averages_at_iterations() -> None:
+    scores = np.arange(39.0).reshape(13, 3)
+    found = {f"vi, M 4, fold {k}": {"scores": scores + k, "points": np.array(30)} for k in range(2)}
+    (row,) = figure4.EXPERIMENT.tables(found)["errors"].rows
+    assert row == ("VI", 4, 2, "11.500, 10.500", "17.500, 16.500", "23.500, 22.500", "29.500, 28.500", "38.500, 37.500")
+
+
+def test_starts_of_the_joint_bound_are_compared_on_the_same_folds() -> None:
+    run = {"loss": np.array([9.0, 7.0]), "log_p": np.array([-0.5, -0.7])}
+    found = {f"waveform, M 10 %, vi-joint, fold {k}": run for k in range(3)}
+    found |= {f"waveform, M 10 %, vi-gpflow, fold {k}": run | {"loss": np.array([8.0])} for k in range(2)}
+    assert EXPERIMENT.tables(found)["GPflow's start"].rows == [
+        ("Waveform, 10 %", 2, "-7, 0.60", "-8, 0.60", "0.85"),
+    ]

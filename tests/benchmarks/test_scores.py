@@ -81,7 +81,7 @@ def test_bad_chains_are_called_bad(y: np.ndarray) -> None:
     assert any("BAD" in remark for remark in single.remarks)
 
 
-def test_what_did_not_go_well_is_in_the_table(y: np.ndarray) -> None:
+def test_failures_and_notes_stand_in_the_table(y: np.ndarray) -> None:
     result = fitted(y, 0.5, converged=False, message="Out of iterations.")
     result["p"][0] = np.nan
     record, text = scores.report({"a.0.EP.0": result}, ORDER, [], {"a": "A note."})
@@ -127,7 +127,7 @@ def test_an_accuracy_is_uncertain_even_if_all_points_are_right() -> None:
     assert half.high - half.low == pytest.approx(2 * 1.96 * np.sqrt(0.25 / 2000), rel=0.01)
 
 
-def test_data_sets_have_the_names_that_a_reader_knows() -> None:
+def test_data_sets_have_their_published_names() -> None:
     assert [scores.title_of(label) for label in ("new-thyroid", "usps10-1000", "other-1")] == [
         "New-thyroid", "USPS, ten classes, n = 1000", "other-1",
     ]  # fmt: skip

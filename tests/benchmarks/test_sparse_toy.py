@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.active_sets.sparse_toy import COUNTS, STARTS, VARIANTS, SparseToy, errors
+from benchmarks.active_sets.sparse_toy import COUNTS, FIGURE_5A, STARTS, VARIANTS, SparseToy, errors, scatter
 
 
 def test_more_active_rows_leave_fewer_errors() -> None:
@@ -25,5 +25,19 @@ def test_report() -> None:
     assert SparseToy().draw({}) is None
     figure = SparseToy().draw(runs)
     assert figure is not None
-    assert len(figure.axes[0].containers) == 1
-    assert len(SparseToy().cells("", quick=False)) == STARTS * len(VARIANTS)
+    assert len(figure.axes[1].containers) == 1
+    assert len(SparseToy().cells("", quick=False)) == STARTS * len(VARIANTS) + 1
+
+
+def test_active_rows_of_the_scatter_lie_near_boundaries() -> None:
+    found = scatter(120, 9)
+    assert found["x"].shape == (120, 2)
+    assert len(set(found["active"])) == 50
+    np.testing.assert_allclose(found["p"].sum(axis=0), 1.0, atol=2e-3)
+    labels = found["p"].argmax(axis=0)  # over the grid, rows of which have the same second input
+    assert labels[4, 4] == 2  # the class in the middle
+    assert found["axis"][4] == pytest.approx(0.0, abs=1e-12)
+    runs = {"figure 5(a)": found, f"{FIGURE_5A} 0": {"error": np.full(len(COUNTS), 0.1), "radius": np.ones(3)}}
+    figure = SparseToy().draw(SparseToy().pictured(runs))
+    assert figure is not None
+    assert figure.axes[0].get_xlabel() == "input 1"

@@ -1,6 +1,8 @@
-"""Results that stand beside the pages: short, of a commit, and enough for the papers' figures."""
+"""Results that stand beside the pages: short, of a commit, and enough for the papers' figures and tables."""
 
+import json
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -9,7 +11,20 @@ import pytest
 from matplotlib.figure import Figure
 
 from benchmarks.active_sets.sparse_toy import COUNTS, VARIANTS, SparseToy
-from benchmarks.stored import FOLDER, picture, read, store, stored
+from benchmarks.binary_paper.tap_equations import EXPERIMENT as TAP
+from benchmarks.stored import (
+    FOLDER,
+    TABLES,
+    PageTable,
+    page_tables,
+    picture,
+    read,
+    read_tables,
+    store,
+    store_tables,
+    stored,
+    table,
+)
 
 PAGES = {
     "paper": "paper",
@@ -25,7 +40,7 @@ def of_commit(commit: str) -> dict[str, dict[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize(("paper", "name"), stored())
-def test_what_is_stored_can_be_drawn(paper, name):
+def test_stored_results_can_be_drawn(paper, name):
     assert isinstance(picture(paper, name), Figure)
     record = read(paper, name)
     assert record["command"].startswith(f"python -m benchmarks.{paper} {name} ")
@@ -35,9 +50,10 @@ def test_what_is_stored_can_be_drawn(paper, name):
 def test_each_paper_has_a_picture_and_all_are_small():
     assert {paper for paper, _ in stored()} == set(PAGES)
     assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 1_000_000
+    assert sum(file.stat().st_size for folder in (FOLDER, TABLES) for file in folder.iterdir()) < 2_000_000
 
 
-def test_pages_draw_what_is_stored():
+def test_pages_draw_all_stored_results():
     asked = {pair for page in PAGES.values() for pair in re.findall(r'picture\("(\w+)", "(\w+)"\)', text_of(page))}
     assert asked == set(stored())
 
@@ -64,7 +80,190 @@ def test_results_of_no_commit_are_not_stored(tmp_path, commit):
     assert not list(tmp_path.iterdir())
 
 
-def test_pieces_without_a_picture_do_not_take_the_place_of_those_that_have_one(tmp_path):
+def test_pieces_without_a_picture_do_not_replace_pieces_with_a_picture(tmp_path):
     with pytest.raises(ValueError, match=r"needs other pieces than those that fit 'nothing\*': name more"):
         store("active_sets", "sparse_toy", SparseToy(), of_commit("0" * 12), ("nothing*",), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_tables_are_read_as_they_were_stored(tmp_path):
+    run = {
+        "sites": np.array([1.5, 2.5]),
+        "first": np.array(1e-9),
+        "second": np.array(3.25),
+        "with noise": np.array(2e-7),
+    }
+    found = {"logit, 5 points": run | {"commit": np.array("0" * 12), "seconds": np.array(0.5)}}
+    store_tables("binary_paper", "tap_equations", TAP, found, ("*",), tmp_path)
+    record = read_tables("binary_paper", "tap_equations", tmp_path)
+    assert record["seconds"] == 0.5
+    assert "cores" in record["machine"]
+    own = record["tables"]["differences"]
+    assert own["commits"] == ["0" * 12]
+    assert own["rows"] == [["logit, 5 points", "1.50 to 2.5", "1e-09", "3.25", ""]]
+    shown = str(PageTable(tuple(own["columns"]), tuple(map(tuple, own["rows"])), "origin")).splitlines()
+    assert shown[0].startswith("| likelihood, points | ")
+    assert shown[2] == "| logit, 5 points | 1.50 to 2.5 | 1e-09 | 3.25 |  |"
+    assert shown[-1] == "origin"
+
+
+def test_other_tables_of_a_file_are_kept(tmp_path):
+    others = {"command": "before", "machine": None, "seconds": None, "tables": {"older": {"printed": ["1" * 12]}}}
+    file = tmp_path / "binary_paper.tap_equations.json"
+    file.write_text(json.dumps(others))
+    run = {key: np.array([1.0, 2.0]) for key in ("sites", "first", "second", "with noise")}
+    found = {"logit, 5 points": run | {"commit": np.array("0" * 12), "seconds": np.array(0.5)}}
+    for key in ("first", "second", "with noise"):
+        found["logit, 5 points"][key] = np.array(1.0)
+    for _ in range(2):
+        store_tables("binary_paper", "tap_equations", TAP, found, ("logit*",), tmp_path)
+        record = read_tables("binary_paper", "tap_equations", tmp_path)
+        assert record["command"] == "before"
+        assert record["tables"]["older"] == {"printed": ["1" * 12]}
+        assert "--only 'logit*'" in record["tables"]["differences"]["command"]
+        assert record["tables"]["differences"]["seconds"] == 0.5
+
+
+EXPERIMENTS_WITH_TABLES = [of for of in sorted({*stored(), *stored(TABLES)}) if page_tables(*of)]
+
+
+def numbers(text: str) -> list[str]:
+    """Numbers of a text as they are written, without names of data, sections and numbers in words of code."""
+    return re.findall(r"(?<![\w.,])[−-]?\d+(?:[  ]\d{3})*(?:\.\d+)?(?![\w.]*\d)", text)
+
+
+@cache
+def recorded(paper: str) -> frozenset[str]:
+    """Numbers in tables and headings of tables of a paper."""
+    found: set[str] = set()
+    for of, name in EXPERIMENTS_WITH_TABLES:
+        for each in page_tables(of, name).values() if of == paper else ():
+            for line in [each["columns"], *each["rows"]]:
+                found |= {number for cell in line for number in numbers(cell)}
+    return frozenset(found)
+
+
+@pytest.mark.parametrize(("paper", "name"), EXPERIMENTS_WITH_TABLES)
+def test_each_table_names_its_command_and_commits(paper, name):
+    for key, own in page_tables(paper, name).items():
+        assert re.match(f"python -m benchmarks.({'|'.join(PAGES)})[. ]", own["command"])
+        assert {"machine", "seconds"} <= own.keys()
+        commits = own.get("commits", own.get("printed"))
+        assert commits
+        assert all(re.fullmatch("[0-9a-f]{12}", commit) for commit in commits)
+        assert {len(row) for row in own["rows"]} == {len(own["columns"])}
+        assert commits[0] in str(table(paper, name, key))
+
+
+def test_pages_build_all_tables_that_are_stored():
+    asked = [
+        each for page in PAGES.values() for each in re.findall(r'table\("(\w+)", "(\w+)", "(.+)"\)', text_of(page))
+    ]
+    there = [(paper, name, key) for paper, name in EXPERIMENTS_WITH_TABLES for key in page_tables(paper, name)]
+    assert sorted(asked) == sorted(there)
+
+
+def written(text: str) -> float:
+    return float(text.replace("−", "-"))
+
+
+def test_tables_that_were_printed_before_agree_with_the_records_of_pictures():
+    (found,) = read("paper", "figure11")["found"].values()
+    for i, row in enumerate(read_tables("paper", "figure11")["tables"]["1000 points"]["rows"]):
+        assert row[0] == found["method"][i]
+        own = [found[name][i] for name in ("mlpd", "mlpd_low", "mlpd_high", "accuracy")]
+        np.testing.assert_allclose([written(x) for x in numbers(f"{row[1]} {row[3]}")], own, atol=1.1e-3)
+    sets = {"New-thyroid": "new-thyroid", "Image segmentation": "segmentation", "USPS 3 vs. 5 vs. 7": "usps357"}
+    for key, score in (("densities", "mlpd"), ("accuracies", "accuracy")):
+        printed = read_tables("paper", "figures9_10")["tables"][key]
+        for title, *cells in printed["rows"]:
+            found = read("paper", "figures9_10")["found"][sets.get(title, title.lower())]
+            for head, cell in zip(printed["columns"][1:], cells, strict=True):
+                method = head.removesuffix(" − EP")
+                if method in found["method"]:
+                    i = found["method"].tolist().index(method)
+                    of = score if head == "EP" else f"{score}_difference"
+                    own = [found[f"{of}{end}"][i] for end in ("", "_low", "_high")]
+                    values = [written(x) for x in numbers(cell)]
+                    np.testing.assert_allclose(values, own[: len(values)], atol=1.1e-3)
+
+
+@pytest.mark.parametrize(("paper", "name"), [("binary_paper", "figures9_11"), ("scalable_paper", "figure4")])
+def test_printed_largest_values_match_pictures(paper, name):
+    found = read(paper, name)["found"]
+    if name == "figure4":
+        for method, inducing, lowest, last, *_ in read_tables(paper, name)["tables"]["scores"]["rows"]:
+            own = found[f"{method.lower()}, M {inducing}"]["score"]
+            np.testing.assert_allclose([written(lowest), written(last)], [own.min(), own[-1]], atol=1.1e-3)
+        return
+    rows = read_tables(paper, name)["tables"]["largest"]["rows"]
+    for figure, first in (("Figure 9", 0), ("Figure 11", 10)):
+        for method, evidence, bound, bits, *_, errors in (row[1:] for row in rows[first : first + 4]):
+            own = found[f"{figure}, {method}"]
+            values = [written(numbers(cell)[0]) for cell in (evidence, bound, bits, errors)]
+            best = [own[of].max() for of in ("evidence", "bound", "information")]
+            np.testing.assert_allclose(values, [*best, own["errors"].min()], rtol=1e-3)
+
+
+def claims(page: str) -> list[list[str]]:
+    """Rows of the tables with which a page begins."""
+    beginning = text_of(page).split("Each experiment is one command")[0]
+    lines = [line.split(" | ") for line in beginning.splitlines() if line.startswith("| ")]
+    return [line for line in lines if "---" not in line[-2] and "ours" not in line[-2]]
+
+
+@pytest.mark.parametrize(("paper", "page"), PAGES.items())
+def test_our_numbers_of_the_first_table_are_in_the_records(paper, page):
+    rows = claims(page)
+    assert len(rows) > 10
+    assert [(row[0], number) for row in rows for number in numbers(row[-2]) if number not in recorded(paper)] == []
+    assert sum(bool(numbers(row[-2])) for row in rows) > len(rows) / 2
+
+
+@pytest.mark.parametrize(
+    ("page", "most"), [("paper", 4000), ("binary_paper", 4500), ("active_sets_papers", 4500), ("scalable_paper", 5000)]
+)
+def test_pages_of_papers_are_short(page, most):
+    assert len(text_of(page).split()) <= most
+
+
+CHEAP: dict[tuple[str, str], tuple[int, list[str]]] = {
+    ("active_sets", "sparse_toy"): (
+        2,
+        [f"utility sites, {score}, same rows {i}" for score in ("probability", "random") for i in range(20)],
+    ),
+    ("binary_paper", "figures2_5"): (3, ["probit", "logit", "footnote"]),
+    ("active_sets", "constants"): (2, [f"toy of {points}" for points in (40, 80, 120, 160)]),
+    ("binary_paper", "tap_equations"): (
+        3,
+        [f"{name}, {n} points" for name in ("probit", "logit") for n in (5, 20, 100)],
+    ),
+}
+"""Pieces of experiments that take at most a second and need no files, with the number to run again."""
+
+
+def chosen_at_random(seed: int) -> list[tuple[str, str, str]]:
+    rng = np.random.default_rng(seed)
+    return [
+        (*of, str(piece)) for of, (count, pieces) in CHEAP.items() for piece in rng.choice(pieces, count, replace=False)
+    ]
+
+
+def test_ten_pieces_are_run_again():
+    assert len(set(chosen_at_random(83))) == 10
+
+
+@pytest.mark.parametrize(("paper", "name", "piece"), chosen_at_random(seed=83))
+def test_a_fresh_run_agrees_with_the_record(paper, name, piece):
+    experiment = import_module(f"benchmarks.{paper}.{name}").EXPERIMENT
+    cell = next(each for each in experiment.cells(str(FOLDER), quick=False) if each.name == piece)
+    fresh = {key: np.asarray(value) for key, value in cell.function(**cell.arguments).items()}
+    if (paper, name) in stored():
+        for key, old in read(paper, name)["found"][piece].items():
+            np.testing.assert_allclose(fresh[key], old, rtol=1e-3, atol=2e-4)
+        return
+    for key, own in experiment.tables({piece: fresh}).items():
+        rows = {row[0]: row[1:] for row in read_tables(paper, name)["tables"][key]["rows"]}
+        for first, *cells in own.cells:
+            values, old = ([float(x.replace("−", "-")) for x in numbers(" ".join(row))] for row in (cells, rows[first]))
+            np.testing.assert_allclose(values, old, rtol=0.02, atol=1e-4)

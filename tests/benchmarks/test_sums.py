@@ -18,7 +18,7 @@ SAMPLED = ("binary", "crossed", "slopes", "walk", "ordered")
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-def test_moments_are_those_of_long_chains(name):
+def test_moments_match_long_chains(name):
     with pm.Model() as model:
         MODELS[name]()
         with warnings.catch_warnings():

@@ -21,7 +21,7 @@ def test_slope_is_the_exponent_of_large_sizes():
     assert used == "800–1600"
 
 
-def test_report_says_what_was_not_computed():
+def test_report_names_cells_without_results():
     _, text = Table2().report({})
     assert text.count("not computed") == 8
     record, text = Table2().report(timed([800, 1600]))
@@ -44,3 +44,11 @@ def test_picture_names_the_size_that_is_fixed():
     figure = Table2().draw(timed([800, 1600]))
     assert figure is not None
     assert [ax.get_title() for ax in figure.axes] == ["c = 3", "n = 800"]
+
+
+def test_growth_of_the_likelihood_is_the_exponent_of_many_classes():
+    classes = np.array([2, 6, 10, 20])
+    cell = {"classes": classes, "points": np.array(100), "likelihood": 1e-7 * np.where(classes < 6, 50.0, classes**3)}
+    rows = Table2().tables({"likelihood, EP": cell})["likelihood"].cells
+    assert rows == [["EP", "n n_in (c − 1)³", "0.05", "", "", "", "0.216", "1", "8", "", "3.00"]]
+    assert not Table2().tables({})

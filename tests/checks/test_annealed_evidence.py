@@ -104,7 +104,7 @@ def test_temperatures(given, start, expected):
     np.testing.assert_allclose(result.temperatures, expected)
 
 
-def test_says_what_it_found(bernoulli):
+def test_text_has_the_evidence_and_the_settings(bernoulli):
     result = estimate(bernoulli, runs=10)
     text = repr(result)
     assert f"log_evidence={result.log_evidence:.4f} ± {result.standard_error:.4f}" in text

@@ -104,7 +104,7 @@ def test_corrected_trapezoid_rule_is_exact_for_a_cubic():
     assert thermodynamic_estimate(u, path).value == pytest.approx(0.25, rel=1e-12)
 
 
-def test_progress_is_told_of_every_temperature():
+def test_progress_advances_at_every_temperature():
     ticks = []
     base = Base(np.zeros((1, 1)), lambda rng, count: rng.standard_normal((count, 1, 1)), lambda x: 0.0, 0.0)
     anneal(base, lambda f: 0.0, PATH, 2, 1, np.random.default_rng(5), lambda: ticks.append(None))

@@ -27,7 +27,7 @@ def test_points_that_move_oppositely_are_near_as_well(signs):
     assert abs(check.shift[0]) > 6.0 * check.standard_error[0]
 
 
-def test_neighbours_of_a_few_points_at_a_time_are_those_of_all(monkeypatch):
+def test_neighbours_found_in_batches_equal_neighbours_found_at_once(monkeypatch):
     rng = np.random.default_rng(1)
     x = np.einsum("scm,mn->scn", rng.standard_normal((300, 2, 5)), rng.standard_normal((5, 40)))
     correlation = sum(np.corrcoef(x[:, k].T) ** 2 for k in range(2))

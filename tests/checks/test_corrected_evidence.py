@@ -35,7 +35,7 @@ def random_factors(size, seed=0):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_orders_are_those_of_the_expansion(size):
+def test_orders_match_the_expansion(size):
     factors = random_factors(size)
     two, three = log_ratio_by_loops(factors.correlation, factors.third, factors.fourth)
     assert factors.two_loops.sum() == pytest.approx(two, rel=1e-10)
@@ -67,7 +67,7 @@ def test_term_of_four_factors_where_arpack_fails(monkeypatch):
 
 
 @pytest.mark.parametrize("c", [2, 3, 4])
-def test_factors_are_those_of_flat_ep(c):
+def test_factors_match_flat_ep(c):
     """Correlations from dense algebra, cumulants from sums over a grid."""
     problem = random_problem(3, 6, c, variance=10.0, per_class=True, with_mean=True)
     factors = TIGHT.tilted_factors(TIGHT.solve(problem.K, problem.m, problem.y))
@@ -148,7 +148,7 @@ CORRECTED = (NestedEP, IEP, QIEP, QEP, EP)
 
 
 @pytest.mark.parametrize("case", [each for each in EVERY if not isinstance(each.approximator, CORRECTED)], ids=str)
-def test_what_is_no_ep_is_refused(case):
+def test_methods_other_than_ep_raise_type_error(case):
     with pytest.raises(TypeError, match=f"evidence of {case.approximator.name} (for a softmax )?has no correction"):
         corrected_evidence(case.approximator, TIGHT.solve(np.eye(2), np.zeros((2, 2)), np.array([0, 1])))
 

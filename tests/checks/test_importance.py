@@ -92,7 +92,7 @@ def test_weights_are_ratios_of_the_densities(method, per_class, softmax, rotated
 
 @pytest.mark.variation(but=["ordered_probit", "poisson"])
 @pytest.mark.parametrize("name", CASES)
-def test_each_point_has_what_its_likelihood_is_given(name):
+def test_log_weights_use_the_likelihood_of_each_point(name):
     model, _ = model_of(CASES[name].observe)
     fit = fitted(model, "ep")
     f = fit.sample(4, chains=1, random_seed=2)["posterior"]["f"].sel(chain=0).to_numpy()
@@ -120,7 +120,7 @@ def exact():
     return SimpleNamespace(evidence=evidence, mean=mean, covariance=covariance)
 
 
-def test_evidence_and_means_are_those_of_quadrature(exact):
+def test_evidence_and_means_match_quadrature(exact):
     fit = fitted(classifier(2.0, X=X[:2], y=Y[:2])[0], "laplace")
     check = fit.importance(20_000, random_seed=4)
     assert abs(check.log_evidence - exact.evidence) < 4 * check.standard_error < 0.1
@@ -197,7 +197,7 @@ def test_a_heavy_tail_that_carries_nothing_does_no_harm(pareto_k, effective_size
 
 
 @pytest.mark.parametrize("pareto_k", [0.3, 0.6])
-def test_few_draws_are_not_good_ones(pareto_k, shared):
+def test_few_draws_have_the_verdict_few(pareto_k, shared):
     check = shared.fit.importance(1000, random_seed=1)
     few = changed(check, pareto_k=pareto_k, effective_size=42.0)
     assert few.draws_verdict == "few"
@@ -340,7 +340,7 @@ def test_resampled_draws_have_the_exact_mean(rotated, exact):
         np.testing.assert_allclose(f, resampled["posterior"]["f"], atol=1e-8)
 
 
-def test_resampled_results_look_like_others(shared):
+def test_resampled_draws_have_the_groups_and_dims_of_plain_draws(shared):
     plain = shared.fit.sample(30, chains=2, random_seed=15)
     data = shared.fit.sample(30, chains=2, importance=True, random_seed=15)
     assert set(data["posterior"].data_vars) == set(plain["posterior"].data_vars)

@@ -101,7 +101,7 @@ WITH_WINE = ("the same, a length scale for each", "long length scales", "a small
 @pytest.mark.parametrize(
     ("case", "data"), [*((case, petals) for case in CASES), *((case, some_wine) for case in WITH_WINE)]
 )
-def test_what_keeps_a_fit_from_learning_is_named(case, data):
+def test_reason_for_a_fit_at_the_prior_is_named(case, data):
     units, ls, eta, named, expected = CASES[case]
     if data is some_wine and ls is one_each:  # of thirteen columns
         ls = thirteen
@@ -159,7 +159,7 @@ def test_half_of_the_labels_wrong_is_something_learned():
     assert fit(X, mixed, inverse_gamma, half_normal) == []
 
 
-def test_bound_that_is_loose_says_nothing_of_what_was_learned():
+def test_loose_bound_does_not_cause_a_warning():
     """A factorial bound is below the log evidence of the frequencies here, and its probabilities are good."""
     X, y = models.data()
     with pm.Model():

@@ -11,8 +11,9 @@ from scipy.special import log_ndtr, logsumexp
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import Laplace, LaplaceProbit, NestedEP, QEPSoftmax, VariationalBayes
-from pymc_gpep.gaussians.coupled import CoupledPosterior
+from pymc_gpep.gaussians.posterior import make_posterior
 from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods import likelihood as log_predictive
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import log_predictive as log_predictive_density
@@ -56,7 +57,7 @@ def test_cavity_of_coupled_sites_keeps_its_digits(variance):
     nu = rng.normal(size=(C, N)) * np.sqrt(pi)
     nu -= pi * nu.sum(0) / pi.sum(0)
     whole = dense_posterior(k, pi, nu)
-    posterior = CoupledPosterior(DensePrior(k, np.zeros((C, N))), pi, whole.weights.astype(float))
+    posterior = make_posterior(DensePrior(k, np.zeros((C, N))), SiteForm.COUPLED, pi, whole.weights.astype(float))
     cov = np.einsum("aibi->iab", whole.covariance).astype(float)
     mean, cov = posterior.cavities(whole.mean.astype(float), cov)
     to_differences = np.eye(C)[1:] - np.eye(C)[0]
@@ -235,7 +236,7 @@ def fits():
         return model, {method: pm.fit(method=method, progressbar=False) for method in ("nested_ep", "vb", "iep")}
 
 
-def test_what_it_returns(fits):
+def test_result_has_the_structure_of_arviz_loo(fits):
     loo = fits[1]["nested_ep"].loo()
     n = loo.n_data_points
     assert n == 30
@@ -309,3 +310,27 @@ def test_arviz_compares_with_mcmc(fits):
     own = {method: fit.loo() for method, fit in by_method.items()}
     table = az.compare({**own, "mcmc": mcmc}, round_to="none")
     assert abs(table.loc["nested_ep", "elpd"] - table.loc["mcmc", "elpd"]) < 1.0
+
+
+def test_text_counts_points_where_cavities_of_a_mode_are_rough():
+    """The same points by a new fit: three times nearer to quadrature."""
+    rng = np.random.default_rng(0)
+    y = rng.poisson(1.0, 8)
+    y[0] = 12
+    with pm.Model():
+        u = pm.Normal("u", 0.0, 1.5, shape=8)
+        pm.Poisson("y", pm.math.exp(u + 0.5 * pm.Normal("a")), observed=y)
+        fit = pm.fit(method="laplace", progressbar=False)
+        by_moments = pm.fit(method="ep", progressbar=False)
+    found = fit.loo()
+    rough = int((found.p_loo_i > 0.3).sum())
+    assert rough > 0
+    assert found.n_rough == rough
+    assert f"{rough} of them have p_loo_i above 0.3" in str(found)
+    again = fit.loo(refit_above=0.3)
+    assert again.n_rough == 0
+    assert "p_loo_i above" not in str(again)
+    assert by_moments.loo().n_rough == 0
+    with pm.Model():
+        pm.Normal("z", pm.Normal("u", 0.0, 1.5, shape=8), 1.0, observed=3.0 * y)
+        assert pm.fit(method="laplace", progressbar=False).loo().n_rough == 0

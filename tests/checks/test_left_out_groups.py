@@ -129,7 +129,7 @@ def test_groups_are_named_by_data_or_given(fit):
     assert "outside of each of 8 groups" in str(by_name)
 
 
-def test_groups_against_fits_to_the_others(fit):
+def test_group_densities_match_fits_without_the_group(fit):
     """At the same hyperparameters, by draws from the posterior of the others."""
     found = fit.loo(groups="where").elpd_i.values
     prior, y = fit.solution.posterior.prior, fit.solution.labels
@@ -155,7 +155,7 @@ def test_a_group_of_one_row_is_left_out_as_a_row_is(fit):
     assert_allclose(found.p_loo_i, rows.p_loo_i, atol=1e-6)
 
 
-def test_hyperparameters_do_not_know_the_group(fit):
+def test_weights_of_hyperparameters_leave_the_group_out(fit):
     """Weights of the nodes leave the labels of a group out; a fit at the maximum keeps what they say."""
     with MODELS["varying_intercepts"]():
         integrated = pm.fit(method="ep", hyper="ccd", progressbar=False)
@@ -175,7 +175,7 @@ def test_hyperparameters_do_not_know_the_group(fit):
         ("where", {"draws": 10}, "draws must be at least 100"),
     ],
 )
-def test_what_is_no_group_is_refused(fit, groups, options, message):
+def test_invalid_groups_raise_value_error(fit, groups, options, message):
     with pytest.raises(ValueError, match=message):
         fit.loo(groups=groups, **options)
 

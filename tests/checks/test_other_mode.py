@@ -9,7 +9,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from pymc_gpep.approximations import EP
-from pymc_gpep.checks.doubts import other_mode
+from pymc_gpep.checks.converged_fits import other_mode
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.reading import read_classifier
 
@@ -66,7 +66,7 @@ def test_rows_of_one_latent_value_have_the_mass_of_both_modes():
         [1.0, 1.0, 2.0, 2.0],  # a Gaussian over both modes
     ],
 )
-def test_one_mode_that_has_nearly_all_is_no_reason_to_warn(likelihood, y):
+def test_dominant_mode_does_not_cause_a_warning(likelihood, y):
     n, method = len(y), EP(tolerance=1e-4)
     k, own = np.full((n, n), LEVEL**2), likelihood.at(np.arange(n))
     solution = method.solve(k, np.zeros((1, n)), np.array(y), likelihood=own)

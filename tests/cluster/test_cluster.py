@@ -17,19 +17,18 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import SparseEP
-from pymc_gpep.cluster.cluster_log_posterior import ClusterLogPosterior, part_ends
+from pymc_gpep.cluster.cluster_log_posterior import ClusterLogPosterior, SitesOnCluster, part_ends
 from pymc_gpep.cluster.rounds import Rounds, WorkerPart
-from pymc_gpep.cluster.sites import SitesOnCluster
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
+from pymc_gpep.latent.gp_latent import as_gps
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
-from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.rows.in_memory import InMemory
-from pymc_gpep.rows.open_rows import open_rows
 from pymc_gpep.rows.rows import RowError
+from pymc_gpep.rows.storage import open_rows
 from pymc_gpep.solvers.problem import watching
 from tests import models
 
@@ -271,7 +270,7 @@ def test_a_row_that_cannot_be_used_is_named_by_the_worker_that_reads_it(tmp_path
     assert raised.value.row == 27
 
 
-def test_what_is_not_there_yet_is_refused():
+def test_unsupported_methods_raise_not_implemented_error():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=models.data()[0], n_outputs=3)
         gpep.MultinomialProbit("y", f.T, epsilon=0.01, observed=models.data()[1])

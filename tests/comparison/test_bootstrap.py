@@ -10,7 +10,7 @@ from pymc_gpep.comparison import held_out_scores as bootstrap
 VALUES = np.random.default_rng(1).normal(size=25)
 
 
-def test_moments_are_those_of_dirichlet_weights():
+def test_moments_match_dirichlet_weights():
     """Mean and variance of Σ w x for w ~ Dirichlet(1, ..., 1): the mean of x, and its variance over n + 1."""
     draws = gpep.diagnostics.bayesian_bootstrap(VALUES, draws=40_000, random_seed=2)
     assert draws.shape == (40_000,)

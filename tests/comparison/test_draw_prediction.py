@@ -19,7 +19,7 @@ XNEW = np.array([[-1.2, -1.0], [-0.4, 0.1], [0.5, 0.6], [2.5, -2.0]])
         pytest.param("shared", 3000, marks=pytest.mark.slow),
     ],
 )
-def test_draws_of_a_gaussian_predict_what_it_predicts(name, n, request):
+def test_predictions_from_draws_match_the_gaussian_posterior(name, n, request):
     fitted = request.getfixturevalue(name)
     draws = fitted.fit.sample(n // 2, chains=2, random_seed=1)
     found = gpep.predict_draws(draws, fitted.gp, XNEW, model=fitted.model, draws=n, progressbar=False)
@@ -45,7 +45,7 @@ def test_softmax():
     assert_allclose(found["p"], fit.predict(gp, XNEW)["p"], atol=5 * 0.5 / np.sqrt(200))
 
 
-def test_hyperparameters_are_those_of_each_draw(shared):
+def test_each_draw_predicts_with_its_own_hyperparameters(shared):
     """Two draws with different hyperparameters: the average of what each predicts alone."""
     draws = shared.fit.sample(2, random_seed=1)
     posterior = draws["posterior"].to_dataset()
@@ -61,7 +61,7 @@ def test_hyperparameters_are_those_of_each_draw(shared):
     assert np.abs(first["p"] - second["p"]).max() > 0.02
 
 
-def test_labels_are_those_of_the_model_and_of_the_inputs(shared):
+def test_predictions_have_the_dims_of_the_model_and_of_the_inputs(shared):
     x = xr.DataArray(XNEW, dims=("plant", "petal"), coords={"plant": list("abcd")})
     found = gpep.predict_draws(
         shared.fit.sample(3, random_seed=1), shared.gp, x, model=shared.model, progressbar=False

@@ -44,7 +44,7 @@ def test_each_value_is_that_of_a_solve_of_its_own(shared, grid):
     assert grid.attrs["approximation"] == "nested_ep"
 
 
-def test_scores_are_those_of_a_fit_there(shared, grid, held_out):
+def test_scores_match_a_fit_at_each_grid_point(shared, grid, held_out):
     """A fit moved to a point of the grid predicts what the grid has there."""
     X, y = held_out
     theta = shared.fit.log_posterior.space.initial_point({"ls": [3.0, 3.0], "eta": 4.0})

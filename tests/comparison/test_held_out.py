@@ -79,7 +79,7 @@ def test_a_grid_scores_as_a_fit_there(name, fitted):
         assert grid[score].item() == pytest.approx(table.loc["ep", score], abs=1e-5)
 
 
-def test_what_is_not_observed_far_out_has_a_finite_score(fitted):
+def test_unlikely_observations_have_finite_scores(fitted):
     _, fits, held_out, _ = fitted("poisson")
     found = fits["ep"].predict(held_out["gp"], NEW, data=held_out["data"], observed=[500] * 5)
     assert ((found["log_density"] > -1000) & (found["log_density"] < -50)).all()
@@ -93,7 +93,7 @@ def test_what_is_not_observed_far_out_has_a_finite_score(fitted):
         ({"probabilities": {"ep": np.ones((5, 2))}}, "'y' does not observe classes. Leave them out, and give Xnew"),
     ],
 )
-def test_what_counts_cannot_be_scored_by_is_refused(change, message, fitted):
+def test_invalid_scores_of_counts_raise_value_error(change, message, fitted):
     _, fits, held_out, _ = fitted("poisson")
     with pytest.raises(ValueError, match=message):
         gpep.compare_methods(fits, "ep", **held_out | change)

@@ -60,7 +60,7 @@ def test_evidence_grids_score_sums(results):
     assert_allclose(found["mlpd"], float(expected), atol=1e-6)
 
 
-def test_what_is_missing_is_said(results):
+def test_missing_arguments_are_named(results):
     model, named = results
     with pytest.raises(ValueError, match=r"need Xnew, or data of sums at these points, data=\{\.\.\.\}"):
         gpep.compare_methods(named, "ep", ynew=[0.4])

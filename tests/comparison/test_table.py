@@ -109,13 +109,13 @@ def test_sums_are_scored_at_data():
         gpep.compare_methods(fits, "ep", ynew=[1, 0, 1])
 
 
-def test_without_held_out_points_there_are_no_scores(results):
+def test_table_without_held_out_points_has_no_scores(results):
     table = gpep.compare_methods(results, "MCMC")
     assert {"latent_mean_difference", "seconds", "eta"} < set(table)
     assert not {"mlpd", "accuracy", "probability_difference"} & set(table)
 
 
-def test_what_checks_say_stands_beside(shared, shared_iep, results):
+def test_table_has_columns_of_checks(shared, shared_iep, results):
     check = shared_iep.importance(200, random_seed=1)
     row = gpep.compare_methods(results, "EP", checks={"IEP": check}).loc["IEP"]
     for column in ("effective_size", "pareto_k", "probability_shift", "known"):

@@ -119,7 +119,7 @@ def test_gradient_in_the_c_linker():
 
 @linkers
 @pytest.mark.parametrize("per_class", [False, True], ids=["shared", "per class"])
-def test_outputs_are_those_of_the_solver(per_class, mode):
+def test_outputs_equal_the_solution(per_class, mode):
     k, mean, labels, start = dense_inputs(per_class=per_class)
     expected = TIGHT.solve(k, mean, labels)
     evidence, gradient_k, gradient_mean, sites, status, iterations, _ = compiled(mode=mode)(k, mean, labels, start)

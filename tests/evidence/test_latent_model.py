@@ -45,7 +45,9 @@ def test_log_likelihood_is_that_of_the_model(likelihood):
     x = np.random.default_rng(3).standard_normal(prior.shape)
     there = point | latent_model.values.to_point(point, x, prior)
     value, slope = function(point, x, prior)
-    assert value == pytest.approx(float(model.compile_logp(vars=model.observed_RVs)(there)), rel=1e-8)
+    # pm.math.invprobit has √2 in single precision.
+    digits = 1e-7 if likelihood in ("stopping_probit", "binomial_probit") else 1e-8
+    assert value == pytest.approx(float(model.compile_logp(vars=model.observed_RVs)(there)), rel=digits)
     direction = np.cos(np.arange(x.size)).reshape(x.shape)
     higher, lower = (function(point, x + h * direction, prior)[0] for h in (1e-5, -1e-5))
     assert np.vdot(slope, direction) == pytest.approx((higher - lower) / 2e-5, rel=1e-5, abs=1e-5)

@@ -171,7 +171,7 @@ def test_failure_of_the_approximation_is_nan(model):
 @pytest.mark.parametrize("build", [BUILD["shared"], BUILD["centred"]], ids=["shared", "centred"])
 @pytest.mark.filterwarnings(r"ignore:np\.dot.. is faster on contiguous arrays")  # in what PyMC compiles
 @models.interpreted_sampler
-def test_recovered_draws_look_like_those_of_the_model(build):
+def test_recovered_draws_have_the_groups_and_shapes_of_the_model(build):
     model, _ = build()
     marginal = gpep.marginalize(model)
     with marginal:  # the cheapest of PyMC's steps: what draws look like is compared
@@ -194,7 +194,7 @@ def test_recovered_draws_look_like_those_of_the_model(build):
     assert "f" not in sampled.posterior
 
 
-def test_data_groups_are_those_of_the_model():
+def test_data_groups_equal_the_groups_of_the_model():
     X, y = models.data()
     with pm.Model() as model:
         labels = pm.Data("labels", y)
@@ -248,7 +248,7 @@ def test_deterministics_follow_the_recovered_draws(marginal):
         assert_allclose(posterior["f"].values[chain, draw], expected, atol=1e-8)
 
 
-def test_what_is_added_to_the_model_later_is_not_recovered():
+def test_variables_added_later_are_not_recovered():
     model, gp = models.shared()
     marginal = gpep.marginalize(model)
     with model:

@@ -9,8 +9,8 @@ from numpy.testing import assert_allclose
 from pymc_gpep.approximations import NestedEP
 from pymc_gpep.evidence import evidence as recent_solves
 from pymc_gpep.evidence.evidence import Evidence, RecentSolves, place_of
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.solvers.dense_form import DenseForm
 from tests.reference.data import iris, squared_exponential
 
 X, LABELS = (values[::3] for values in iris())
@@ -38,7 +38,7 @@ def evaluate(op, place, labels=LABELS):
     return evidence, gradient, iterations
 
 
-def test_what_came_before_changes_sweeps_and_not_values(recent):
+def test_warm_start_changes_sweep_count_but_not_values(recent):
     op, cold = (Evidence(NestedEP(), remembers=remembers) for remembers in (True, False))
     found, expected = ([evaluate(each, place) for place in PATH] for each in (op, cold))
     assert_allclose([value for value, *_ in found], [value for value, *_ in expected], atol=1e-9)
@@ -72,7 +72,7 @@ def test_threads_and_processes_do_not_see_each_other(recent, monkeypatch):
 def test_a_start_that_leads_nowhere_is_not_the_last_word(recent):
     op = Evidence(NestedEP(), remembers=True)
     k = covariance(PATH[0])
-    recent.add((op, k.shape, LABELS.tobytes()), place_of(DenseForm(k), MEAN), np.full(COLD.size, np.nan))
+    recent.add((op, k.shape, LABELS.tobytes()), place_of(DensePrior(k, MEAN), MEAN), np.full(COLD.size, np.nan))
     assert evaluate(op, PATH[0])[0] == evaluate(Evidence(NestedEP()), PATH[0])[0]
 
 
@@ -85,9 +85,9 @@ def test_no_more_problems_are_kept_than_there_is_room_for():
 
 
 def test_places_are_as_far_apart_as_logarithms_of_hyperparameters():
-    here = place_of(DenseForm(covariance(PATH[0])), MEAN)
+    here = place_of(DensePrior(covariance(PATH[0]), MEAN), MEAN)
     for step in np.eye(2):
-        distance = np.linalg.norm(place_of(DenseForm(covariance(PATH[0] + 0.1 * step)), MEAN) - here)
+        distance = np.linalg.norm(place_of(DensePrior(covariance(PATH[0] + 0.1 * step), MEAN), MEAN) - here)
         assert 0.02 < distance < 0.2
-    moved = place_of(DenseForm(covariance(PATH[0])), MEAN + 0.1 * np.exp(1.0 + 0.15 * np.cos(0)))
+    moved = place_of(DensePrior(covariance(PATH[0]), MEAN), MEAN + 0.1 * np.exp(1.0 + 0.15 * np.cos(0)))
     assert 0.02 < np.linalg.norm(moved - here) < 0.5

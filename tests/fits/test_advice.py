@@ -77,7 +77,7 @@ OF_SUMS = {
     ),
     "refits of groups": (
         lambda fits: fits["sum"].loo(groups="of", refit_above=0.7),
-        "Leave one of the two out",
+        "Leave refit_above or groups out",
         lambda fits: fits["sum"].loo(groups="of"),
     ),
     "an unknown group": (
@@ -102,7 +102,7 @@ OF_SUMS = {
     ),
     "nothing missing": (
         lambda fits: fits["sum"].summary([]),
-        "Leave it out for all variables",
+        "Leave it out to summarise all variables",
         lambda fits: fits["sum"].summary(),
     ),
     "a fit as reference": (
@@ -117,7 +117,7 @@ OF_SUMS = {
     ),
     "a fit from a file goes on": (
         lambda fits: gpep.from_datatree(fits["map"].to_datatree(), fits["map"].model).refine(3),
-        r"pm\.fit\(n, \.\.\., start=fit\) goes on from it",
+        r"pm\.fit\(n, \.\.\., start=fit\) continues it",
         lambda fits: pm.fit(
             30,
             method="laplace",
@@ -214,7 +214,7 @@ def test_advice_to_centre_a_year_leaves_predictions_as_they_are(kind):
     assert_allclose(found, fit.predict(data={"year": [2020]})["y_mean"], rtol=2e-3)
 
 
-def test_advice_to_leave_one_of_two_equal_columns_out():
+def test_advice_to_omit_a_duplicate_column_works():
     message = r"correlation of b and c is -(1|0\.999\d+): .*Leave one out"
     follow(Advice(lambda: _trend(X, second=True), message, lambda: _trend(X)))
 
@@ -297,7 +297,7 @@ def test_advised_recovery_gives_draws_of_a_marginal_model_latent_values(shared):
     )
 
 
-def test_advised_inputs_are_those_before_the_model_computes_with_them():
+def test_advised_inputs_are_the_inputs_before_computations_of_the_model():
     with pm.Model():
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
         f = gp.prior("f", X=pm.math.exp(pm.Data("x", X[:, None])))

@@ -8,14 +8,12 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import EP, KL, ScalarLaplace
-from pymc_gpep.gaussians.posteriors import PosteriorOf
-from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.processes.processes import GPModel
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.rivals.naive_tap import NaiveTAP
 from tests import models
-from tests.reference.rank_one import RankOnePosterior, RankOnePrior
+from tests.reference.rank_one import RANK_ONE, RankOnePrior
 from tests.registered import restore_tables
 
 RNG = np.random.default_rng(8)
@@ -46,7 +44,7 @@ def array(prior):
 def known(monkeypatch):
     """Let processes be given in this form."""
     restore_tables(monkeypatch)
-    gpep.register("posterior", PosteriorOf(RankOnePrior, SiteForm.INDEPENDENT, RankOnePosterior))
+    gpep.register("posterior", RANK_ONE)
     monkeypatch.setattr(GPModel, "arrays", property(lambda own: {RankOnePrior: lambda: array(own)}))
 
 

@@ -41,11 +41,3 @@ def test_zero_sums_change_nothing_that_is_seen(softmax):
     assert_allclose(sd.ravel(), other["sd"], atol=1e-7)
     draws = zero.sample(20, random_seed=1)["posterior"]["b"].values
     assert_allclose(draws.sum(axis=-1), 0.0, atol=1e-12)
-
-
-def test_an_effect_that_classes_share_is_refused():
-    with pm.Model():
-        a, shared = pm.Normal("a", shape=C), pm.Normal("shared")
-        gpep.MultinomialProbit("y", a * np.ones((N, 1)) + shared * np.arange(C), observed=Y)
-        with pytest.raises(gpep.StructureError, match="independent a priori, but several of them depend on 'shared'"):
-            pm.fit(method="nested_ep", progressbar=False)

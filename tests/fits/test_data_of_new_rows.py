@@ -1,9 +1,11 @@
 """New rows by their data: rows counted by parameters of the likelihood, inputs of a process by name."""
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
@@ -127,3 +129,41 @@ def test_exposure_counts_the_rows_of_a_single_input():
         fit = pm.fit(method="laplace", progressbar=False)
     found = fit.predict(data={"X": NEW[:1], "hours": [1.0, 3.0]}, progressbar=False)
     assert_allclose(found["y_mean"][1], 3 * found["y_mean"][0], rtol=1e-8)
+
+
+def test_data_of_effects_and_of_the_noise_are_read_alike():
+    with pm.Model():
+        x, width = pm.Data("x", X), pm.Data("width", X)
+        mean = x @ pm.Normal("slope", 0, 1, shape=2)
+        pm.Normal("y", mean, pt.exp(width[:, 1] - 2.0), observed=Y)
+        fit = pm.fit(method="laplace", progressbar=False)
+    whole = np.full((2, 2), 0.5)
+    each = fit.predict(data={"x": whole, "width": whole}, progressbar=False)
+    assert_allclose(each["y_variance"] - each["variance"], np.exp(2 * (0.5 - 2.0)), rtol=1e-6)
+    for name in ("x", "width"):
+        by_number = fit.predict(data={"x": whole, "width": whole} | {name: 0.5}, progressbar=False)
+        assert_allclose(by_number["y_variance"], each["y_variance"], rtol=1e-12)
+        wrong = {"x": whole, "width": whole} | {name: np.ones((2, 3))}
+        with pytest.raises(ValueError, match=rf"'{name}'\] must be numbers of shape \(rows, 2\), .* shape \(2, 3\)"):
+            fit.predict(data=wrong, progressbar=False)
+
+
+def test_data_frame_gives_the_columns_that_the_model_has():
+    with pm.Model():
+        x, group = pm.Data("x", np.arange(len(Y), dtype=float)), pm.Data("group", GROUP.astype("int8"))
+        pm.Normal("y", pm.Normal("level", shape=3)[group] + pm.Normal("slope") * x, 1.0, observed=Y)
+        fit = pm.fit(method="laplace", progressbar=False)
+    expected = fit.predict(data={"x": [0.5, 1.0], "group": [0, 2]})
+    frame = pd.DataFrame({"who": ["a", "b"], "group": pd.array([0, 2], dtype="Int64"), "x": [0.5, 1.0]})
+    for data in (frame, frame[["x", "group"]].astype(float).to_xarray()):
+        xr.testing.assert_equal(fit.predict(data=data), expected)
+    with pytest.raises(ValueError, match="Columns of data are 'who', and data of the model are 'x', 'group'"):
+        fit.predict(data=frame[["who"]])
+
+
+def test_minibatches_are_refused_with_advice():
+    with pm.Model():
+        x, y = pm.Minibatch(np.arange(len(Y), dtype=float), Y, batch_size=2)
+        pm.Normal("y", pm.Normal("slope") * x, 1.0, observed=y, total_size=len(Y))
+        with pytest.raises(gpep.StructureError, match=r"'y' is scaled by total_size=.*Observe all rows without"):
+            pm.fit(method="laplace", progressbar=False)

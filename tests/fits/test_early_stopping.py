@@ -61,7 +61,7 @@ def way(request):
     return model, held, seen, found
 
 
-def test_scores_are_those_of_the_fits_that_there_were(way):
+def test_scores_match_the_fit_of_each_iteration(way):
     _, held, seen, _ = way
     scores = held.scores.mlpd.to_series()
     iterations, densities = zip(*seen, strict=True)
@@ -69,7 +69,7 @@ def test_scores_are_those_of_the_fits_that_there_were(way):
     assert held.scores.accuracy.max() > 0.9
 
 
-def test_the_last_score_is_of_what_is_returned(way):
+def test_last_score_matches_the_returned_fit(way):
     _, held, _, found = way
     assert_allclose(held.scores.mlpd[-1], mean_log_density(found), rtol=1e-6)
 
@@ -105,7 +105,7 @@ def test_a_fit_that_integrates_over_hyperparameters_is_scored_at_its_end():
     assert_allclose(mean_log_density(held.best), held.scores.mlpd.max(), rtol=1e-9)
 
 
-def test_what_was_kept_of_another_fit_is_forgotten():
+def test_scores_of_an_earlier_fit_are_dropped():
     held = gpep.EarlyStopping(X, Y, every=2)
     assert repr(held) == "EarlyStopping of 15 rows, nothing scored yet"
     fit(4, held, **WAYS["inducing inputs"])
@@ -140,7 +140,7 @@ def test_counts_are_scored_by_their_own_scores():
     assert held.scores.mlpd < 0
 
 
-def test_what_made_the_latent_values_may_be_given():
+def test_gp_argument_allows_scores_of_computed_latent_values():
     inputs, labels = models.data()
     with pm.Model():
         x = pm.Data("x", inputs)  # the greatest of them is known of all rows together alone
@@ -175,7 +175,7 @@ def test_rows_that_are_not_of_the_model_are_refused_after_one_iteration(argument
     assert seen == [1]
 
 
-def test_there_is_no_best_before_a_fit():
+def test_best_raises_value_error_before_a_fit():
     held = gpep.EarlyStopping(X, Y)
     assert held.scores.sizes["iteration"] == 0
     with pytest.raises(ValueError, match="No fit has been scored yet"):
@@ -193,7 +193,7 @@ def test_there_is_no_best_before_a_fit():
         ((X, Y), {"patience": 1.5}, TypeError, "patience must be a whole number"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(arguments, options, error, message):
+def test_invalid_held_out_rows_raise_errors(arguments, options, error, message):
     with pytest.raises(error, match=message):
         gpep.EarlyStopping(*arguments, **options)
 

@@ -85,7 +85,7 @@ def test_as_many_new_inputs_as_rows(fit):
         ("y", {"Xnew": NEW}, "'y'"),
     ],
 )
-def test_what_is_refused(names, given, message, fit):
+def test_invalid_new_data_raise_value_error(names, given, message, fit):
     with pytest.raises(ValueError, match=message):
         fit.effects(names, **given)
 

@@ -122,7 +122,7 @@ def test_a_fit_from_a_file_has_no_rows_to_compare_with():
         again.predict(FAR)
 
 
-def test_rows_near_fitted_ones_that_inducing_inputs_do_not_reach():
+def test_fitted_rows_far_from_inducing_inputs_cause_a_warning():
     """A third of the rows are about (100, 100), and inducing inputs about 0 have no word of them."""
     x = np.vstack([X, X[:20] + 100.0])
     with pm.Model():

@@ -6,7 +6,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from scipy.special import expit, log_ndtr, logsumexp, ndtr
+from scipy.special import expit, gammaln, log_ndtr, logsumexp, ndtr
 
 import pymc_gpep as gpep
 
@@ -191,3 +191,108 @@ def test_normal_rows_have_the_evidence_and_left_out_rows_of_dense_algebra():
     found = fit.loo(pit=True)
     np.testing.assert_allclose(found.elpd_i, -0.5 * (np.log(2 * np.pi * variance) + residual**2 / variance), atol=1e-5)
     np.testing.assert_allclose(found.pit_i, ndtr(residual / np.sqrt(variance)), atol=1e-5)
+
+
+PLACES = np.array([-1.5, -0.2, 0.4, 2.0])
+TRIALS, HITS = np.array([9, 5, 1, 12]), np.array([9, 3, 0, 1])
+PLACE = np.random.default_rng(2).permutation(np.repeat(np.arange(4), TRIALS))
+HIT = (np.array([np.count_nonzero(PLACE[:i] == at) for i, at in enumerate(PLACE)]) < HITS[PLACE]).astype(int)
+
+
+def covariance(a, b):
+    """Prior covariance of a process with a magnitude and a length scale of 1.2."""
+    return 1.2**2 * np.exp(-0.5 * ((a[:, None] - b) / 1.2) ** 2)
+
+
+@cache
+def process_alone(rows=True, reparameterize=True):
+    with pm.Model() as model:
+        x = pm.Data("x", PLACES[PLACE][:, None] if rows else PLACES[:, None])
+        gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(0.4), cov_func=1.2**2 * pm.gp.cov.ExpQuad(1, ls=1.2))
+        f = gp.prior("f", X=x, reparameterize=reparameterize)
+        if rows:
+            pm.Bernoulli("hit", logit_p=f, observed=HIT)
+        else:
+            pm.Binomial("hits", n=TRIALS, logit_p=f, observed=HITS)
+        return gp, pm.fit(method="ep", progressbar=False), model
+
+
+def test_rows_of_a_process_at_the_same_inputs_match_quadrature():
+    """Four places, 44⁴ nodes."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(44)
+    root = np.linalg.cholesky(covariance(PLACES, PLACES) + 1e-6 * np.eye(4))
+    z = np.stack(np.meshgrid(*[nodes] * 4, indexing="ij")).reshape(4, -1)
+    log_weight = np.sum(np.log(weights / weights.sum())[np.indices([44] * 4).reshape(4, -1)], axis=0)
+    f = 0.4 + root @ z
+    each = HITS[:, None] * logistic(f, 1) + (TRIALS - HITS)[:, None] * logistic(f, 0)
+    joint = each.sum(axis=0) + log_weight
+    evidence = logsumexp(joint)
+    _, fit, _ = process_alone()
+    assert fit.log_posterior.n_points == 4
+    assert fit.log_evidence == pytest.approx(evidence, abs=2e-3)
+    found = fit.latent["mean"].values
+    assert found.shape == PLACE.shape
+    np.testing.assert_allclose(found, (f @ np.exp(joint - evidence))[PLACE], atol=6e-3)
+    left = fit.loo()
+    without = [evidence - logsumexp(joint - logistic(f[at], y)) for at, y in zip(PLACE, HIT, strict=True)]
+    np.testing.assert_allclose(left.elpd_i, without, atol=6e-3)
+
+
+@pytest.mark.parametrize("reparameterize", [True, False])
+def test_process_at_repeated_inputs_has_the_fit_of_its_binomial(reparameterize):
+    gp, fit, _ = process_alone(reparameterize=reparameterize)
+    _, other, _ = process_alone(rows=False)
+    constant = gammaln(TRIALS + 1) - gammaln(HITS + 1) - gammaln(TRIALS - HITS + 1)
+    assert fit.log_evidence == pytest.approx(other.log_evidence - constant.sum(), abs=1e-9)
+    new = np.linspace(-2.0, 3.0, 4)[:, None]
+    np.testing.assert_allclose(fit.latent["variance"], other.latent["variance"].values[PLACE], atol=1e-9)
+    by_maker, by_graph, by_data = fit.predict(gp, new), fit.predict(new), fit.predict(data={"x": new})
+    cross, k = covariance(new[:, 0], PLACES), covariance(PLACES, PLACES) + 1e-6 * np.eye(4)
+    weights = np.linalg.solve(k, cross.T).T
+    mean = 0.4 + weights @ (other.latent["mean"].values - 0.4)
+    for each in (by_maker, by_graph, by_data):
+        np.testing.assert_allclose(each["mean"], mean, atol=1e-6)
+
+
+@pytest.mark.parametrize("reparameterize", [True, False])
+def test_draws_of_a_process_at_repeated_inputs_belong_together(reparameterize):
+    _, fit, _ = process_alone(reparameterize=reparameterize)
+    draws = fit.sample(400, random_seed=1)["posterior"]
+    f = draws["f"].values[0]
+    assert np.abs(f - f[:, [np.flatnonzero(at == PLACE)[0] for at in PLACE]]).max() < 1e-9
+    moments = fit.latent
+    np.testing.assert_allclose(f.mean(axis=0), moments["mean"], atol=4 * np.sqrt(moments["variance"].max() / 400))
+    np.testing.assert_allclose(f.var(axis=0), moments["variance"], rtol=0.35)
+    if reparameterize:
+        x = PLACES[PLACE]
+        root = np.linalg.cholesky(covariance(x, x) + 1e-6 * np.eye(len(x)))
+        again = 0.4 + draws["f_rotated_"].values[0] @ root.T
+        assert np.abs(again - f).max() < 6e-3  # six times the root of the jitter
+    check = fit.importance(200, random_seed=1)
+    assert check.mean_shift.shape == PLACE.shape
+    _, cov = fit.joint_latent_moments([0, 1])
+    assert np.isfinite(cov).all()
+
+
+def test_file_of_a_process_at_repeated_inputs_has_the_same_fit(tmp_path):
+    _, fit, model = process_alone()
+    fit.to_datatree().to_netcdf(tmp_path / "fit.nc")
+    again = gpep.from_datatree(xr.open_datatree(tmp_path / "fit.nc"), model)
+    np.testing.assert_allclose(again.latent["mean"], fit.latent["mean"], atol=1e-9)
+    np.testing.assert_allclose(again.predict([[0.3]])["mean"], fit.predict([[0.3]])["mean"], atol=1e-9)
+
+
+def test_rows_of_a_process_with_white_noise_are_not_grouped():
+    """Rows with equal inputs have noise of their own, so that each row is a factor."""
+    rng = np.random.default_rng(0)
+    x = np.repeat(rng.normal(size=(6, 2)), 3, axis=0)
+    counts = rng.poisson(2.0, 18)
+    with pm.Model():
+        cov = 1.44 * pm.gp.cov.ExpQuad(2, ls=0.9) + pm.gp.cov.WhiteNoise(0.5)
+        f = pm.gp.Latent(cov_func=cov).prior("f", X=x)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=counts)
+        fit = pm.fit(method="laplace", progressbar=False)
+    square = ((x[:, None] - x) ** 2).sum(axis=-1)
+    covariance = 1.44 * np.exp(-0.5 * square / 0.81) + (0.25 + 1e-6) * np.eye(18)
+    exact = gpep.methods.laplace(covariance, np.zeros(18), counts, "poisson", parameters=np.zeros((1, 18)))
+    assert fit.log_evidence == pytest.approx(exact.evidence, abs=1e-8)

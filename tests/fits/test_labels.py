@@ -26,7 +26,7 @@ def fit():
     return pm.fit(model=model(), method="ep", hyper="map", progressbar=False)
 
 
-def test_dims_whose_labels_do_not_fit_are_those_of_arviz():
+def test_dims_with_labels_of_wrong_length_get_names_of_arviz():
     made = model()
     coords = made.coords
     assert dims_that_fit(made, "u", (4,), coords) == ["group"]
@@ -64,7 +64,7 @@ def test_recovered_draws_keep_other_labels():
     assert_allclose(posterior["steps"].values, np.diff(posterior["u"].values, axis=2), atol=1e-12)
 
 
-def test_a_fit_keeps_its_rows_and_labels_where_the_model_gets_others():
+def test_changed_data_of_the_model_do_not_change_rows_and_labels_of_a_fit():
     x, counts = np.linspace(-1.0, 1.0, 9), np.arange(9) % 4
     with pm.Model(coords={"row": np.arange(9)}) as made:
         at = pm.Data("x", x, dims="row")

@@ -112,7 +112,7 @@ def test_rows_without_a_response_are_left_out_and_predicted(case, fits):
     assert_allclose(by_data["mean"], expected["mean"], atol=1e-8)
 
 
-def test_moments_are_those_of_the_rows_with_a_response(fits):
+def test_moments_match_a_fit_to_the_rows_with_a_response(fits):
     _, fit, without = fits
     for name in ("alpha", "beta"):
         assert_allclose(fit.effects(name)[name], without.effects(name)[name], atol=1e-8)

@@ -58,11 +58,11 @@ def alone():
         (alone, ["f"]),
     ],
 )
-def test_names_are_those_that_were_written(declare, names):
+def test_names_of_effects_are_the_names_in_the_model(declare, names):
     assert names_of_effects(read_classifier(made(declare))) == names
 
 
-def test_effects_without_names_have_the_moments_of_those_with_names():
+def test_effects_without_names_have_the_moments_of_named_effects():
     """None of them warns that a variable and what is made of it are not told apart."""
     with made(non_centred):
         fit = pm.fit(method="ep", hyper="map", progressbar=False)

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.solvers.coefficients import Entries
-from pymc_gpep.sums.levels import levels_of, of_each_level, owners_of
+from pymc_gpep.sums.new_data import levels_of, of_each_level, owners_of
 
 J, N, SD = 4, 12, 0.7
 GROUP = np.arange(N) % J
@@ -25,7 +25,7 @@ def fit():
         return pm.fit(method="ep", progressbar=False)
 
 
-def test_a_new_level_has_the_prior_of_all_levels_given_the_others(fit):
+def test_new_level_has_the_prior_given_fitted_levels(fit):
     found = fit.predict(data={"where": [0, J, -1], "x": 0.0}, new_levels=True, progressbar=False)
     effects = fit.effects(["level", "u"])
     level, u = effects["level"].values, effects["u"].values
@@ -70,7 +70,7 @@ def test_a_new_level_of_levels_that_differ_is_refused(effects):
             fit.predict(data={"where": J}, new_levels=True, progressbar=False)
 
 
-def test_a_new_level_of_one_has_the_prior_given_the_others():
+def test_new_level_of_a_single_effect_has_the_prior_given_the_remaining_effects():
     with pm.Model():
         level = pm.Normal("level", 0, 1)
         u = pm.Normal("u", level, SD, shape=1)

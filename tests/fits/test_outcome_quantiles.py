@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
-from scipy.special import expit
+from scipy.special import expit, ndtr
 
 from pymc_gpep.fits.prediction import Part, checked_levels, outcome_quantiles
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
@@ -18,6 +18,8 @@ MEAN, VARIANCE = np.array([-1.0, 0.3, 2.0]), np.array([0.5, 0.01, 0.2])
 DISTRIBUTIONS = {
     "poisson": lambda f, given: stats.poisson(np.exp(f + given[0])),
     "binomial": lambda f, given: stats.binom(given[0], expit(f)),
+    "binomial_probit": lambda f, given: stats.binom(given[0], ndtr(f)),
+    "binomial_log_log": lambda f, given: stats.binom(given[0], -np.expm1(-np.exp(f))),
     "negative_binomial": lambda f, given: stats.nbinom(given[1], expit(-f - given[0])),
     "normal": lambda f, given: stats.norm(f, given[0]),
     "log_normal": lambda f, given: stats.lognorm(given[0], scale=np.exp(f)),

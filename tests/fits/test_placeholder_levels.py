@@ -52,7 +52,7 @@ def test_same_new_level_is_one_level(weights):
     check(fit, new, known, own, exact(rows))
 
 
-def test_two_levels_are_enough_for_two_new_ones():
+def test_two_placeholder_levels_serve_two_new_levels():
     a, b = A % 2, B % 2
     fit = fitted(lambda u, a, b: u[a] - u[b], levels=2, a=a, b=b)
     rows = one_hot(a, 2) - one_hot(b, 2)
@@ -85,7 +85,7 @@ def test_placeholder_is_not_a_level_that_the_row_uses(mean, b, level):
     check(fit, {"a": [9], "b": [value]}, one_hot([level]), [[1.0]], exact(one_hot(A) + one_hot(other)))
 
 
-def test_single_level_that_is_used_otherwise_is_no_placeholder():
+def test_single_level_with_another_use_is_not_a_placeholder():
     a = np.zeros(N, int)
     check(fitted(lambda u, a: u[a], levels=1, a=a), {"a": [9]}, [[0]], [[1.0]], exact(one_hot(a, 1)))
     with pytest.raises(ValueError, match="uses all levels of the model"):

@@ -7,7 +7,7 @@ import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep.fits.prediction
-from pymc_gpep.processes.cross_covariance import new_inputs
+from pymc_gpep.processes.processes import new_inputs
 from tests import models
 from tests.reference.dense_nested_ep import nested_ep as dense_nested_ep
 from tests.reference.dense_nested_ep import predict as dense_predict
@@ -114,7 +114,7 @@ def test_no_points(shared):
     assert shared.fit.predict(shared.gp, np.empty((0, 2)))["p"].shape == (0, 3)
 
 
-def test_what_is_wrong_is_said(shared, per_class):
+def test_errors_name_wrong_processes(shared, per_class):
     other = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
     with pytest.raises(ValueError, match="none of the 1 given made the latent values 'f'"):
         shared.fit.predict(other, np.zeros((1, 2)))
@@ -159,14 +159,14 @@ def test_inputs_of_another_number_of_axes(columns, shape, advice):
         assert new_inputs(eval(advice, {"Xnew": x, "None": None}), columns).shape[1] == columns
 
 
-def test_what_made_the_latent_values_may_be_left_out(shared, per_class):
+def test_predictions_without_gp_equal_predictions_with_gp(shared, per_class):
     for fitted in (shared, per_class):
         new = fitted.X[:4] + 0.3
         xr.testing.assert_allclose(fitted.fit.predict(new), fitted.fit.predict(fitted.gp, new), rtol=1e-6)
         assert_allclose(fitted.fit.fitted_inputs(), fitted.X)
 
 
-def test_what_is_no_process_is_refused(shared):
+def test_predict_with_an_array_as_gp_raises_type_error(shared):
     for missing in (shared.gp, [shared.gp], None):
         with pytest.raises(TypeError, match=r"predict needs new inputs: predict\(Xnew\), or predict\(gp, Xnew\)"):
             shared.fit.predict(missing)

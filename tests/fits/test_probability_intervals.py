@@ -25,7 +25,7 @@ def of_one_function(name):
 
 
 @pytest.mark.parametrize("name", ONE_FUNCTION)
-def test_ends_for_two_classes_are_those_of_the_mixture_of_normals(name):
+def test_ends_for_two_classes_match_the_mixture_of_normals(name):
     found = probability_intervals(of_one_function(name), LEVELS)
 
     def quantile(i, level):

@@ -173,7 +173,7 @@ def test_parameters_of_likelihoods_are_refused_with_other_rows(likelihood):
                 fit.predict(data={"hours": new}, progressbar=False)
 
 
-def test_exposure_less_a_constant_is_predicted_alike_alone_and_among_others():
+def test_prediction_with_centred_exposure_does_not_depend_on_further_rows():
     with pm.Model():
         hours = pm.Data("hours", HOURS)
         exposure(pm.Normal("level", 0, 1), pt.exp(hours - HOURS.mean()))
@@ -219,3 +219,51 @@ def test_covariance_function_of_a_maker_is_refused_with_numbers_of_all_inputs():
     found = fit.predict(gp, NEW[:, None], progressbar=False)
     weights = np.linalg.solve(kernel(X, X) + SD**2 * np.eye(N), kernel(X, NEW)).T
     assert_allclose(found["mean"], weights @ Y, atol=1e-4)
+
+
+Z = RNG.normal(size=(N, 2))
+OF_ARRAYS = {
+    "share": lambda x, z, b, u, g: (x / x.sum())[:, None] * b,
+    "lag": lambda x, z, b, u, g: pt.concatenate([x[:1], x[:-1]])[:, None] * b,
+    "cumulative": lambda x, z, b, u, g: pt.cumsum(x)[:, None] * b,
+    "share of a column": lambda x, z, b, u, g: z / z.sum(axis=0) * b,
+}
+APART_IN_ARRAYS = {
+    "groups": lambda x, z, b, u, g: x[:, None] * b + u[g],
+    "columns": lambda x, z, b, u, g: z * b + x[:, None] * u[g],
+    "share in a row, with a coefficient of each column": lambda x, z, b, u, g: z / z.sum(axis=1, keepdims=True) * b,
+}
+
+
+def array_of(mean, vectors):
+    with pm.Model():
+        g = pm.Data("g", np.arange(N) % 3)
+        b, u = pm.Normal("b", 0, 1, shape=2), pm.Normal("u", 0, 1, shape=(3, 2))
+        mu = mean(pm.Data("x", X), pm.Data("z", Z), b, u, g)
+        if vectors:
+            pm.MvNormal("y", mu, np.array([[1.0, 0.4], [0.4, 2.0]]), observed=Z + 1.0)
+        else:
+            pm.Normal("y", mu, SD, observed=Z + 1.0)
+        return pm.fit(method="laplace", progressbar=False)
+
+
+@pytest.mark.variation(but=["share-False", "lag-True"])
+@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("name", OF_ARRAYS)
+def test_arrays_whose_entries_depend_on_other_positions_are_refused(name, vectors):
+    fit = array_of(OF_ARRAYS[name], vectors)
+    new = {"z": Z[:3]} if "column" in name else {"x": NEW}
+    with pytest.raises(ValueError, match=r"depend on other rows of '[xz]'.*Compute such numbers in NumPy"):
+        fit.predict(data=new)
+
+
+@pytest.mark.variation(but=["groups-False", "columns-True"])
+@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("name", APART_IN_ARRAYS)
+def test_prediction_of_an_entry_does_not_depend_on_further_entries(name, vectors):
+    fit = array_of(APART_IN_ARRAYS[name], vectors)
+    new = {"x": NEW, "z": Z[4:7], "g": np.array([2, 0, 1])}
+    own = {k: v for k, v in new.items() if k in {"groups": "xg", "columns": "xzg"}.get(name, "z")}
+    together = fit.predict(data=own)["mean"].values
+    alone = [fit.predict(data={k: v[i : i + 1] for k, v in own.items()})["mean"].values[0] for i in range(3)]
+    assert_allclose(alone, together, atol=1e-12)

@@ -90,6 +90,32 @@ def test_a_fit_read_again_is_a_fit(probit):
     xr.testing.assert_identical(gpep.from_datatree(again.to_datatree(), model).latent, probit.latent)
 
 
+@pytest.mark.parametrize("name", ["fit.nc", "fit.zarr"])
+def test_saved_fit_loads_from_its_file_also_after_a_second_save(probit, tmp_path, name):
+    path = tmp_path / name
+    probit.save(path)
+    probit.save(str(path))
+    model, gp = models.probit()
+    again = gpep.load(path, model)
+    assert_allclose(again.predict(gp, NEW)["p"], probit.predict(NEW)["p"], atol=1e-6)
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_interrupted_replacement_of_a_store_is_finished_by_load(probit, tmp_path):
+    path = tmp_path / "fit.zarr"
+    probit.save(path)
+    path.rename(tmp_path / ".fit.zarr.new")
+    (tmp_path / ".fit.zarr.old").mkdir()
+    assert gpep.load(path, models.probit()[0]).log_evidence == pytest.approx(probit.log_evidence)
+
+
+def test_save_refuses_unknown_endings_before_work(probit, tmp_path):
+    with pytest.raises(ValueError, match=r"path must end in \.zarr or \.nc"):
+        probit.save(tmp_path / "fit.pkl")
+    with pytest.raises(FileNotFoundError, match="There is no file"):
+        gpep.load(tmp_path / "fit.nc", probit.model)
+
+
 def test_cloudpickle_takes_a_fit_with_its_model(probit):
     again = cloudpickle.loads(cloudpickle.dumps(probit))
     xr.testing.assert_identical(again.predict(None, NEW), probit.predict(None, NEW))
@@ -114,12 +140,12 @@ def test_a_fit_that_did_not_converge_says_so_again(tmp_path):
     assert again.message == fit.message
 
 
-def test_a_file_name_is_no_fit(probit):
+def test_file_name_in_place_of_a_datatree_raises_type_error(probit):
     with pytest.raises(TypeError, match=r"arviz.from_netcdf\(file\), not a str"):
         gpep.from_datatree("fit.nc", probit.model)
 
 
-def test_draws_are_no_fit(probit):
+def test_draws_in_place_of_a_fit_raise_value_error(probit):
     with pytest.raises(ValueError, match="This DataTree is not a fit: it has the groups posterior"):
         gpep.from_datatree(probit.sample(4, random_seed=1), probit.model)
 

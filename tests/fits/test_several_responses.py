@@ -107,7 +107,7 @@ def test_a_variable_split_in_two_has_the_same_predictions(pair):
             assert_allclose(found[f"{name}_{variable}"], wanted[f"y_{variable}"], atol=1e-9)
 
 
-def test_rows_that_are_left_out_are_those_of_one_variable_or_of_all(pair):
+def test_leave_one_out_covers_rows_of_a_variable_or_of_all_variables(pair):
     one, two = pair
     alone, together = one.loo(pit=True), two.loo(pit=True)
     assert_allclose(together.elpd_i, alone.elpd_i, atol=1e-9)
@@ -306,7 +306,7 @@ def test_an_observed_variable_of_a_hyperparameter_stays_a_term():
     assert [rv.name for rv in found.hyperparameters] == ["log_s"]
 
 
-def test_a_variable_that_is_read_by_its_log_density_is_one_of_several():
+def test_variable_read_by_its_log_density_stands_beside_a_poisson_variable():
     with pm.Model() as model:
         u, b = effects()
         pm.StudentT("heavy", nu=4, mu=u[GROUP] + b, sigma=1.0, observed=X)
@@ -316,7 +316,7 @@ def test_a_variable_that_is_read_by_its_log_density_is_one_of_several():
     assert not found.likelihood_model.log_concave
 
 
-def test_one_of_several_is_fitted_by_its_name_beside_the_others():
+def test_name_of_a_response_selects_it_for_the_fit():
     with pm.Model() as model:
         u, b = effects()
         counts("first", u, b, slice(0, CUT))

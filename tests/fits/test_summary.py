@@ -15,6 +15,7 @@ import pymc_gpep as gpep
 from pymc_gpep.fits import effects as effects_module
 from pymc_gpep.fits import summary as summary_module
 from pymc_gpep.fits.summary import SkewNormals, second_order
+from pymc_gpep.sums import effect_sum
 
 GROUP = np.repeat(np.arange(6), 2)
 X = np.linspace(-1.0, 1.5, 30)
@@ -34,7 +35,7 @@ def quantiles(values, weights, p):
     return np.interp(p, np.cumsum(weights[order]) / weights.sum(), values[order])
 
 
-def test_intervals_are_those_of_sums_over_a_grid(fit):
+def test_intervals_match_sums_over_a_grid(fit):
     """The Gaussian's are off by 0.15 and more, and its standard deviations by 4 %."""
     b = np.stack(np.meshgrid(np.linspace(-3.5, 1, 301), np.linspace(-2, 3, 301), indexing="ij")).reshape(2, -1)
     eta = b[0][:, None] + b[1][:, None] * X
@@ -58,7 +59,7 @@ KINDS = np.zeros(30, int)
 KINDS[[3, 7, 12, 18]], KINDS[[8, 15, 20, 24, 25, 29]] = 1, 2
 
 
-def test_intervals_of_classes_are_those_of_weighted_draws():
+def test_intervals_of_classes_match_weighted_draws():
     """The Gaussian's are off by 0.2."""
     with pm.Model():
         b = pm.Normal("b", 0, 1.5, shape=(2, 2))
@@ -101,7 +102,25 @@ def test_the_term_of_second_order_is_the_sum_over_pairs():
     assert along.ravel() @ second_order(weights, cov) @ along.ravel() == pytest.approx(expected)
 
 
-def test_quantiles_of_mixtures_are_those_of_scipy():
+@pytest.mark.parametrize("way", ["rows", "matrices"])
+def test_the_term_of_second_order_of_few_effects_is_that_of_all(way, monkeypatch):
+    """A few effects have the term as a trace over standard normals, and all effects have it by pairs of rows."""
+    rows = np.arange(45) % 30
+    monkeypatch.setattr(effect_sum, "_MANY", 1 if way == "rows" else 1000)
+    with pm.Model():
+        b, s = pm.Normal("b", 0, 2), pm.HalfNormal("s", 1)
+        u = pm.Normal("u", 0, 1, shape=20)
+        pm.Bernoulli("y", logit_p=b + s * u[rows % 20], observed=rows % 3 == 0)
+        fit = pm.fit(method="ep", progressbar=False)
+    few, every = fit.summary(["b", "s"]), fit.summary(["b", "u", "s"])
+    assert_allclose(few, every.loc[few.index], atol=1e-12)
+    space, points = fit.log_posterior.space, fit.hyper_posterior.continuous[0]
+    values = [space.natural(point[None])["s"][0] for point in points[:5]]
+    assert_allclose(space.natural(points)["s"][:5], values, rtol=1e-14)
+    assert abs(few.loc["b", "sd"] / float(fit.std_data["b"]) - 1.0) > 1e-4
+
+
+def test_quantiles_of_mixtures_match_scipy():
     alpha, weights = np.array([-3.0, 1.0, 8.0]), np.array([0.2, 0.5, 0.3])
     parts = [stats.skewnorm(a, loc, 1.5) for a, loc in zip(alpha, (0.0, 1.0, 3.0), strict=True)]
     moments = np.array([part.stats(moments="mvs") for part in parts])[:, :, None]
@@ -195,7 +214,7 @@ def test_a_prior_at_one_node_is_warned_of(groups):
 
 
 def test_names_and_probabilities_are_checked(fit):
-    with pytest.raises(ValueError, match="names has no name"):
+    with pytest.raises(ValueError, match="names is empty"):
         fit.summary([])
     assert fit.summary("b").columns[2] == f"eti{round(100 * az.rcParams['stats.ci_prob'])}_lb"
     with pytest.raises(ValueError, match="ci_prob is 95, but"):
@@ -258,7 +277,7 @@ def grouped():
         return pm.fit(method="ep", hyper="grid", progressbar=False)
 
 
-def test_skewness_of_the_heaviest_nodes_stands_for_that_of_others(grouped, monkeypatch):
+def test_skewness_of_the_heaviest_nodes_serves_all_nodes(grouped, monkeypatch):
     exact = grouped.summary(["u", "v"], ci_prob=0.95).to_numpy()
     monkeypatch.setattr(summary_module, "_COVARIANCES", 1)
     some = grouped.summary(["u", "v"], ci_prob=0.95).to_numpy()

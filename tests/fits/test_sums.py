@@ -64,7 +64,7 @@ def precision_and_force(posterior):
     return posterior.precision, posterior.weights + posterior.precision * mean
 
 
-def test_moments_are_those_of_the_dense_formula(intercepts):
+def test_moments_match_the_dense_formula(intercepts):
     _, fit = intercepts
     dense = Dense(fit)
     means, sds = dense.by_name(dense.mean), dense.by_name(np.sqrt(dense.cov.diagonal()))
@@ -78,7 +78,7 @@ def test_moments_are_those_of_the_dense_formula(intercepts):
     assert list(effects.coords["group"]) == list(range(J))
 
 
-def test_contrasts_are_those_of_the_dense_formula(intercepts):
+def test_contrasts_match_the_dense_formula(intercepts):
     _, fit = intercepts
     dense = Dense(fit)
     found = fit.contrast({"pair": {"alpha": {1: 1, 4: -1}}, "at one": {"level": 1.0, "beta": 2.0}})
@@ -103,7 +103,7 @@ def test_effects_that_there_are_not(name, message, intercepts):
         intercepts[1].effects(name)
 
 
-def test_predictions_are_those_of_the_dense_formula(intercepts):
+def test_predictions_match_the_dense_formula(intercepts):
     """The last row is of a group with few rows, the first of a combination that the fit has not seen."""
     _, fit = intercepts
     dense = Dense(fit)

@@ -8,11 +8,15 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import EP
-from pymc_gpep.gaussians.row_prior import PrecisionPrior
+from pymc_gpep.gaussians.precision_prior import PrecisionPrior
+from pymc_gpep.gaussians.prior_form import BoundForm
+from pymc_gpep.gaussians.row_prior import RowPrior, RowStructure
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.prior_moments import precision_sum
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.rivals.naive_tap import NaiveTAP
+from pymc_gpep.solvers.coefficients import Entries
+from tests.graph_modes import rewritten
 
 N, J, T = 40, 6, 9
 RNG = np.random.default_rng(5)
@@ -58,7 +62,7 @@ class Case:
             options = {"method": method, "hyper": hyper, "progressbar": False, "random_seed": 1}
             self.dense = pm.fit(**options)
             patch.setattr(precision_sum, "_MANY", 1)
-            patch.setattr(precision_sum, "_DEARER", 0.0)
+            patch.setattr(precision_sum, "_DENSE", np.inf)
             self.sparse = pm.fit(**options)
             self.file = self.sparse.to_datatree()
             self.again = gpep.from_datatree(self.file, self.model)
@@ -79,7 +83,7 @@ def case(request):
     return Case(*CASES[request.param])
 
 
-def test_the_fit_says_what_it_is_by(case):
+def test_text_of_the_fit_names_the_sparse_precision(case):
     n = case.sparse.classifier.prior.n_points
     assert f"By a sparse precision: {n} rows of {case.sparse.classifier.prior.n_normals} numbers" in str(case.sparse)
     assert "precision" not in str(case.dense)
@@ -112,7 +116,7 @@ def test_log_posterior_and_gradient(case):
 
 def test_digits_are_kept_under_small_steps(monkeypatch):
     monkeypatch.setattr(precision_sum, "_MANY", 1)
-    monkeypatch.setattr(precision_sum, "_DEARER", 0.0)
+    monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
     with pm.Model() as model:
         s = pm.math.exp(pm.Flat("log_s", shape=3))
         walk = pm.GaussianRandomWalk("walk", sigma=s[0], init_dist=pm.Normal.dist(0, 100), shape=T)
@@ -152,7 +156,7 @@ def test_predictions_of_a_level_that_is_new(case):
 
 def test_levels_of_several_groups_that_are_new_at_once(monkeypatch):
     monkeypatch.setattr(precision_sum, "_MANY", 1)
-    monkeypatch.setattr(precision_sum, "_DEARER", 0.0)
+    monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
     with pm.Model():
         u, v, w = pm.Normal("u", 0.5, 0.6, shape=J), pm.Normal("v", 0, 0.8, shape=T), pm.Normal("w", 1, 0.3, shape=1)
         where, week, clinic = pm.Data("where", GROUP), pm.Data("week", WEEK), pm.Data("clinic", np.zeros(N, int))
@@ -248,7 +252,7 @@ def test_many_levels_have_one_and_many_columns_have_none():
 
 def test_methods_without_a_sparse_precision_are_given_matrices(monkeypatch):
     monkeypatch.setattr(precision_sum, "_MANY", 1)
-    monkeypatch.setattr(precision_sum, "_DEARER", 0.0)
+    monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
     with pm.Model() as model:
         u = pm.Normal("u", 0, 1, shape=J)
         pm.Bernoulli("y", logit_p=u[GROUP], observed=BINARY)
@@ -257,3 +261,121 @@ def test_methods_without_a_sparse_precision_are_given_matrices(monkeypatch):
     assert suited is not classifier
     assert precision_sum.suited(suited, EP()) is suited
     assert precision_sum.suited(suited, NaiveTAP()).prior is classifier.prior
+
+
+def test_cumulative_sums_have_coefficients_in_full(monkeypatch):
+    levels = 90
+    with pm.Model():
+        where = pm.Data("where", RNG.integers(0, levels, 200))
+        u = pm.Normal("u", 0, pm.HalfNormal("s", 1), shape=levels)
+        pm.Deterministic("total", pt.cumsum(u) + 0.3)
+        pm.Bernoulli("y", logit_p=u[where], observed=np.arange(200) % 3 == 0)
+        dense = pm.fit(method="laplace", hyper="map", progressbar=False)
+        monkeypatch.setattr(precision_sum, "_MANY", 1)
+        monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
+        fit = pm.fit(method="laplace", hyper="map", progressbar=False)
+    assert "By a sparse precision" in str(fit)
+    assert_allclose(fit.effects(["total"])["total"], dense.effects(["total"])["total"], atol=1e-6)
+
+
+def sum_of_a_walk():
+    walk = pm.GaussianRandomWalk("walk", sigma=pm.HalfNormal("s", 1), init_dist=pm.Normal.dist(0, 0.1), shape=LONG)
+    return pm.Normal("level", 0, 2) + pm.math.cumsum(walk)
+
+
+def walk_about_a_walk():
+    s, r = pm.HalfNormal("s", 1), pm.HalfNormal("r", 1)
+    slope = pm.GaussianRandomWalk("slope", sigma=s, init_dist=pm.Normal.dist(0, 0.1), shape=LONG - 1)
+    return pm.GaussianRandomWalk("walk", mu=slope, sigma=r, init_dist=pm.Normal.dist(0, 2), shape=LONG)
+
+
+def sum_of_sums():
+    return pm.HalfNormal("s", 1) * pm.math.cumsum(pm.math.cumsum(pm.Normal("z", 0, 1, shape=LONG)))
+
+
+def sum_of_zero_sum():
+    return 0.5 + pm.math.cumsum(pm.ZeroSumNormal("z", pm.HalfNormal("s", 1), shape=LONG))
+
+
+def sum_of_an_autoregression():
+    start = pm.Normal.dist(0, 1)
+    return pm.math.cumsum(pm.AR("z", [pm.Uniform("rho", 0, 1)], pm.HalfNormal("s", 1), init_dist=start, shape=LONG))
+
+
+def triangle_of_ones():
+    return pt.dot(np.tril(np.ones((LONG, LONG))), pm.Normal("z", 0, pm.HalfNormal("s", 1), shape=LONG))
+
+
+LONG = 80
+SUMMED = [
+    sum_of_a_walk, walk_about_a_walk, sum_of_sums, sum_of_zero_sum, sum_of_an_autoregression, triangle_of_ones
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("build", SUMMED, ids=lambda build: build.__name__)
+def test_running_sums_have_a_sparse_precision(build, monkeypatch):
+    monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
+    when = np.sort(np.arange(LONG + 5) % LONG)
+    with pm.Model() as model:
+        eta = pm.Deterministic("eta", build())
+        y = np.random.default_rng(3).poisson(np.exp(1 + np.sin(when / 8)))
+        pm.Poisson("y", mu=pm.math.exp(eta[pm.Data("when", when)]), observed=y)
+    classifier, method = read_classifier(model), EP(tolerance=1e-10)
+    assert precision_sum.suited(classifier, method).prior.structure.shape[1] <= 4
+    sparse = DenseLogPosterior(classifier, method)
+    monkeypatch.setattr("pymc_gpep.log_posteriors.dense_log_posterior.suited", lambda own, _: own)
+    dense = DenseLogPosterior(classifier, method)
+    assert "By a sparse precision" in sparse.algebra
+    assert "precision" not in dense.algebra
+    for at in (-2.0, 0.1):
+        theta = np.full(len(model.free_RVs) - len(classifier.prior.integrated), at)
+        found, expected = sparse(theta), dense(theta)
+        assert found.log_posterior == pytest.approx(expected.log_posterior, abs=1e-7)
+        assert_allclose(found.gradient, expected.gradient, atol=1e-6)
+
+
+def test_fit_by_running_sums_matches_matrices(monkeypatch):
+    with pm.Model():
+        eta = pm.Deterministic("eta", sum_of_a_walk())
+        pm.Poisson("y", mu=pm.math.exp(eta[pm.Data("when", np.arange(LONG))]), observed=np.arange(LONG) // 9 % 4)
+        sparse = pm.fit(method="ep", hyper="map", progressbar=False)
+        monkeypatch.setattr(precision_sum, "_DENSE", 0.0)
+        monkeypatch.setattr("pymc_gpep.log_posteriors.dense_log_posterior.suited", lambda own, _: own)
+        dense = pm.fit(method="ep", hyper="map", progressbar=False)
+    assert "By a sparse precision" in str(sparse)
+    assert "precision" not in str(dense)
+    assert sparse.log_evidence == pytest.approx(dense.log_evidence, abs=1e-6)
+    for name in ("level", "walk", "eta"):
+        assert_allclose(sparse.effects([name])[name], dense.effects([name])[name], atol=1e-5, err_msg=name)
+    assert_allclose(*(fit.summary().select_dtypes("number") for fit in (sparse, dense)), atol=1e-5)
+    new = {"when": [0, 3, LONG - 1]}
+    assert_allclose(sparse.predict(data=new)["mean"], dense.predict(data=new)["mean"], rtol=1e-5)
+
+
+def test_second_model_of_a_shape_rewrites_no_graph(monkeypatch):
+    """Data and their pattern differ; the graphs of the log posterior and of its coefficients are the same."""
+
+    def fitted(seed):
+        rng = np.random.default_rng(seed)
+        with pm.Model():
+            s, level = pm.HalfNormal("s", 1), pm.Normal("level", 0, 1)
+            u, v = pm.Normal("u", 0, s, shape=70), pm.Normal("v", shape=30)
+            g, h = pm.Data("g", rng.integers(0, 70, 120)), pm.Data("h", rng.integers(0, 30, 120))
+            x = pm.Normal("slope", 0, 1) * pm.Data("x", rng.normal(size=120))
+            pm.Poisson("y", mu=pm.math.exp(level + x + u[g] + v[h]), observed=rng.poisson(2.0, 120))
+            return pm.fit(method="ep", hyper="map", progressbar=False)
+
+    made = []
+    make = pm.Model.compile_fn
+    with rewritten():
+        assert "By a sparse precision" in fitted(1).log_posterior.algebra
+        monkeypatch.setattr(pm.Model, "compile_fn", lambda *args, **kwargs: made.append(1) or make(*args, **kwargs))
+        assert fitted(2).converged
+    assert not made
+
+
+def test_solutions_by_few_coefficients_keep_little_memory():
+    """A solution by rows of 302 normals at 10⁵ rows is a few vectors and matrices of the normals."""
+    base = Entries(np.zeros((5, 1), np.int64), np.ones((5, 1)), 302)
+    assert BoundForm(RowPrior, RowStructure(base)).kept(1, 100_000, 302) < 2_000_000
+    assert RowPrior.kept(1, 100_000, 302) > 30_000_000

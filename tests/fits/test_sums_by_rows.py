@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import EP, NestedEP
-from pymc_gpep.gaussians.row_posterior import RowPosterior
+from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.sums import effect_sum
@@ -131,7 +131,7 @@ def test_some_points_together(case):
 
 
 def test_some_points_together_need_no_matrix_of_all(case, monkeypatch):
-    monkeypatch.setattr(RowPosterior, "joint_covariance", None)
+    monkeypatch.setattr(Posterior, "joint_covariance", None)
     c = case.rows.classifier.n_functions
     assert case.rows.joint_latent_moments([1, 3])[1].shape == (2, c, 2, c)
 

@@ -52,7 +52,7 @@ def fit():
 
 
 @pytest.mark.parametrize("wanted", [{}, "u", {"a": 1.0}, {"a": "u"}])
-def test_contrasts_that_are_no_weights(wanted, fit):
+def test_contrast_without_weights_raises_type_error(wanted, fit):
     with pytest.raises(TypeError, match="contrast takes weights of variables for each combination, as in"):
         fit.contrast(wanted)
 
@@ -66,7 +66,7 @@ def test_names_that_are_not_there(fit):
         fit.predict(data={"x": 1.0, "z": 1.0}, progressbar=False)
 
 
-def test_a_model_without_data_is_told_to_declare_them():
+def test_errors_for_models_without_data_advise_pm_data():
     with pm.Model():
         u = pm.Normal("u", 0, 1, shape=4)
         pm.Bernoulli("y", logit_p=u[GROUP] * X, observed=Y)
@@ -115,7 +115,7 @@ def test_single_precision_is_read():
     assert_allclose(found["u"], expected["u"], atol=1e-5)
 
 
-def test_a_file_knows_which_variables_were_kept_out():
+def test_loaded_fit_has_the_hyperparameters_that_were_named():
     x = np.linspace(-1, 1, 10)
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=x[:, None])

@@ -77,7 +77,7 @@ def of_arrays():
 
 @pytest.mark.variation(but=["one_column"])
 @pytest.mark.parametrize("form", FORMS)
-def test_predictions_are_those_with_data(form, of_arrays):
+def test_predictions_equal_predictions_with_data(form, of_arrays):
     fits = of_arrays if form == "trend" else by_array(FORMS[form]), by_data(FORMS[form])
     found, expected = (fit.predict(NEW, progressbar=False) for fit in fits)
     for name in ("mean", "p"):
@@ -91,7 +91,7 @@ def test_inputs_given_twice_are_refused():
         by_data(one_column).predict(NEW, data={"X": NEW})
 
 
-def test_predictions_are_those_of_the_dense_formula(of_arrays):
+def test_predictions_of_arrays_match_the_dense_formula(of_arrays):
     posterior = of_arrays.solution.posterior
     precision = np.ravel(posterior.precision)
     force = np.ravel(posterior.weights + posterior.precision * posterior.marginals()[0])  # of sites
@@ -180,7 +180,7 @@ def test_other_data_are_given_beside_inputs():
     ],
     ids=["another array", "groups as an array", "an effect of each row", "a mean over rows"],
 )
-def test_what_new_inputs_do_not_say_is_refused(declare, why, rows):
+def test_arrays_without_new_values_are_refused_with_advice(declare, why, rows):
     with pytest.raises(ValueError, match=rf"{why}.*pm\.Data"):
         beside(declare).predict(np.resize(NEW, (rows, 2)), progressbar=False)
 
@@ -190,7 +190,7 @@ def test_inputs_have_the_columns_of_the_model(of_arrays):
         of_arrays.predict(np.zeros((2, 3)))
 
 
-def test_columns_that_are_alike_at_all_rows_are_not_told_apart():
+def test_columns_with_equal_values_at_all_rows_are_refused():
     twice = np.column_stack([XY, XY[:, 0]])
 
     def declare():

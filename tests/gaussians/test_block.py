@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.gaussians.coupled import CoupledPosterior
+from pymc_gpep.gaussians.posterior import make_posterior
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.gaussians.row_posterior import BlockPosterior
+from pymc_gpep.gaussians.sites import SiteForm
 
 N, M, C = 6, 4, 3
 
@@ -31,7 +31,7 @@ def precisions(seed=1):
 def setting(request):
     k, mean = prior(request.param)
     weights = np.random.default_rng(2).normal(size=(C, N))
-    return k, mean, BlockPosterior(DensePrior(k[:, :N, :N], mean[:, :N]), precisions(), weights)
+    return k, mean, make_posterior(DensePrior(k[:, :N, :N], mean[:, :N]), SiteForm.BLOCK, precisions(), weights)
 
 
 def test_draws_have_mean_and_covariance(setting):
@@ -49,14 +49,16 @@ def test_softmax_sites_have_both_posteriors(setting):
     k, mean, posterior = setting
     pi = np.random.default_rng(3).dirichlet(np.ones(C), size=N).T
     w = np.einsum("ai,ab->iab", pi, np.eye(C)) - np.einsum("ai,bi->iab", pi, pi)
-    block = BlockPosterior(posterior.prior, w, posterior.weights)
-    coupled = CoupledPosterior(posterior.prior, pi, posterior.weights)
+    block = make_posterior(posterior.prior, SiteForm.BLOCK, w, posterior.weights)
+    coupled = make_posterior(posterior.prior, SiteForm.COUPLED, pi, posterior.weights)
     new = k[:, N:, :N], k[:, range(N, N + M), range(N, N + M)], mean[:, N:]
     for found, expected in zip(block.predict(*new), coupled.predict(*new), strict=True):
         assert_allclose(found, expected, atol=1e-10)
 
 
-def test_what_is_no_covariance_is_refused():
-    posterior = BlockPosterior(DensePrior(-np.eye(N)[None], np.zeros((C, N))), 9 * precisions(), np.zeros((C, N)))
+def test_indefinite_covariance_raises_linalg_error():
+    posterior = make_posterior(
+        DensePrior(-np.eye(N)[None], np.zeros((C, N))), SiteForm.BLOCK, 9 * precisions(), np.zeros((C, N))
+    )
     with pytest.raises(np.linalg.LinAlgError, match="positive semi-definite"):
         posterior.joint_covariance(posterior.prior.k, posterior.prior.k)

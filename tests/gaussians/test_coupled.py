@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.gaussians.coupled import CoupledPosterior
+from pymc_gpep.gaussians.posterior import Posterior, make_posterior
 from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.sites import SiteForm
 from tests.reference.data import random_problem, squared_exponential
 from tests.reference.dense_nested_ep import NestedEP, nested_ep, predict, site
 from tests.reference.dense_posterior import block_diagonal
@@ -18,7 +19,7 @@ C, N, NEW = 3, 7, 4
 class Setting(NamedTuple):
     """A posterior and its dense counterpart, and the prior at new points."""
 
-    posterior: CoupledPosterior
+    posterior: Posterior
     dense: NestedEP
     k: np.ndarray
     k_cross: np.ndarray
@@ -43,7 +44,7 @@ def setting(request):
         pi[np.arange(C) != y, i] = dense.alpha[i]
         precision = np.diag(pi[:, i]) - np.outer(pi[:, i], pi[:, i]) / pi[:, i].sum()
         assert_allclose(precision, site(dense.alpha[i], dense.beta[i], y)[0], atol=1e-14)
-    posterior = CoupledPosterior(DensePrior(k, problem.m), pi, dense.gradient_mean)
+    posterior = make_posterior(DensePrior(k, problem.m), SiteForm.COUPLED, pi, dense.gradient_mean)
     return Setting(posterior, dense, k, k_cross, k_new, rng.normal(size=(C, NEW)))
 
 

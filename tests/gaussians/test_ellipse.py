@@ -53,7 +53,7 @@ def test_finds_a_posterior_from_anywhere():
 
 
 @pytest.mark.parametrize("nowhere", [-np.inf, np.nan])
-def test_never_goes_where_there_is_no_density(nowhere):
+def test_draws_stay_where_the_density_is_positive(nowhere):
     rng = np.random.default_rng(3)
 
     def positive(x):

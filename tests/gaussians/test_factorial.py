@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
-from pymc_gpep.gaussians.posteriors import make_posterior, posterior_of
+from pymc_gpep.gaussians.posterior import make_posterior, posterior_of
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import SiteForm
 from tests.reference.data import squared_exponential
@@ -80,7 +80,7 @@ def test_derivatives():
     of_k, of_mean = POSTERIOR.derivatives()
     assert (of_k * to_k).sum() == pytest.approx(slope, rel=1e-6)
     assert_allclose(of_mean, B)
-    with pytest.raises(TypeError, match="not of single points"):
+    with pytest.raises(TypeError, match="factorial sites have no roots"):
         POSTERIOR.site_blocks()
 
 
@@ -98,7 +98,7 @@ def joint():
     return mean, cov
 
 
-def test_they_follow_the_prior_given_the_others():
+def test_points_without_factor_follow_the_prior_given_remaining_points():
     mean, cov = joint()
     found_mean, found = PART.marginals()
     assert_allclose(found_mean[0], mean, atol=1e-10)
@@ -109,7 +109,7 @@ def test_they_follow_the_prior_given_the_others():
     assert_allclose(np.cov(draws.T), cov, atol=0.05)
 
 
-def test_sites_and_divergence_are_those_of_the_others_alone():
+def test_sites_and_divergence_equal_results_without_the_points():
     mean, cov = joint()
     f = np.random.default_rng(0).normal(size=(5, 1, N))
     prior = multivariate_normal(PRIOR.mean[0], K).logpdf(f[:, 0])
@@ -124,7 +124,7 @@ def test_sites_and_divergence_are_those_of_the_others_alone():
     assert_allclose(again.mean[0], mean, atol=1e-9)
 
 
-def test_cavities_are_those_of_the_others_alone():
+def test_cavities_equal_cavities_without_the_points():
     mean, cov = joint()
     found_mean, found = PART.cavities(*PART.marginals())
     assert_allclose(found[~HAS, 0, 0], cov.diagonal()[~HAS], atol=1e-10)

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.gaussians.posterior import posterior_of_normals
-from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.posterior import posterior_of
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import IndependentSites
+from pymc_gpep.gaussians.whitening import posterior_of_normals
 from tests.gaussians.test_posteriors import SITES, C, N
 from tests.reference.dense_posterior import block_diagonal, site_blocks
 
 
 @pytest.mark.parametrize("q", [4, 10])
 @pytest.mark.parametrize("name", SITES)
-def test_moments_are_those_of_the_dense_formula(name, q):
+def test_moments_match_dense_algebra(name, q):
     rng = np.random.default_rng(2)
     form, precision = SITES[name](rng)
     nu = rng.normal(size=(C, N))

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 from tests.reference.dense_posterior import block_diagonal
 
 C, N = 3, 4
@@ -23,7 +24,7 @@ def check_prior(k, mean):
     [(K, (1, N, N)), (K[None], (1, N, N)), (np.stack([K] * C), (C, N, N)), (K.tolist(), (1, N, N))],
     ids=["shared", "shared, three axes", "per class", "list"],
 )
-def test_gives_what_kernels_want(k, shape):
+def test_arrays_have_the_types_and_shapes_of_kernels(k, shape):
     covariance, mean = check_prior(k, np.asfortranarray(MEAN))
     assert (covariance.shape, covariance.dtype) == (shape, np.float64)
     assert (mean.shape, mean.dtype) == ((C, N), np.float64)
@@ -62,7 +63,7 @@ def replace(array, value, *index):
         (replace(K, -0.1, 2, 2), MEAN, "k must have no negative variance"),
     ],
 )
-def test_says_what_is_wrong(k, mean, message):
+def test_invalid_arrays_raise_value_error(k, mean, message):
     with pytest.raises(ValueError, match=message):
         check_prior(k, mean)
 

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, Sites
-from pymc_gpep.gaussians.whitening import PriorWhitening, Whitening
+from pymc_gpep.gaussians.whitening import PriorWhitening, Whitening, whitening_of
 from tests.reference.data import random_problem
 from tests.reference.dense_posterior import block_diagonal, dense_gaussian, site_blocks
 
@@ -30,7 +29,7 @@ def make_sites(form: type[Sites], seed: int = 0, smallest: float = 0.0) -> Sites
 
 
 def whiten(prior: DensePrior, sites: Sites) -> Whitening:
-    return posterior_of(prior, sites).whitening()
+    return whitening_of(prior, sites)
 
 
 def dense(prior: DensePrior, sites: Sites) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
@@ -85,7 +84,7 @@ def all_maps(prior: DensePrior):
     return [PriorWhitening(prior), *(whiten(prior, make_sites(form)) for form in FORMS)]
 
 
-def test_slopes_are_those_of_the_transpose(prior):
+def test_slopes_match_the_transpose(prior):
     slope = np.random.default_rng(1).normal(size=(C, N))
     for whitening in all_maps(prior):
         expected = (matrix(whitening).T @ slope.ravel()).reshape(whitening.shape)

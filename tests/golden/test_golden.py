@@ -35,7 +35,7 @@ SLOW = {"batches, sites kept", "batches, bound", "nested EP, a covariance for ea
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in FITS]
 )
-def test_a_fit_gives_what_it_gave(name):
+def test_fit_equals_stored_results(name):
     found, kept = summary(name), KEPT[name]
     assert kept.keys() <= found.keys()
     words = {key for key in kept if isinstance(kept[key], (str, bool))}

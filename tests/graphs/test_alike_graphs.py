@@ -59,7 +59,7 @@ def test_other_constants_types_and_operations_make_other_graphs():
     np.testing.assert_allclose(found[0], found[1])
 
 
-def test_inputs_in_another_order_are_told_apart():
+def test_graphs_with_inputs_in_another_order_are_distinguished():
     x, y = pt.dscalars("x", "y")
     assert interpreted([x, y], [x - 2 * y])(5.0, 1.0) == [3.0]
     assert interpreted([y, x], [x - 2 * y])(5.0, 1.0) == [-9.0]
@@ -100,7 +100,7 @@ def test_a_graph_that_is_kept_has_constants_of_its_own():
         before += 1
 
 
-def test_sparse_constants_of_small_numbers_are_told_apart():
+def test_sparse_constants_of_small_numbers_are_distinguished():
     """PyTensor takes them for equal."""
     x = pt.dmatrix("x")
     for scale in (1e-7, 3e-7):
@@ -109,7 +109,7 @@ def test_sparse_constants_of_small_numbers_are_told_apart():
         np.testing.assert_allclose(found, scale)
 
 
-def test_zeros_of_either_sign_are_told_apart():
+def test_zeros_of_either_sign_are_distinguished():
     x = pt.dscalar("x")
     for zero in (0.0, -0.0):
         assert interpreted([x], [pt.arctan2(pt.constant(zero), x)])(-1.0)[0] == np.arctan2(zero, -1.0)
@@ -206,7 +206,7 @@ def test_lengths_of_axes_leave_the_graph_with_the_arrays():
     assert number == 30
 
 
-def test_numbers_that_are_no_lengths_stay_what_they_are():
+def test_numbers_other_than_lengths_stay_constant():
     """A number that is repeated, or stands in a vector, is none of the lengths beside it, also where it is rounded."""
     row = pt.constant(np.linspace(0.0, 1.0, 17))
     outputs = [
@@ -235,7 +235,7 @@ def test_an_evidence_that_is_a_constant_is_not_that_of_another_method():
     assert found["ep"] != found["kl"]
 
 
-def test_what_is_kept_is_bounded(kept, monkeypatch):
+def test_number_of_stored_graphs_is_bounded(kept, monkeypatch):
     monkeypatch.setattr(alike_graphs, "_MOST_GRAPHS", 3)
     x = pt.dscalar("x")
     for factor in range(2, 7):
@@ -243,7 +243,7 @@ def test_what_is_kept_is_bounded(kept, monkeypatch):
     assert len(kept) == 3
 
 
-def test_what_is_kept_holds_no_data(kept):
+def test_stored_graphs_do_not_refer_to_data(kept):
     """Neither a variable of the model nor a shared one is reached, so that these are freed with the fit."""
     fit = _fitted(1, "ep")
     model = fit.log_posterior.classifier.model

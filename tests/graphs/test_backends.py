@@ -16,13 +16,13 @@ def no_jax(monkeypatch):
 
 
 @pytest.mark.parametrize("how", [{"backend": "jax"}, {"compile_kwargs": {"mode": "JAX"}}], ids=str)
-def test_a_fit_says_what_to_install(how, no_jax, monkeypatch):
+def test_error_of_a_fit_names_the_missing_package(how, no_jax, monkeypatch):
     monkeypatch.setattr("pymc_gpep.variational.inference.LogPosterior", None)  # nothing is made yet
     with models.probit()[0], pytest.raises(ModuleNotFoundError, match="JAX, which is not installed: pip install jax"):
         pm.fit(method="nested_ep", progressbar=False, **how)
 
 
-def test_a_sampler_says_what_to_install(no_jax, monkeypatch):
+def test_error_of_a_sampler_names_the_missing_package(no_jax, monkeypatch):
     monkeypatch.setattr("pymc_gpep.samplers.guided.fit_sites", None)
     with models.probit()[0], pytest.raises(ModuleNotFoundError, match="pip install jax"):
         gpep.samplers.GuidedHMC(compile_kwargs={"mode": "JAX"})

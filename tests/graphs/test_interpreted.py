@@ -4,12 +4,13 @@ import platform
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.link.c.basic import CLinker
 
 import pymc_gpep as gpep
-from pymc_gpep.graphs.interpreted import ModelFunctions, evaluate, graph_function, interpreted
+from pymc_gpep.graphs.interpreted import GraphFunction, ModelFunctions, evaluate, graph_function, interpreted
 
 
 @pytest.mark.usefixtures("c_compiler")
@@ -31,7 +32,7 @@ def test_graphs_within_graphs_are_not_compiled_by_c(monkeypatch):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other thresholds")
-def test_an_evaluation_takes_the_memory_of_the_one_before_it():
+def test_evaluation_uses_the_memory_of_the_evaluation_before():
     """Alone in a process this test fails where freed arrays go back to the system."""
     resource = pytest.importorskip("resource")
     x = pt.dmatrix("x")
@@ -61,3 +62,29 @@ def test_model_functions_replace_random_variables_before_the_data_that_these_dep
         np.testing.assert_allclose(total, point["mu"] + np.array(values))
     np.testing.assert_allclose(*functions([x])(point), [3.0, 4.0])
     assert functions([])(point) == []
+
+
+def test_a_settled_function_computes_with_data_once_and_returns_the_same():
+    calls = []
+
+    @pytensor.wrap_py(itypes=[pt.dvector], otypes=[pt.dvector])
+    def counted(values):
+        calls.append(values.sum())
+        return 2.0 * values
+
+    x, data = pt.dvector("x"), pytensor.shared(np.arange(3.0))
+    made = counted(data)
+    # A returned array that depends on data alone may be changed by the caller.
+    outputs = [(pt.exp(made) * x).sum(), made + 1.0, pytensor.grad((pt.exp(made) * x).sum(), x)]
+    plain = GraphFunction(interpreted([x], outputs))
+    settled = plain.copy().settled()
+    other, before = settled.copy(), len(calls)
+    for seed in range(3):
+        at = np.random.default_rng(seed).normal(size=3)
+        expected = plain(at)
+        for function in (settled, other):
+            found = function(at)
+            for own, its in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(own, its)
+            found[1][:] = np.nan
+    assert len(calls) == before + 3

@@ -120,7 +120,7 @@ def test_operations_are_functions_of_numpy(name):
     assert sum(isinstance(node.op, Ufunc) for node in found.maker.fgraph.toposort()) == count
 
 
-def test_shapes_that_are_not_known_are_compared():
+def test_unknown_shapes_are_compared_at_run_time():
     function = pytensor.function([P, Q], P + Q, mode=INTERPRETED)
     assert_allclose(function([1.0, 2.0], [[1.0, 2.0]] * 2), [[2.0, 4.0]] * 2)
     with pytest.raises(ValueError, match="broadcast"):

@@ -123,7 +123,7 @@ def test_axis_over_rows_may_be_the_last():
         check(lambda x: pt.stack([x, pt.cumsum(x)]), axis=1, x=X)
 
 
-def test_large_entries_do_not_hide_small_ones():
+def test_large_entries_do_not_hide_dependence_of_small_entries():
     with pytest.raises(ValueError, match="depend on other rows of 'x'"):
         check(lambda x: pt.stack([x * 0.0 + pt.constant(np.float64(1e300)), x[::-1]]), axis=1, x=X)
 

@@ -22,7 +22,7 @@ class Given:
         Log prior density, if cells are to cover the region that it allows.
     """
 
-    entries, approximator = 1, SimpleNamespace(matches_moments=False)
+    entries, kept, approximator = 1, 1, SimpleNamespace(matches_moments=False)
 
     def __init__(self, function, names, log_prior=None):
         self._function, self.count, self.joint = function, 0, log_prior is not None
@@ -30,7 +30,7 @@ class Given:
             model=SimpleNamespace(rvs_to_transforms={}),
             hyperparameters=[],
             prior=SimpleNamespace(effects=False),
-            likelihood_model=SimpleNamespace(offers=lambda kind: False),
+            likelihood_model=SimpleNamespace(offers=lambda kind: False, log_concave=True),
             n_functions=1,
             n_points=1,
         )
@@ -46,7 +46,7 @@ class Given:
     def loosely(self, gradients=True):
         return self
 
-    weighing = loosely
+    weighing = roughly = loosely
 
     def each(self, function, items):
         return [function(item) for item in items]
@@ -59,9 +59,9 @@ class Given:
         status = OUT_OF_ITERATIONS if np.isnan(value) else CONVERGED
         return Evaluation(np.array(theta), value, slope, value, 1, status, np.zeros(1))
 
-    def integrated(self, at=None, random_seed=1, **options):
+    def integrated(self, at=None, random_seed=1, method="adaptive", **options):
         first = np.zeros(self.space.size) if at is None else np.asarray(at, float)
         best = minimize(lambda x: -self._function(x), first, method="BFGS").x
         optimum = Optimum(self(best if at is None else first), True, "", ())
         self.count = 0
-        return hyper_method("adaptive", options).integrate(self, optimum, random_seed=random_seed)
+        return hyper_method(method, options).integrate(self, optimum, random_seed=random_seed)

@@ -12,7 +12,7 @@ X = np.repeat(PLACES, 20, axis=0) + 0.1 * RNG.normal(size=(100, 2))
 Y = np.repeat([3, 3, 3, 7, 7], 20)
 
 
-def test_centres_are_means_of_what_lies_together():
+def test_centres_are_means_of_clusters():
     found = centres_of_classes(InMemory(X, Y), 5, np.ones(2), np.random.default_rng(0))
     means = np.array([X[k * 20 : k * 20 + 20].mean(axis=0) for k in range(5)])
     assert_allclose(found[np.lexsort(found.round().T)], means[np.lexsort(means.round().T)])
@@ -25,7 +25,7 @@ def test_columns_count_by_their_scales():
     assert_allclose(found[:, 0], 25.0, atol=0.2)
 
 
-def test_a_class_with_few_rows_leaves_the_rest_to_the_others():
+def test_classes_share_centres_that_a_small_class_cannot_fill():
     labels = np.r_[np.zeros(98, int), 1, 1]
     found = centres_of_classes(InMemory(X, labels), 10, np.ones(2), np.random.default_rng(0))
     assert found.shape == (10, 2)

@@ -94,7 +94,7 @@ def test_which_priors_have_no_bound_as_a_scale_goes_to_0(options, unbounded):
 @pytest.mark.parametrize(
     "options", [{"scale": lambda: pm.InverseGamma("tau", 3, 1)}, {"centred": False}], ids=["another prior", "normals"]
 )
-def test_what_is_advised_has_a_maximum(options):
+def test_advised_prior_has_a_maximum(options):
     with pooled(**options):
         fit = pm.fit(method="ep", progressbar=False)
     assert fit.converged
@@ -218,7 +218,7 @@ def test_a_root_of_distances_is_refused_with_a_remedy_that_works(method, options
     assert fit.converged
 
 
-def test_a_file_says_what_the_fit_said(tmp_path):
+def test_loaded_fit_has_the_message_of_the_fit(tmp_path):
     model = squared_magnitude()
     with model:
         fit = pm.fit(method="ep", progressbar=False)
@@ -230,7 +230,7 @@ def test_a_file_says_what_the_fit_said(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning")
 @pytest.mark.parametrize("update", ["outer", "inner"])
-def test_inducing_inputs_are_learned_where_there_are_no_hyperparameters(update):
+def test_inducing_inputs_are_learned_without_hyperparameters(update):
     with models.fixed()[0]:
         fit = pm.fit(5, method="sparse_ep", update=update, inducing=4, learn_inducing=True, progressbar=False)
     assert fit.hist[-1] < fit.hist[0]

@@ -17,6 +17,7 @@ from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.fits.prediction import predict_at
 from pymc_gpep.hyper import HYPER, HyperPosterior, hyper_method
 from pymc_gpep.hyper.curvature import gaussian_at, hessian
+from pymc_gpep.hyper.hyper_posterior import _stratified
 from pymc_gpep.hyper.nodes import sphere_design, standard_normal_nodes
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.likelihoods.likelihood import log_predictive
@@ -256,7 +257,7 @@ class Known:
     def __init__(self, pair, dof=np.inf):
         self.classifier, self._best, self._dof = pair.log_posterior.classifier, pair.optimum.best, dof
 
-    entries, joint = 1, True
+    entries, kept, joint = 1, 1, True
 
     def loosely(self, gradients=True):
         return self
@@ -315,7 +316,7 @@ def test_importance_sampling_has_the_integral_of_a_gaussian(pair, dof):
         assert posterior.log_evidence == pytest.approx(expected, abs=1e-4)
 
 
-def test_tails_that_the_proposal_does_not_reach_are_told_of(pair):
+def test_message_names_tails_heavier_than_the_proposal(pair):
     heavy = Known(pair, dof=0.3)
     posterior = hyper_method("importance", {"dof": 30}).integrate(heavy, heavy.optimum)
     assert posterior.weighing.pareto_k > 0.7
@@ -326,7 +327,7 @@ def test_tails_that_the_proposal_does_not_reach_are_told_of(pair):
     assert fine.converged
 
 
-def test_importance_sampling_says_what_it_is_worth(single):
+def test_message_of_importance_sampling_has_effective_size_and_error(single):
     fit = single.fit("importance")
     weighing = fit.hyper_posterior.weighing
     assert fit.converged
@@ -462,7 +463,7 @@ def test_arviz_summarises_without_warnings(pair, kind):
 def test_solutions_that_are_not_kept_are_solved_again(pair, monkeypatch):
     """With the data of the time of the fit, and with the same results."""
     whole = pair.fit("ccd")
-    monkeypatch.setattr("pymc_gpep.hyper.hyper_posterior._ENTRIES", 2 * 90**2)
+    monkeypatch.setattr("pymc_gpep.hyper.hyper_posterior._ENTRIES", 2 * (90**2 + 12 * 90))
     few = pair._updated(hyper_method("ccd").integrate(pair.log_posterior, pair.optimum))
     assert len(list(few.hyper_posterior.solutions())) > 2 == len(few.hyper_posterior._kept)
     X, _ = models.data()
@@ -527,7 +528,7 @@ def test_nodes_where_the_approximation_fails_are_left_out(pair):
         assert "the approximation failed at" in fit.message
 
 
-def test_what_is_wrong_is_said(pair):
+def test_invalid_options_are_named(pair):
     with pytest.raises(
         ValueError,
         match="hyper is 'gaussian', but must be one of 'map', 'adaptive', 'laplace', 'grid', 'ccd', 'importance', ",
@@ -543,7 +544,7 @@ def test_what_is_wrong_is_said(pair):
         pm.fit(method="nested_ep", hyper="mcmc", progressbar=False)
 
 
-def test_a_saddle_is_no_maximum():
+def test_saddle_raises_value_error():
     class Saddle:
         joint = True
 
@@ -576,7 +577,7 @@ def test_nuts_keeps_its_chains(pair):
     assert_allclose(again.theta, one.theta)
 
 
-def test_says_what_it_is(single):
+def test_repr_has_name_and_number_of_nodes(single):
     assert repr(single.fit("map").hyper_posterior) == "HyperPosterior('map', 1 node)"
     assert repr(single.fit("ccd").hyper_posterior).startswith("HyperPosterior('ccd', 3 nodes, log evidence -")
 
@@ -615,3 +616,32 @@ def test_no_more_solutions_are_kept_than_there_is_memory_for(pair, monkeypatch):
     nodes.solution_at(pair.optimum.best)
     assert len(list(nodes.solutions())) == 8
     assert len(nodes._kept) == 2
+
+
+def test_a_share_of_the_draws_of_four_hyperparameters_has_the_quantiles_of_all():
+    density = np.exp(0.6 * np.random.default_rng(3).normal(size=(4096, 4)))
+    draws = _stratified(density, 1000, np.random.default_rng(4))
+    levels = [0.025, 0.25, 0.5, 0.75, 0.975]
+    expected = np.quantile(density, levels, axis=0)
+    assert_allclose((np.quantile(draws, levels, axis=0) - expected) / density.std(axis=0), 0, atol=0.02)
+    assert_allclose(np.corrcoef(np.log(draws).T), np.eye(4), atol=0.1)
+
+
+def test_density_of_a_grid_has_the_moments_of_its_nodes():
+    """An interpolation of these nodes has another mode far beyond the grid, with most of the mass."""
+    rng = np.random.default_rng(1)
+    x, g, h = rng.normal(size=1000), rng.integers(0, 200, 1000), rng.integers(0, 100, 1000)
+    eta = -0.4 + 0.4 * x + (0.8 * rng.normal(size=200))[g] + (0.6 * rng.normal(size=100))[h]
+    y = (rng.random(1000) < 1.0 / (1.0 + np.exp(-eta))).astype(int)
+    with pm.Model():
+        su, sv = pm.HalfNormal("su", 1), pm.HalfNormal("sv", 1)
+        u, v = pm.Normal("u", 0, su, shape=200), pm.Normal("v", 0, sv, shape=100)
+        b0, b1 = pm.Normal("b0", 0, 2), pm.Normal("b1", 0, 1)
+        pm.Bernoulli("y", logit_p=b0 + b1 * x + u[g] + v[h], observed=y)
+        posterior = pm.fit(method="ep", hyper="grid", progressbar=False).hyper_posterior
+    theta, weights = np.exp(posterior.theta), posterior.weights
+    mean = weights @ theta
+    sd = np.sqrt(weights @ (theta - mean) ** 2)
+    found = np.exp(posterior.density)
+    assert_allclose((found.mean(axis=0) - mean) / sd, 0.0, atol=0.05)
+    assert_allclose(found.std(axis=0) / sd, 1.0, atol=0.05)

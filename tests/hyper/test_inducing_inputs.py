@@ -54,6 +54,6 @@ def test_an_array_is_taken_as_it_is():
         (2.5, ValueError, r"is 2\.5"),
     ],
 )
-def test_what_is_none_is_refused(given, kind, message):
+def test_invalid_inducing_inputs_raise_errors(given, kind, message):
     with pytest.raises(kind, match=message):
         initial_inducing(given, ROWS, 3, False, 1)

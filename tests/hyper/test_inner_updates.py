@@ -157,7 +157,7 @@ def test_a_callback_may_end_it(error, interrupted):
     assert not any(each.start.size for each in found.history[:-1])
 
 
-def test_an_interrupt_of_the_last_solve_keeps_what_was_climbed():
+def test_interrupt_of_the_last_solve_keeps_the_best_point():
     class Interrupted(Hill):
         """While it is solved where the climb ended."""
 

@@ -155,7 +155,7 @@ def test_start_must_name_hyperparameters():
         posterior.space.initial_point({"eta": -1.0})
 
 
-def test_an_evaluation_knows_where_to_start_again(log_posterior):
+def test_evaluation_from_its_own_start_takes_few_sweeps(log_posterior):
     theta = log_posterior.space.initial_point()
     here = log_posterior(theta)
     log_posterior(theta + 1.0, here.start)
@@ -227,7 +227,7 @@ def test_the_best_point_has_its_own_start():
     assert posterior.solve(best.theta, best.start).convergence.iterations <= 2
 
 
-def test_a_start_that_fails_is_no_harm(log_posterior):
+def test_evaluation_after_a_failed_start_equals_a_cold_evaluation(log_posterior):
     theta = log_posterior.space.initial_point()
     cold = log_posterior(theta)
     bad = log_posterior(theta, np.full_like(cold.start, np.nan))
@@ -250,6 +250,6 @@ def test_later_data_change_nothing():
     assert posterior.solve(theta).evidence == evidence
 
 
-def test_what_another_fit_learned_is_where_to_begin(shared):
+def test_search_begins_at_hyperparameters_of_another_fit(shared):
     space = Hyperparameters(read_classifier(shared.model))
     assert_allclose(space.initial_point(shared.fit.hyperparameters), shared.fit.trace.best.theta, rtol=1e-12)

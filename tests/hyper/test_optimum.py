@@ -49,7 +49,7 @@ def test_a_first_solve_may_need_a_second_go(needs):
     np.testing.assert_allclose(optimum.best.theta, 2.0, atol=1e-4)
 
 
-def test_no_slope_at_the_beginning_is_no_maximum():
+def test_start_without_a_slope_raises_value_error():
     with pytest.raises(ValueError, match=r"parabola cannot start: it .*Raise max_iterations"):
         maximise(Parabola(9), np.zeros(2), 20)
 
@@ -64,7 +64,7 @@ class Overflowing(Parabola):
 
 
 @pytest.mark.parametrize("size", [0, 2])
-def test_numbers_that_overflow_are_told_and_another_start_is_advised_where_there_can_be_one(size):
+def test_error_for_overflow_advises_another_start_if_hyperparameters_exist(size):
     with pytest.raises(ValueError, match=r"not finite at the .* Look at the magnitudes of the covariance") as error:
         maximise(Overflowing(0), np.zeros(size), 20)
     assert ("start=" in str(error.value)) == (size > 0)
@@ -160,7 +160,7 @@ def test_a_search_is_rough_while_it_rises_and_ends_at_the_maximum(error):
     assert found.best.log_posterior == pytest.approx(0.0, abs=1e-6)
 
 
-def test_units_of_a_search_are_those_of_its_curvature_and_make_another_one_short():
+def test_units_of_a_search_follow_its_curvature_and_shorten_the_next_search():
     valley = Valley()
     found = maximise(valley, np.array([3.0, -2.0]), 100)
     np.testing.assert_allclose(found.units.T @ valley.curvature @ found.units, np.eye(2), atol=0.2)
@@ -172,7 +172,7 @@ def test_units_of_a_search_are_those_of_its_curvature_and_make_another_one_short
 
 
 @pytest.mark.parametrize("units", [np.diag([1e-4, 1e-4]), np.diag([1e3, 1e-3]), np.array([[0.0, 1e-3], [1.0, 0.0]])])
-def test_units_that_are_those_of_another_search_do_not_end_one(units):
+def test_units_of_another_search_do_not_end_a_search_early(units):
     found = maximise(Valley(), np.array([3.0, -2.0]), 200, units=units)
     assert found.converged
     np.testing.assert_allclose(found.best.theta, 0.0, atol=1e-2)
@@ -222,7 +222,7 @@ UNITS = {
 
 
 @pytest.mark.parametrize("turn", UNITS.values(), ids=UNITS)
-def test_search_from_known_curvatures_does_not_depend_on_units(turn):
+def test_search_from_given_curvatures_does_not_depend_on_units(turn):
     at = np.linalg.solve(turn, np.array([1.5, -0.7, 0.4]))
     hill = Skewed(turn, at)
     found = maximise(hill, np.zeros(3), 50, curvature=hill.curvature)
@@ -234,7 +234,7 @@ def test_search_from_known_curvatures_does_not_depend_on_units(turn):
 
 
 @pytest.mark.parametrize("turn", [UNITS["plain"], np.diag([30.0, 1.0, 0.1])], ids=["plain", "unequal"])
-def test_search_without_known_curvatures_finds_units_by_its_steps(turn):
+def test_search_without_given_curvatures_finds_units_by_its_steps(turn):
     at = np.linalg.solve(turn, np.array([1.5, -0.7, 0.4]))
     found = maximise(Skewed(turn, at), np.zeros(3), 200)
     assert found.converged

@@ -95,7 +95,7 @@ def test_a_start_that_fails_is_counted_and_the_first_must_not():
 
 
 @pytest.mark.parametrize(("error", "interrupted"), [(StopIteration, False), (KeyboardInterrupt, True)])
-def test_what_ends_one_search_ends_all(error, interrupted):
+def test_end_of_a_search_by_callback_or_interrupt_ends_all_searches(error, interrupted):
     def callback(history, which):
         if which == 1:
             raise error
@@ -107,7 +107,7 @@ def test_what_ends_one_search_ends_all(error, interrupted):
     assert (found.converged, found.interrupted) == (False, interrupted)
 
 
-def test_an_interrupt_before_a_search_has_begun_keeps_the_earlier_ones():
+def test_interrupt_before_a_search_keeps_earlier_searches():
     class Interrupted(TwoHills):
         def __call__(self, theta, start=None):
             if theta[0] == -2.5:
@@ -216,7 +216,7 @@ def sweep_for(seconds):
 
 
 @pytest.mark.parametrize("error", [StopIteration, KeyboardInterrupt])
-def test_what_a_callback_raises_ends_searches_at_work(threads, error):
+def test_exception_of_a_callback_ends_running_searches(threads, error):
     """One of them is in the middle of a long solve; what the other had reached is kept."""
     threads(2)
     main, climbing = threading.get_ident(), threading.Event()
@@ -240,7 +240,7 @@ def test_what_a_callback_raises_ends_searches_at_work(threads, error):
     assert found.message == "enough"
 
 
-def test_an_interrupt_while_searches_are_at_work_keeps_what_they_reached(threads):
+def test_interrupt_of_running_searches_keeps_their_best_points(threads):
     """The signal comes to a main thread that waits: the others are within solves."""
     threads(2)
 

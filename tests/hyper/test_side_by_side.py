@@ -69,7 +69,7 @@ def test_solves_side_by_side_share_the_threads(threads):
         assert team.gather(1000).size == 5
 
 
-def test_teams_in_teams_are_no_more_threads(threads):
+def test_nested_teams_do_not_add_threads(threads):
     threads(4)
 
     def inner(_):

@@ -7,11 +7,11 @@ from numpy.testing import assert_allclose
 from pymc_gpep.approximations import NestedEP, SparseEP, SparseVI
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.kernels.status import NOT_POSITIVE_DEFINITE
+from pymc_gpep.latent.gp_latent import as_gps
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
-from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.rivals.class_independent_ep import QIEP
 from tests import models

@@ -72,7 +72,7 @@ def test_every_length_scale_is_moved_and_the_rest_is_drawn():
     assert_allclose(points, starting_points(posterior, first, 7, random_seed=1))
 
 
-def test_improper_priors_are_no_obstacle():
+def test_starts_are_finite_under_improper_priors():
     X, y = models.data()
     with pm.Model() as model:
         eta = pm.HalfFlat("eta", initval=1.0)

@@ -32,7 +32,7 @@ def test_the_parts_make_the_covariance_of_differences(scale):
         assert_allclose(centred(np.diag(variance) + root @ root.T), centred(v), rtol=0, atol=1e-8 * np.trace(v))
 
 
-def test_what_is_diagonal_but_for_what_is_common_leaves_little():
+def test_diagonal_plus_common_factor_is_recovered():
     diagonal = np.array([1.0, 3.0, 2.0, 0.5, 10.0])
     for common in (0.0, 1e4):
         _, variance, root = split(np.diag(diagonal) + common)
@@ -53,7 +53,7 @@ def test_nothing_more_can_be_taken_away():
     assert variance.sum() > 0.99 * largest
 
 
-def test_what_has_no_factors():
+def test_matrices_without_factors_return_false():
     assert not split(np.zeros((3, 3)))[0]
     assert not split(-np.eye(3))[0]
     assert not split(np.diag([1.0, 1.0, -1.0]))[0]

@@ -86,7 +86,7 @@ CALLER = "from pymc_gpep.kernels.{} import kernel_of_test as callee\n" + kernel_
 MODULES = ("callee", "caller", "callers_caller", "bystander")
 
 
-def test_change_of_a_kernel_compiles_those_that_call_it_again_and_no_other(package):
+def test_change_of_a_kernel_recompiles_only_its_callers(package):
     """A kernel that another one calls, which a third one calls; and a kernel that knows none of them."""
     package.write("callee", kernel_of("2.0 * x"))
     package.write("caller", CALLER.format("callee"))

@@ -115,7 +115,7 @@ def test_the_observed_class_has_the_largest(c, spread):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
-def test_what_is_not_finite_or_too_far_ends_as_nan(value):
+def test_arguments_that_are_infinite_or_far_out_return_nan(value):
     f = np.zeros((3, 2))
     f[1, 0] = value
     v = np.zeros_like(f)

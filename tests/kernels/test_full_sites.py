@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from pymc_gpep.kernels.moments.full_sites import packed_size, read_precision, write_precision
-from pymc_gpep.rivals.kernels.quadrature_ep import cavity, difference_sites, shrink_to_semidefinite
+from pymc_gpep.rivals.kernels.quadrature_ep import difference_sites, shrink_to_semidefinite, utility_cavity
 from tests.reference.tilted import cavity_of_g, directions
 
 
@@ -72,7 +72,7 @@ def test_cavity(c, variance):
     log_z = 0.5 * (np.linalg.slogdet(posterior)[1] - np.linalg.slogdet(own)[1])
     log_z += 0.5 * (mean @ np.linalg.solve(posterior, mean) - own_mean @ precision @ own_mean)
     m, s = np.empty(c - 1), np.empty((c - 1, c - 1))
-    found = cavity(mean, posterior, y, pi, nu, m, s)
+    found = utility_cavity(mean, posterior, y, pi, nu, m, s)
     expected_m, expected_s = cavity_of_g(own_mean, own, y)
     assert found == pytest.approx(log_z, rel=1e-9, abs=1e-9)
     assert_allclose(m, expected_m, atol=1e-8 * np.sqrt(variance))
@@ -81,7 +81,7 @@ def test_cavity(c, variance):
 
 @settings(deadline=None, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(1, 5), st.floats(0.1, 3.0))
-def test_what_is_not_semidefinite_is_made_so(seed, d, excess):
+def test_indefinite_matrix_is_shrunk_to_semidefinite(seed, d, excess):
     rng = np.random.default_rng(seed)
     diagonal = rng.uniform(0.01, 0.9, size=d)
     scale = np.sqrt(np.outer(diagonal, diagonal))

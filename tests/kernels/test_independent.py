@@ -60,6 +60,6 @@ def test_gradient_is_added():
 
 
 @pytest.mark.parametrize("eigenvalue", [-2.0, np.nan])
-def test_what_is_no_covariance_is_refused(eigenvalue):
+def test_indefinite_covariance_returns_failure(eigenvalue):
     ok, log_det = factorise_function(np.diag([1.0, 2.0, eigenvalue]), np.ones(3), np.empty((3, 3)))
     assert not (ok and np.isfinite(log_det))

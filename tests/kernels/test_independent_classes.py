@@ -63,7 +63,7 @@ def test_many_classes_of_any_scale_against_a_finer_rule():
         assert_allclose(computed(mean[:, order] + 3.0, variance[:, order], FINE)[0], p[:, order], rtol=0, atol=1e-9)
 
 
-def test_a_step_and_what_is_no_distribution():
+def test_probabilities_of_a_step_and_nan_for_invalid_moments():
     p, _ = computed(np.array([[0.0, 1e6], [0.0, 0.0], [0.0, np.nan], [0.0, 0.0]]),
                     np.array([[1.0, 1.0], [1e-12, 1.0], [1.0, 1.0], [0.0, 1.0]]), FINE)  # fmt: skip
     assert_allclose(p[:2], [[0.0, 1.0], [0.5, 0.5]], atol=1e-12)

@@ -142,7 +142,7 @@ examples = settings(deadline=None, derandomize=True, max_examples=50)
 @pytest.mark.variation
 @examples
 @given(problems, st.floats(-1e3, 1e3), st.floats(0.0, 1e3))
-def test_what_all_classes_share_is_not_seen(problem, shift, variance):
+def test_common_shift_of_all_classes_does_not_change_results(problem, shift, variance):
     seed, c, scale = problem
     mean, cov = cavity(c, scale, seed)
     first = tilted_log_normaliser(mean[None], cov[None], 500, 1e-13)

@@ -33,7 +33,7 @@ def test_cholesky_and_inverse(n):
 
 
 @pytest.mark.parametrize("matrix", [[[0.0]], [[-1.0]], [[1.0, 2.0], [2.0, 1.0]]])
-def test_cholesky_refuses_what_is_not_positive_definite(matrix):
+def test_cholesky_of_an_indefinite_matrix_returns_false(matrix):
     assert not lapack.cholesky(np.array(matrix))
 
 

@@ -60,5 +60,5 @@ def test_far_in_either_tail():
 
 
 @pytest.mark.parametrize("y", [-1, 3])
-def test_a_label_that_is_no_class(y):
+def test_label_outside_the_classes_has_zero_derivatives(y):
     assert_allclose(contracted([0.0, 1.0, 2.0], y, np.eye(3)), 0.0, atol=0)

@@ -11,10 +11,10 @@ from pymc_gpep.kernels.special.logistic_average import (
     ROOM,
     log_logistic_mixture,
     log_logistic_normal,
+    logistic_normal,
     logistic_of_normal,
     mixture_scales,
 )
-from pymc_gpep.kernels.special.logistic_normal import logistic_normal
 from tests.reference.stored import stored
 
 

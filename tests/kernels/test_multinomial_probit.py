@@ -71,7 +71,7 @@ def test_all_derivatives_in_one_go(f, y):
 
 
 @pytest.mark.parametrize("c", [2, 5, 26])
-def test_derivatives_are_those_of_the_value(c):
+def test_derivatives_match_differences_of_the_value(c):
     f = random_latents(c, 2.0)
     h = 1e-5
     for y in (0, c - 1):
@@ -91,7 +91,7 @@ def test_two_classes_are_the_probit():
 
 
 @pytest.mark.parametrize("y", [-1, 3, 2**40])
-def test_labels_that_are_no_class_have_no_probability(y):
+def test_label_outside_the_classes_has_probability_zero(y):
     value, gradient = value_and_gradient(np.zeros(3), y)
     assert value == -np.inf
     assert not gradient.any()

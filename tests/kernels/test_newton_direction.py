@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.kernels.linalg.lapack import multiply_functions
-from pymc_gpep.kernels.schemes.newton_direction import inner_product, newton_direction
+from pymc_gpep.kernels.schemes import inner_product, newton_direction
 from tests.reference.data import random_problem
 
 N, C = 8, 3
@@ -53,7 +53,7 @@ def test_stopped_early_it_still_goes_up(limit):
     assert inner_product(r, further) > gain >= 0.0
 
 
-def test_without_prior_variance_there_is_no_direction():
+def test_direction_is_zero_without_prior_variance():
     _, w, r, _, _ = setting(2, False)
     d, pull, left = direction(np.zeros((1, N, N)), w, r, 0.1, 50)
     assert (d == 0.0).all()

@@ -58,7 +58,7 @@ def test_precisions(per_class):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_precisions_of_what_is_no_covariance(count):
+def test_precisions_of_an_indefinite_covariance_return_false(count):
     k = np.stack([np.eye(2)] * count)
     k[-1] = [[-3.0, 0.0], [0.0, 1.0]]
     assert not utility_precisions(k, np.empty_like(k), np.empty((2, 2)))
@@ -121,7 +121,7 @@ def test_moments_as_the_reference(per_class):
     assert (abs(squares.mean(axis=0) - reference.variance) < 4.5 * error).all()
 
 
-def test_what_classes_have_in_common_is_independent_of_the_last_draw():
+def test_common_part_of_classes_is_independent_of_the_last_draw():
     # The labels say nothing about it: it is drawn from its prior, however large the prior variance is.
     k, mean, labels = problem(10, 3, False)
     common = chain(1e4 * k, mean, labels, 2000).mean(axis=1) - mean.mean(axis=0)

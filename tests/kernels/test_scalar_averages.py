@@ -7,6 +7,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.kernels.scalar import logit, probit
+from pymc_gpep.likelihoods.bernoulli import LogitLikelihood
+from pymc_gpep.likelihoods.counts import PoissonLikelihood
+from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from tests.reference.scalar_averages import exact_average_log, exact_log_average
 
 LINKS = {"probit": probit, "logit": logit}
@@ -34,7 +37,7 @@ def test_all_digits_however_far_out(link, sd):
 
 @pytest.mark.parametrize("sd", [0.001, 0.7, 1.9, 2.5, 30.0, 3000.0])
 @pytest.mark.parametrize("link", LINKS)
-def test_the_other_class_is_what_is_left(link, sd):
+def test_second_class_has_the_complementary_probability(link, sd):
     """Its value and derivatives follow from 1 − p, all its digits from those of the less likely one."""
     for multiple in (0.0, 0.4, 3.0, 9.0):
         likely, _ = terms(link, multiple * sd, sd)
@@ -62,7 +65,7 @@ def test_far_out_the_logistic_function_is_an_exponential(sd):
 @pytest.mark.parametrize(
     ("mean", "variance"), [(np.nan, 1.0), (np.inf, 1.0), (0.0, -1.0), (0.0, np.nan), (0.0, np.inf)]
 )
-def test_what_is_no_normal_density_gives_nan(link, mean, variance):
+def test_invalid_normal_density_returns_nan(link, mean, variance):
     out = np.empty((5, 1))
     arrays = np.array([mean]), np.array([variance]), np.array([1]), np.empty((0, 1))
     LINKS[link].average_log(*arrays, out[:3])
@@ -83,7 +86,7 @@ def test_terms_are_continuous_where_rules_meet(link):
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_curvatures_are_those_of_a_log_concave_density_at_any_mean_and_width(link):
+def test_curvatures_are_log_concave_at_any_mean_and_width(link):
     """Tilted and effective variances are positive, and log p on average is less than the logarithm of the average."""
     rng = np.random.default_rng(5)
     n = 4000
@@ -103,3 +106,31 @@ def test_curvatures_are_those_of_a_log_concave_density_at_any_mean_and_width(lin
         assert (curvature <= largest * (1.0 + 1e-13)).all()
     assert (-h[2] * sd**2 < 1.0).all()
     assert (g[0] <= h[0] + 1e-9 * np.abs(h[0]) + 1e-300).all()
+
+
+@pytest.mark.parametrize(("likelihood", "most"), [(LogitLikelihood, 1), (PoissonLikelihood, 400)])
+def test_rough_average_has_nine_digits_of_a_site(likelihood, most):
+    """In units of the cavity, at widths from those of a point to where σ and counts are steps."""
+    rng = np.random.default_rng(1)
+    n = 3000
+    y, variance = rng.integers(0, most + 1, n), np.exp(rng.uniform(np.log(1e-7), np.log(1e3), n))
+    mean = rng.normal(0.0, 3.0, n) + (np.log(y + 0.5) if most > 1 else 0.0)
+    exact, rough = np.full((5, n), np.nan), np.full((5, n), np.nan)
+    average = average_of(likelihood)
+    average.terms(mean, variance, y, np.zeros((1, n)), exact)
+    average.rough(mean, variance, y, np.zeros((1, n)), rough)
+    units = np.stack([np.ones(n), np.sqrt(variance), variance])
+    assert_allclose(units * rough[:3], units * exact[:3], rtol=1e-8, atol=1e-8)
+    assert np.isnan(rough[3:]).all()
+
+
+@pytest.mark.parametrize("likelihood", [LogitLikelihood, PoissonLikelihood])
+def test_rough_average_of_no_normal_density_is_nan(likelihood):
+    found = np.zeros((5, 3))
+    arrays = np.array([0.0, np.inf, 0.0]), np.array([-1.0, 1.0, np.inf]), np.zeros(3, np.int64), np.zeros((1, 3))
+    average_of(likelihood).rough(*arrays, found)
+    assert np.isnan(found[:3]).all()
+
+
+def average_of(likelihood):
+    return next(each for each in likelihood.local if isinstance(each, GaussianAverage))

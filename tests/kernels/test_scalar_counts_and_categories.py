@@ -7,7 +7,8 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from scipy.special import expit, ndtr
 
-from pymc_gpep.kernels.scalar import ordinal, poisson
+from pymc_gpep.kernels.scalar import ordinal
+from tests.likelihoods.concave import poisson
 from tests.reference.scalar_averages import log_average
 from tests.reference.stored import stored
 
@@ -45,7 +46,7 @@ def slopes(name, f, y=None):
     return out
 
 
-def test_counts_are_those_of_scipy():
+def test_counts_match_scipy():
     _, _, y, offset = CASES["poisson"]
     assert_allclose(density("poisson", F)[0], stats.poisson.logpmf(y, np.exp(F + offset[0])), rtol=1e-12)
 
@@ -85,7 +86,7 @@ def test_averages_of_counts_are_numbers_however_wide_and_far(count, variance):
 @pytest.mark.parametrize(
     ("mean", "variance", "count"), [(np.nan, 1.0, 2), (0.0, -1.0, 2), (0.0, np.inf, 2), (0, 1, -1)]
 )
-def test_averages_of_what_is_none_are_nan(mean, variance, count):
+def test_averages_of_invalid_arguments_are_nan(mean, variance, count):
     assert np.isnan(averaged(mean, variance, count)).all()
 
 
@@ -99,7 +100,7 @@ def test_categories_are_differences_of_the_distribution_function(name, cdf):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_derivatives_are_those_of_the_value(name):
+def test_derivatives_match_differences_of_the_value(name):
     difference = (density(name, F + STEP) - density(name, F - STEP)) / (2 * STEP)
     assert_allclose(density(name, F)[1:], difference[:3], rtol=1e-7, atol=2e-8)
 
@@ -132,7 +133,7 @@ def test_far_from_an_interval_its_nearer_end_counts(name, f):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_cannot_be_observed_gives_nan(name):
+def test_impossible_observations_return_nan(name):
     y = np.full(6, -1)
     assert np.isnan(density(name, F, y)).all()
     assert np.isnan(slopes(name, F, y)).all()

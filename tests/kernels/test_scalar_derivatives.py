@@ -26,7 +26,7 @@ def difference(function, x):
 
 
 @pytest.mark.parametrize(("link", "log_p"), LINKS)
-def test_averages_are_those_of_gauss_hermite(link, log_p):
+def test_averages_match_gauss_hermite(link, log_p):
     nodes, weights = roots_hermitenorm(180)
     log_density = log_p(SIGN[:, None] * (MEAN[:, None] + np.sqrt(VARIANCE)[:, None] * nodes))
     weights /= weights.sum()
@@ -35,7 +35,7 @@ def test_averages_are_those_of_gauss_hermite(link, log_p):
 
 
 @pytest.mark.parametrize(("link", "log_p"), LINKS)
-def test_derivatives_are_those_of_the_values(link, log_p):
+def test_derivatives_match_differences_of_the_values(link, log_p):
     assert_allclose(written(link.derivatives, 4, MEAN)[0], log_p(SIGN * MEAN), rtol=1e-14)
     for kernel, rows in (
         (lambda x: written(link.derivatives, 4, x), 3),
@@ -64,7 +64,7 @@ def test_bounds_are_lower_bounds(link, log_p):
 
 @pytest.mark.parametrize(("link", "log_p"), LINKS)
 @pytest.mark.parametrize("label", [-1, 2])
-def test_what_is_no_class_gives_nan(link, log_p, label):
+def test_label_outside_the_classes_returns_nan(link, log_p, label):
     y = np.array([label, 1])
     mean, variance = np.array([0.5, 0.5]), np.ones(2)
     for kernel, rows, arrays in (

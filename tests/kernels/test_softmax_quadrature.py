@@ -48,7 +48,7 @@ def test_more_classes_with_more_nodes(c, error):
 
 @pytest.mark.parametrize("c", [2, 3, 5])
 @pytest.mark.parametrize("label_is", ["likely", "unlikely"])
-def test_without_variance_they_are_those_of_the_softmax_itself(c, label_is):
+def test_moments_without_variance_equal_the_softmax(c, label_is):
     mean = np.linspace(20.0, 25.0, c - 1) * (1 if label_is == "likely" else -1)
     log_z, factor, gradient, loss = moments(mean, np.zeros((c - 1, c - 1)))
     weights = np.exp(-mean - np.logaddexp.reduce([0.0, *-mean]))
@@ -100,7 +100,7 @@ def test_few_nodes_are_numbers(d, most):
 
 @pytest.mark.parametrize("c", [7, 10, 14])
 @pytest.mark.parametrize("variance", [0.3, 3.0])
-def test_what_labels_of_many_classes_tell_is_right_to_a_few_per_cent(c, variance):
+def test_information_of_labels_of_many_classes_is_right_to_a_few_per_cent(c, variance):
     rng = np.random.default_rng(c)
     mean = rng.normal(size=c)
     root = np.sqrt(variance / c) * rng.normal(size=(c, c))

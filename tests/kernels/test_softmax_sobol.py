@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.kernels.special.logistic_normal import logistic_normal
+from pymc_gpep.kernels.special.logistic_average import logistic_normal
 from pymc_gpep.kernels.special.softmax_average import _exponentials, _tabulate
 from pymc_gpep.likelihoods.softmax import softmax_probabilities
 
@@ -30,7 +30,7 @@ def test_table(variance):
 
 
 @pytest.mark.parametrize("far", [1e3, 1e9])
-def test_what_is_far_off_takes_no_digits_from_the_rest(far):
+def test_classes_far_below_do_not_cost_digits(far):
     """Three classes that never win, of which one varies much."""
     rng = np.random.default_rng(0)
     a = 0.5 * rng.standard_normal((5, 5))

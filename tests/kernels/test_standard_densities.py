@@ -8,15 +8,15 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import log_expit
 
-from pymc_gpep.kernels.scalar import asymmetric_laplace, log_rate, logistic_powers, normal_sides
+from pymc_gpep.kernels.scalar import asymmetric_laplace, log_rate, normal_sides, powers
 from pymc_gpep.kernels.special.unimodal_average import LOGISTIC, ROOM, SOME, log_unimodal_normal
 from tests.reference.scalar_averages import average_log, log_average
 from tests.reference.stored import stored
 
 DENSITIES = {
-    "successes and failures": (logistic_powers, [3.0, 2.0]),
-    "successes": (logistic_powers, [4.0, 0.0]),
-    "a small power": (logistic_powers, [2.0, 0.3]),
+    "successes and failures": (powers, [3.0, 2.0]),
+    "successes": (powers, [4.0, 0.0]),
+    "a small power": (powers, [2.0, 0.3]),
     "a time that was seen": (log_rate, [1.0, 0.0]),
     "a time that was not": (log_rate, [0.0, 0.0]),
     "a sum of times": (log_rate, [2.7, 0.0]),
@@ -34,7 +34,7 @@ STEP = 1e-4
 def exact(name, x):
     """ℓ of a number of mpmath's."""
     kernel, shapes = DENSITIES[name]
-    if kernel is logistic_powers:
+    if kernel is powers:
         a, b = shapes
         return -a * mpmath.log1p(mpmath.exp(-x)) - b * mpmath.log1p(mpmath.exp(x))
     if kernel is log_rate:
@@ -185,6 +185,6 @@ def test_moments_that_are_none_give_no_numbers(name):
 
 
 def test_a_probability_near_one_keeps_its_digits():
-    found, _ = call(logistic_powers.derivatives, 4, [5.0, 0.0], 40.0, extra=(3,))
+    found, _ = call(powers.derivatives, 4, [5.0, 0.0], 40.0, extra=(3,))
     assert found[0] == pytest.approx(5.0 * log_expit(40.0), rel=1e-12)
     assert math.isfinite(found[1])

@@ -14,7 +14,7 @@ from pymc_gpep.kernels.special.largest_of_independent import (
     probabilities_of_independent,
     tabulate,
 )
-from pymc_gpep.likelihoods.over_factors import UtilityNoise
+from pymc_gpep.likelihoods.factor_averages import UtilityNoise
 from pymc_gpep.likelihoods.softmax import gumbel_noise
 from tests.reference.softmax_average import softmax_average
 

@@ -96,7 +96,7 @@ def test_independent_moments(seed, c, low, high):
     assert np.all((precision >= 0.0) & (precision < 1.0))
 
 
-def test_independent_moments_are_those_of_the_likelihood():
+def test_independent_moments_match_sums_over_a_grid():
     mean, variance, y = np.array([0.5, -1.0, 1.5]), np.array([2.0, 0.5, 4.0]), 1
     axis = np.linspace(-8.0, 8.0, 49)
     x = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"), axis=-1).reshape(-1, 3)

@@ -32,7 +32,7 @@ def test_truncated_normal(f, label):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_ends_as_nan(value):
+def test_infinite_arguments_return_nan(value):
     v = np.zeros((1, 3))
     draw_by_sign(np.random.default_rng(2), np.array([[value, 1e300, 0.0]]), np.array([1, 0, 1]), v)
     assert_array_equal(np.isnan(v[0]), [True, False, False])

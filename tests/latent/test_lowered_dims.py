@@ -127,7 +127,7 @@ def test_a_model_is_the_same_in_density_names_and_prior(form):
 
 
 @pytest.mark.variation
-def test_data_are_those_of_the_model_and_what_follows_from_a_fit_has_its_dims():
+def test_results_of_a_model_with_dims_match_the_ordinary_model_and_have_its_dims():
     by_dims, plain = model(crossed, True), model(crossed, False)
     fit, other = (pm.fit(method="laplace", hyper="map", model=each, progressbar=False) for each in (by_dims, plain))
     assert_allclose(fit.log_evidence, other.log_evidence, rtol=1e-10)
@@ -143,7 +143,7 @@ def test_data_are_those_of_the_model_and_what_follows_from_a_fit_has_its_dims():
     assert gpep.samplers.lower_dims(plain) is plain
 
 
-def test_what_ordinary_variables_have_not_is_refused_by_name():
+def test_dims_only_features_are_refused_with_their_name():
     class Doubled(transforms.DimTransform):
         name = "doubled"
 

@@ -1,7 +1,21 @@
 """Averages of log-concave densities by the rules of any density, for densities that have rules of their own."""
 
+from types import SimpleNamespace
+
 from pymc_gpep.likelihoods.averages_over_cells import KernelDensity, columns_of, log_average_terms
-from pymc_gpep.likelihoods.local_computations import GaussianAverage
+from pymc_gpep.likelihoods.counts import PoissonLikelihood
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes, ScalarDensity
+
+_COUNTS = PoissonLikelihood()
+_SLOPES = _COUNTS.computation(ParameterSlopes)
+poisson = SimpleNamespace(
+    derivatives=_COUNTS.computation(ScalarDensity).derivatives,
+    average=_COUNTS.computation(GaussianAverage).terms,
+    average_log=_COUNTS.computation(AverageLogDensity).terms,
+    parameter_derivatives=_SLOPES.derivatives,
+    average_slopes=_SLOPES.average,
+    average_log_slopes=_SLOPES.average_log,
+)
 
 
 def gaussian_average(density):

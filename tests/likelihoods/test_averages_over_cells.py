@@ -106,7 +106,7 @@ def test_averages_have_the_derivatives_that_they_say(density):
     assert_allclose(differences(average_log_terms, widened=1e-3)[0] / (2e-3 * VARIANCE), g[2], rtol=1e-5, atol=1e-5)
 
 
-def test_slopes_are_those_of_averages():
+def test_slopes_match_differences_of_averages():
     """In the scale of the density."""
     scale, step = 0.7, 1e-4
     columns = Y[None]

@@ -28,7 +28,7 @@ def model_of(bounds):
     return model
 
 
-def test_moments_are_integrals_of_what_normals_have_between_bounds():
+def test_moments_of_rows_between_bounds_match_integrals():
     with model_of(BOUNDS):
         fit = pm.fit(method="ep", progressbar=False)
         found = fit.predict(data={"x": [0.3], "bounds": [[0.0, 0.5]]}, observed=[1])

@@ -6,11 +6,12 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import integrate, stats
 
-from pymc_gpep.kernels.scalar import logit, ordinal, poisson, probit
+from pymc_gpep.kernels.scalar import logit, ordinal, probit
 from pymc_gpep.likelihoods.averages_over_cells import average_log_density, parameter_slopes
+from pymc_gpep.likelihoods.counts import PoissonLikelihood
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.solvers.problem import NO_PARAMETERS
-from tests.likelihoods.concave import gaussian_average
+from tests.likelihoods.concave import gaussian_average, poisson
 from tests.reference.scalar_averages import log_average
 
 DENSITIES = {
@@ -138,7 +139,7 @@ CLOSED = [
 
 
 @pytest.mark.parametrize(("name", "rows", "adaptive", "kernel"), CLOSED)
-def test_closed_forms_are_what_rules_give(name, rows, adaptive, kernel):
+def test_closed_forms_match_quadrature_rules(name, rows, adaptive, kernel):
     arrays = MEAN, VARIANCE, Y, PARAMETERS.get(name, CUTPOINTS)
     expected = written(adaptive(ScalarDensity(DENSITIES[name][0])).terms, rows, *arrays)
     assert_allclose(written(kernel, rows, *arrays), expected, rtol=2e-9, atol=1e-11)
@@ -154,7 +155,7 @@ def test_closed_forms_are_what_rules_give(name, rows, adaptive, kernel):
         ("ordinal logit", "average_log", ordinal.logit_average_log_slopes),
     ],
 )
-def test_closed_slopes_are_what_rules_give(name, average, kernel):
+def test_closed_slopes_match_quadrature_rules(name, average, kernel):
     derivatives, parameter_derivatives = DENSITIES[name]
     arrays = MEAN, VARIANCE, Y, PARAMETERS.get(name, CUTPOINTS)
     adaptive = getattr(parameter_slopes(ScalarDensity(derivatives), parameter_derivatives), average)
@@ -179,12 +180,12 @@ def test_probabilities_of_counts_add_up_and_have_the_moments_in_closed_form():
     h = written(gaussian_average(ScalarDensity(poisson.derivatives)).terms, 5, mean, variance, counts, offset)
     p = np.exp(h[0])
     assert p.sum() == pytest.approx(1.0, rel=1e-11)
-    out = np.empty((2, 1))
-    poisson.moments(mean[:1], variance[:1], offset[:, :1].copy(), out)
-    assert_allclose(out[:, 0], [p @ counts, p @ counts**2 - (p @ counts) ** 2], rtol=1e-10)
+    given = PoissonLikelihood().given(offset[:, :1].copy())
+    moments = given.outcome_moments(mean[:1, None], variance[:1, None, None])
+    assert_allclose(moments[:, 0], [p @ counts, p @ counts**2], rtol=1e-10)
 
 
-def test_what_has_no_average_is_nan_and_leaves_the_others_alone():
+def test_rows_without_an_average_are_nan_and_remaining_rows_are_finite():
     density = ScalarDensity(poisson.derivatives)
     mean, variance = np.array([0.0, np.nan, 0.0, 0.0, 0.0]), np.array([1.0, 1.0, -1.0, np.inf, 1.0])
     arrays = mean, variance, np.array([-1, 2, 2, 2, 2]), np.zeros((1, 5))
@@ -194,7 +195,7 @@ def test_what_has_no_average_is_nan_and_leaves_the_others_alone():
         assert np.isfinite(out[:, 4]).all()
 
 
-def test_what_does_not_converge_is_nan():
+def test_average_that_does_not_converge_is_nan():
     """A density with a jump has no derivatives to agree on."""
 
     def jump(f, y, parameters, out):

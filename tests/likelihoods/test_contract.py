@@ -10,11 +10,12 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import APPROXIMATIONS
-from pymc_gpep.gaussians.posteriors import posterior_class
-from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.whitening import whitens
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import log_predictive
+from pymc_gpep.likelihoods.local_computations import GaussianAverage, ScalarDensity
 from pymc_gpep.reading import read_classifier
+from pymc_gpep.solvers.newton import of_width_zero
 from tests.likelihoods.integrals import integrate
 
 N = 6
@@ -96,7 +97,7 @@ def test_density_of_all_points_is_the_product(likelihood):
 
 
 @likelihoods
-def test_sees_what_is_added_to_all_functions_as_it_says(likelihood):
+def test_sees_common_matches_dependence_on_a_common_shift(likelihood):
     f = np.random.default_rng(1).normal(size=(n_functions(likelihood), N))
     labels = observed(likelihood)
     seen = abs(likelihood.log_density(f + 2.0, labels) - likelihood.log_density(f, labels)) > 1e-10
@@ -141,12 +142,8 @@ def test_log_predictive_is_the_log_of_probabilities_that_are_not_tiny(likelihood
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda likelihood: likelihood.name)
-def test_what_guides_samplers_by_default_can(likelihood):
-    guides = [
-        kind.name
-        for kind in APPROXIMATIONS
-        if kind.approximates(likelihood) and posterior_class(DensePrior, kind().site_form).whitens
-    ]
+def test_default_guide_is_a_valid_guide(likelihood):
+    guides = [kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood) and whitens(kind().site_form)]
     assert likelihood.guide in [*guides, "prior"]
 
 
@@ -165,7 +162,7 @@ def test_computation_that_there_is_not(likelihood):
 
 @likelihoods
 @pytest.mark.parametrize("of_type", [np.asarray, np.float64, np.int8, list], ids=lambda of_type: of_type.__name__)
-def test_labels_are_given_as_kernels_want_them(likelihood, of_type):
+def test_labels_have_the_type_and_order_of_kernels(likelihood, of_type):
     labels = observed(likelihood)
     classes = likelihood.check(of_type(labels), n_functions(likelihood), N)
     assert (classes.shape, classes.dtype, classes.flags.c_contiguous) == ((N,), np.int64, True)
@@ -194,3 +191,16 @@ def test_numbers_of_functions_that_are_refused(likelihood):
     wrong, message = (1, "c ≥ 2") if likelihood.function_axis else (2, "has one latent function.*there are 2")
     with pytest.raises(ValueError, match=message):
         likelihood.check(np.zeros(N, int), wrong, N)
+
+
+@likelihoods
+def test_density_equals_its_average_over_a_width_of_zero(likelihood):
+    if not (likelihood.offers(ScalarDensity) and likelihood.offers(GaussianAverage)):
+        pytest.skip("a density without an average, or an average without a density")
+    f, parameters = np.linspace(-4.0, 4.0, N), np.empty((0, 0))
+    found, expected = np.zeros((2, 5, N))
+    average = of_width_zero(likelihood.computation(ScalarDensity).derivatives)
+    average(f, np.zeros(N), LABELS[2], parameters, found)
+    likelihood.computation(GaussianAverage).terms(f, np.zeros(N), LABELS[2], parameters, expected)
+    assert_allclose(found[:4], expected[:4], rtol=1e-9, atol=1e-12)
+    assert not found[4].any()

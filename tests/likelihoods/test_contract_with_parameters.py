@@ -15,9 +15,9 @@ from pymc_gpep.likelihoods.local_computations import (
     GaussianAverage,
     ParameterSlopes,
     PlainDensity,
-    RowConstants,
     ScalarDensity,
 )
+from pymc_gpep.likelihoods.local_likelihood import RowConstants
 from pymc_gpep.likelihoods.standard_density import LOGISTIC_POWERS, StandardForm, standard_computations
 from tests.likelihoods.with_parameters import EVERY, model_of
 from tests.reference.dense_averages import normal_average
@@ -88,7 +88,7 @@ def test_reads_its_own_model_and_no_other(likelihood):
 
 
 @likelihoods
-def test_parameters_are_no_part_of_what_it_is(likelihood):
+def test_parameters_do_not_change_equality_and_hash(likelihood):
     given = bound(likelihood)
     for other in (likelihood, copy.deepcopy(given), pickle.loads(pickle.dumps(given))):
         assert other == given

@@ -74,7 +74,7 @@ def test_a_row_without_exposure_is_as_if_left_out(method, written):
 
 
 @pytest.mark.parametrize("method", ["ep", "fv"])
-def test_rows_without_exposure_follow_the_prior_given_the_others(method):
+def test_rows_without_exposure_follow_the_prior_given_remaining_rows(method):
     """The moments there are those of a prediction by the fit of the other rows, but for the jitter."""
     all_rows, _ = model(slice(None))
     without, gp = model(REST)

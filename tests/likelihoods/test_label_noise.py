@@ -137,7 +137,7 @@ def test_probabilities_are_averages(make, likelihood, without, coupled):
         assert_allclose(bound(likelihood).log_tail(mean, cov, labels), np.log(p[:, y]), atol=0.05)
 
 
-def test_steps_of_values_that_are_known():
+def test_step_likelihood_of_latent_values_without_variance_has_exact_probabilities():
     likelihood = bound(RobustMaxLikelihood(), 2)
     p, _ = likelihood.probabilities(np.array([[1.0, 2.0, 0.0], [0.0, -1e3, 1e3]]), np.zeros((2, 3, 3)))
     rest = EPSILON / C
@@ -161,7 +161,7 @@ def test_epsilons_that_are_refused(epsilon, kind, message):
         assert not model.basic_RVs
 
 
-def test_variables_that_are_no_epsilon():
+def test_invalid_epsilon_raises_value_error():
     for make in (gpep.RobustMax, gpep.MultinomialProbit):
         with pytest.raises(ValueError, match="y: epsilon must be one number for all labels, but e has 1 axes"):
             make("y", F, epsilon=pt.dvector("e"), observed=Y)

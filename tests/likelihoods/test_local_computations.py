@@ -25,12 +25,12 @@ from pymc_gpep.likelihoods.local_computations import (
     PointFactor,
     PowersAverage,
     QuadraticBound,
-    RowConstants,
     ScalarDensity,
     TabulatedFactor,
     Utilities,
     UtilityBound,
 )
+from pymc_gpep.likelihoods.local_likelihood import RowConstants
 from pymc_gpep.likelihoods.softmax import class_nodes
 from pymc_gpep.likelihoods.standard_density import StandardProduct
 from pymc_gpep.rivals.computations import (

@@ -65,7 +65,7 @@ def test_density_is_that_of_the_model(name):
 
 @pytest.mark.parametrize(
     ("name", "method"),
-    [*((name, "ep") for name in CASES), *zip(CASES, ("laplace", "kl", "laplace"), strict=True)],
+    [*((name, "ep") for name in CASES), *zip(CASES, ("laplace", "kl", "laplace", "laplace", "kl"), strict=True)],
 )
 def test_gradient_in_hyperparameters_of_prior_and_likelihood(name, method, fits):
     _, _, fit = fits(name, method)
@@ -130,8 +130,8 @@ def test_data_that_are_the_same_everywhere_need_not_be_given():
         (None, r"'y' is given besides latent values differs .* data=\{'place': ...\}"),
         ({"place": 0.0}, r"differs between points.*data=\{'hours': ...\}"),
         ({"place": 0.0, "hours": [1.0, 2.0]}, r"data\['hours'\] must be numbers.*each of the 12 rows"),
-        ({"place": 0.0, "hours": ["a"] * 12}, r"data\['hours'\] must be numbers that fit"),
-        ({"place": 0.0, "hours": np.nan}, r"data\['hours'\] must be numbers that fit"),
+        ({"place": 0.0, "hours": ["a"] * 12}, r"data\['hours'\] must be numbers of shape \(rows\), but has type <U1"),
+        ({"place": 0.0, "hours": np.nan}, r"data\['hours'\] must be numbers, as the model has them"),
         ({"place": 0.0, "hours": -1.0}, "'y' at new points must be numbers of at least 0"),
         ({"weight": 1.0}, "data names 'weight', but 'y' depends on the data 'place', 'hours'"),
     ],
@@ -143,7 +143,7 @@ def test_data_that_are_refused(data, message, fits):
         fit.predict(gp, X + 0.1, data=data)
 
 
-def test_what_differs_without_data_is_refused():
+def test_arguments_that_differ_between_rows_without_data_are_refused():
     model, gp = model_of(lambda f: pm.Poisson("y", mu=EXPOSURE * pm.math.exp(f), observed=COUNTS))
     with model:
         fit = pm.fit(method="laplace", progressbar=False)
@@ -222,8 +222,19 @@ def test_cutpoints_that_cross_give_no_number_for_any_class(name):
         likelihood.check_parameters(None, "y")
 
 
-def test_ordered_classes_with_a_scale_of_their_own_are_no_softmax():
-    model, _ = model_of(lambda f: pm.OrderedProbit("y", eta=f, cutpoints=CUTS, sigma=2.0, observed=ORDERED))
+def test_ordered_classes_with_a_scale_have_divided_argument_and_cutpoints():
+    def observe(f):
+        pm.OrderedProbit("y", eta=f, cutpoints=CUTS, sigma=pm.HalfNormal("sigma"), observed=ORDERED)
+
+    model, _ = model_of(observe)
+    found = read_classifier(model)
+    assert found.kind == "ordered_probit"
+    assert_allclose(found.parameters.eval({model["sigma"]: 2.0})[:, 0], CUTS / 2.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("sigma", [2.0, np.linspace(1.0, 2.0, 12)], ids=["number", "scales of rows"])
+def test_error_for_ordered_classes_with_constant_scales_does_not_speak_of_softmax(sigma):
+    model, _ = model_of(lambda f: pm.OrderedProbit("y", eta=f, cutpoints=CUTS, sigma=sigma, observed=ORDERED))
     with pytest.raises(StructureError, match=r"pm\.OrderedProbit\('y', eta=f, cutpoints=\.\.\.\) without sigma") as why:
         read_classifier(model)
     assert "not of a softmax" not in str(why.value)
@@ -235,7 +246,7 @@ def test_counts_with_another_link_are_read_by_their_log_density(rate):
     assert read_classifier(model).kind == "univariate"
 
 
-def test_labels_that_are_no_classes_are_refused():
+def test_labels_outside_the_classes_raise_structure_error():
     model, _ = model_of(lambda f: pm.OrderedProbit("y", eta=f, cutpoints=CUTS, observed=ORDERED + 1))
     with pytest.raises(StructureError, match="must be integers 0…2"):
         read_classifier(model)

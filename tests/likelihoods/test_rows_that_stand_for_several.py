@@ -74,7 +74,7 @@ def numbers():
 
 @pytest.mark.variation(but=["counts"])
 @pytest.mark.parametrize("response", [counts, lifetimes, zeros_and_ones, numbers], ids=lambda each: each.__name__)
-def test_hyperparameters_and_posterior_are_those_of_all_rows(response):
+def test_hyperparameters_and_posterior_of_grouped_rows_match_all_rows(response):
     of_sums, of_rows, constant = response()
     few, many = fit(of_sums, X), fit(of_rows, X[ROW])
     for name, value in many.hyperparameters.items():

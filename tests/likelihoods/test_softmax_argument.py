@@ -3,7 +3,7 @@
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_gpep.likelihoods.one_function import softmax_argument
+from pymc_gpep.likelihoods.links import softmax_argument
 
 
 def test_written_out():

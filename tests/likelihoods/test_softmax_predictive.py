@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from scipy.special import ndtr, ndtri, softmax
 from scipy.stats import qmc
 
-from pymc_gpep.likelihoods.over_factors import CHEAP, DEAR, over_factors
+from pymc_gpep.likelihoods.factor_averages import CHEAP, DEAR, over_factors
 from pymc_gpep.likelihoods.softmax import gumbel_noise, softmax_probabilities
 from pymc_gpep.solvers import team
 from tests.reference.softmax_average import softmax_average as dense_average
@@ -75,7 +75,7 @@ def test_tolerance_is_kept_and_errors_are_honest(c):
 
 
 @pytest.mark.parametrize("c", [5, 9])
-def test_errors_cover_those_of_strongly_correlated_posteriors(c):
+def test_error_estimates_cover_errors_under_strong_correlation(c):
     """Of sixty intervals of 99 per cent two may miss; with too few deviations or too narrow a spread more would."""
     mean, cov = posterior(60, c, 3.0, seed=11)
     p, error = softmax_probabilities(mean, cov, tolerance=3e-3)
@@ -195,7 +195,7 @@ def test_many_factors_that_matter_are_within_the_error():
 
 
 @pytest.mark.parametrize("c", [2, 3, 5])
-def test_what_is_not_a_distribution_is_nan(c):
+def test_invalid_moments_return_nan(c):
     mean, cov = posterior(4, c, 1.0)
     mean[0, 0] = np.nan
     cov[1, 0, 1] = np.inf

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.likelihoods.over_factors import fifth_degree, third_degree
+from pymc_gpep.likelihoods.factor_averages import fifth_degree, third_degree
 
 
 def moment(powers):

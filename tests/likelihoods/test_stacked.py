@@ -55,7 +55,7 @@ def solved(method, k, mean, y, likelihood):
 
 
 @pytest.mark.parametrize("likelihood", KINDS, ids=lambda each: each.name)
-def test_rows_that_are_shared_out_between_equal_likelihoods_are_those_of_one(likelihood):
+def test_rows_divided_between_equal_likelihoods_match_a_single_likelihood(likelihood):
     one, y = given(likelihood)
     method = METHODS[KINDS.index(likelihood) % len(METHODS)]
     method = method if method.approximates(one) else METHODS[0]
@@ -94,7 +94,7 @@ def test_independent_rows_of_two_likelihoods_have_the_evidence_of_both(pair):
     assert whole.evidence == pytest.approx(sum(each.evidence for each in apart), abs=1e-9)
 
 
-def test_what_one_likelihood_does_not_allow_is_refused():
+def test_labels_outside_a_likelihood_of_the_stack_raise_value_error():
     by_name = {each.name: each for each in KINDS}
     (poisson, y), (probit, classes) = given(by_name["poisson"]), given(by_name["probit"])
     both = stacked(poisson, probit)

@@ -44,7 +44,7 @@ def test_without_variance_it_is_the_multinomial_probit():
 
 
 @pytest.mark.parametrize("mode", [None, pytest.param("NUMBA", marks=pytest.mark.slow)])
-def test_derivatives_are_those_of_differences(mode):
+def test_derivatives_match_differences(mode):
     y, f, s = RNG.integers(3, size=4), RNG.normal(size=(4, 3)), RNG.exponential(size=(4, 3))
     mean, variance = pt.dmatrix("mean"), pt.dmatrix("variance")
     value = pm.logp(UnequalNoiseProbit.dist(mean, variance), y).sum()

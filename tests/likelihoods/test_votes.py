@@ -10,13 +10,12 @@ from scipy.special import gammaln, softmax
 import pymc_gpep as gpep
 from pymc_gpep.approximations.ep import EP
 from pymc_gpep.approximations.laplace import Laplace, tierney_kadane_probabilities
-from pymc_gpep.approximations.qep_softmax import QEPSoftmax
+from pymc_gpep.approximations.nested_ep import QEPSoftmax
 from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.likelihoods.counts import BinomialLikelihood
 from pymc_gpep.likelihoods.likelihood import log_predictive
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature
-from pymc_gpep.likelihoods.softmax import SoftmaxLikelihood
-from pymc_gpep.likelihoods.votes import VotesLikelihood
+from pymc_gpep.likelihoods.softmax import SoftmaxLikelihood, VotesLikelihood
 from pymc_gpep.reading import read_classifier
 
 VOTES = VotesLikelihood()

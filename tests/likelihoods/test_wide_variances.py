@@ -6,8 +6,9 @@ from numpy.testing import assert_allclose
 from scipy import integrate, stats
 from scipy.special import ndtr
 
-from pymc_gpep.kernels.scalar import logit, poisson, probit
+from pymc_gpep.kernels.scalar import logit, probit
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from tests.likelihoods.concave import poisson
 
 NAMED = {each.name: each for each in LIKELIHOODS}
 Z = np.array([-3.0, -1.0, 0.0, 0.5, 2.0])
@@ -87,7 +88,7 @@ def test_the_probability_of_no_count_and_its_slope(variance):
 
 
 @pytest.mark.parametrize("variance", [1e20, 1e25, 1e60])
-def test_averages_of_the_logarithm_are_those_of_its_asymptote(variance):
+def test_averages_of_the_logarithm_match_its_asymptote(variance):
     # log σ(f) is min(f, 0) and log Φ(f) is −½ min(f, 0)² beyond a few units, which are nothing here.
     sd, out = np.sqrt(variance), np.empty((3, len(Z)))
     ones = np.ones(len(Z), np.int64)
@@ -102,7 +103,7 @@ def test_averages_of_the_logarithm_are_those_of_its_asymptote(variance):
     assert_allclose(out[2], -0.5 * below, rtol=1e-8)
 
 
-def test_a_count_of_an_enormous_rate_has_infinite_moments_and_is_no_nan():
+def test_count_of_an_enormous_rate_has_infinite_moments():
     mean, square = NAMED["poisson"].given(np.zeros((1, len(Z)))).outcome_moments(*gaussian(1e20))
     assert (mean == np.inf).all()
     assert (square == np.inf).all()

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from scipy import stats
-from scipy.special import expit, log_expit, log_ndtr
+from scipy.special import expit, gammaln, log_expit, log_ndtr
 
 from pymc_gpep.likelihoods.likelihood import UNBOUNDED
 
@@ -27,6 +28,18 @@ def ordered(kind):
     def observe(f):
         cut = pm.Normal("cut", 0, 2, shape=2, initval=CUTS, transform=pm.distributions.transforms.ordered)
         kind("y", eta=f, cutpoints=cut, observed=ORDERED)
+
+    return observe
+
+
+def stopping(link):
+    """Classes by stopping ratios."""
+
+    def observe(f):
+        cut = pm.Normal("cut", 0, 2, shape=2, initval=CUTS)
+        stops = link(cut - f[:, None])
+        p = pt.stack([stops[:, 0], stops[:, 1] * (1 - stops[:, 0]), (1 - stops[:, 0]) * (1 - stops[:, 1])], axis=-1)
+        pm.Categorical("y", p=p, observed=ORDERED)
 
     return observe
 
@@ -58,6 +71,16 @@ def interval(log_distribution):
     return log_probability
 
 
+def stopped(log_distribution):
+    """log F(κ_y − f) + Σ_{k<y} log F(f − κ_k)."""
+
+    def log_probability(y, f, cuts):
+        passed = sum((log_distribution(f - cut) for cut in cuts[:y]), np.zeros(np.shape(f)))
+        return passed + (log_distribution(cuts[y] - f) if y < len(cuts) else 0.0)
+
+    return log_probability
+
+
 CASES = {
     "poisson": Given(
         poisson,
@@ -66,6 +89,8 @@ CASES = {
     ),
     "ordered_probit": Given(ordered(pm.OrderedProbit), np.repeat(CUTS[:, None], 12, 1), interval(log_ndtr), ORDERED),
     "ordered_logit": Given(ordered(pm.OrderedLogistic), np.repeat(CUTS[:, None], 12, 1), interval(log_expit), ORDERED),
+    "stopping_probit": Given(stopping(pm.math.invprobit), np.repeat(CUTS[:, None], 12, 1), stopped(log_ndtr), ORDERED),
+    "stopping_logit": Given(stopping(pm.math.sigmoid), np.repeat(CUTS[:, None], 12, 1), stopped(log_expit), ORDERED),
 }
 
 
@@ -102,11 +127,27 @@ def noisy(f, cut, observe):
     return pm.Censored("y", observe(f), lower=pm.Data("low", np.full(12, BELOW)), upper=ABOVE, observed=cut)
 
 
+def log_ways(y, trials):
+    return gammaln(trials + 1.0) - gammaln(y + 1.0) - gammaln(trials - y + 1.0)
+
+
 STANDARD = {
     "binomial": Given(
         lambda f: pm.Binomial("y", n=TRIALS, logit_p=f, observed=COUNTS),
         rows(TRIALS),
         lambda y, f, given: stats.binom.logpmf(y, given[0], expit(f)),
+        data=(0,),
+    ),
+    "binomial_probit": Given(
+        lambda f: pm.Binomial("y", n=TRIALS, p=pm.math.invprobit(f), observed=COUNTS),
+        rows(TRIALS),
+        lambda y, f, given: log_ways(y, given[0]) + y * log_ndtr(f) + (given[0] - y) * log_ndtr(-f),
+        data=(0,),
+    ),
+    "binomial_log_log": Given(
+        lambda f: pm.Binomial("y", n=TRIALS, p=1 - pm.math.exp(-pm.math.exp(f)), observed=COUNTS),
+        rows(TRIALS),
+        lambda y, f, given: log_ways(y, given[0]) + y * np.log(-np.expm1(-np.exp(f))) - (given[0] - y) * np.exp(f),
         data=(0,),
     ),
     "negative_binomial": Given(

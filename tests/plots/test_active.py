@@ -76,6 +76,6 @@ def test_a_fit_that_a_picture_is_not_of_is_refused(draw, message, fit):
         ({"Xnew": X[:, :1]}, ValueError, "Xnew has 1 columns"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fit, options, error, message):
+def test_invalid_arguments_raise_errors(fit, options, error, message):
     with pytest.raises(error, match=message):
         gpep.diagnostics.learning_curve(fit, **{"Xnew": X, "ynew": Y} | options)

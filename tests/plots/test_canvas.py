@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from pymc_gpep.plots.canvas import colours, panels, single
 
 
-def test_without_matplotlib_an_error_says_what_to_install(monkeypatch):
+def test_error_without_matplotlib_names_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"pymc-gpep\[plot\]"):
         single(None)

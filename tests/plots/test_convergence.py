@@ -21,7 +21,7 @@ def test_iterations_of_the_optimiser(shared, shared_iep, given):
     assert axes[1].get_yscale() == "log"
 
 
-def test_iterations_of_the_sites_are_those_from_a_cold_start(shared):
+def test_plotted_iterations_begin_at_a_cold_start(shared):
     axes = plot_convergence(shared.fit, "sites")
     evidence, residual = (ax.lines[0].get_xydata() for ax in axes)
     assert len(evidence) > shared.fit.convergence.iterations

@@ -21,12 +21,13 @@ def test_sites_over_likelihood_and_prior(one_function, given):
     for ax, (name, fit) in zip(axes, one_function.items(), strict=True):
         assert (ax.get_title(), ax.get_xlabel()) == (name, "latent value, flower 104")
         prior, sites = ax.lines
-        k = fit.solution.posterior.prior.k[0][np.ix_(AT, AT)]
+        at = fit.log_posterior.classifier.groups.of[AT]  # rows with equal inputs are one point
+        k = fit.solution.posterior.prior.k[0][np.ix_(at, at)]
         ellipse = prior.get_xydata() + 0.5  # the prior mean is -0.5
         assert_allclose(np.einsum("si,ij,sj->s", ellipse, np.linalg.inv(k), ellipse), -2 * np.log(0.1), rtol=1e-6)
         # Where the product of both sites is half of its maximum.
         f = sites.get_xydata()
-        precision, location = (values[0, AT] for values in (fit.solution.posterior.precision, _location(fit)))
+        precision, location = (values[0, at] for values in (fit.solution.posterior.precision, _location(fit)))
         assert_allclose((f * location - 0.5 * precision * f**2).sum(1), np.log(0.5) + _peak(precision, location))
         # And the likelihood, of a flower that is no virginica and of one that is.
         (contour,) = ax.collections[0].get_paths()
@@ -42,7 +43,7 @@ def _peak(precision, location):
     return (0.5 * location**2 / precision).sum()
 
 
-def test_a_posterior_is_the_prior_times_what_is_drawn(one_function):
+def test_posterior_is_the_prior_times_the_drawn_sites(one_function):
     """The sites of all points are the difference of precisions, equation 7 of the paper."""
     for fit in one_function.values():
         posterior = fit.solution.posterior
@@ -76,7 +77,7 @@ def test_refuses_points_and_levels(one_function, points, options, error, message
         plot_effective_likelihoods(one_function, points, **options)
 
 
-def test_refuses_what_has_no_sites_of_two_points(one_function, shared):
+def test_results_without_sites_raise_errors(one_function, shared):
     with pytest.raises(TypeError, match="'MCMC' has no sites on latent values"):
         plot_effective_likelihoods({"MCMC": one_function["ep"].sample(3, random_seed=1)}, PAIR)
     with pytest.raises(TypeError, match="'EP' has 3 latent values at each point"):

@@ -104,6 +104,6 @@ def test_several_names_are_panels(fit):
         ({"name": "u", "x": np.zeros((4, 3))}, "has shape"),
     ],
 )
-def test_what_cannot_be_drawn(fit, given, message):
+def test_invalid_effects_raise_value_error(fit, given, message):
     with pytest.raises(ValueError, match=message):
         gpep.plots.plot_effects(fit, **given)

@@ -57,7 +57,7 @@ def test_a_row_for_each_quantity_and_a_column_for_each_method(grid):
     assert_allclose(axes[2, 0].collections[0].get_array(), grid["accuracy"].T)
 
 
-def test_what_did_not_converge_is_left_out(grid):
+def test_points_without_convergence_are_left_out(grid):
     best = {"ls": 10, "eta": 5}
     grid["converged"][best] = False
     ((ax,),) = plot_evidence_grid(grid, ["evidence"])

@@ -22,7 +22,7 @@ def test_the_grid_covers_the_data_with_a_margin():
     assert varying(grid.values) == [0, 1]
 
 
-def test_other_inputs_stay_where_they_are_told_or_at_the_median():
+def test_fixed_inputs_have_the_given_value_or_the_median():
     frame = pd.DataFrame(X, columns=list("abcd"))
     grid = input_grid(frame, ["c"], points=7, at={"a": 2.0})
     assert list(grid["input"].values) == list("abcd")
@@ -52,7 +52,7 @@ def test_refuses(columns, options, message):
         input_grid(X, columns, **options)
 
 
-def test_refuses_inputs_that_are_no_table():
+def test_inputs_other_than_a_table_raise_value_error():
     with pytest.raises(ValueError, match="one input is a column"):
         input_grid(X[:, 0])
 
@@ -70,7 +70,7 @@ def test_points_of_a_regular_grid_may_come_in_any_order():
     assert_allclose(values, np.stack(np.meshgrid(first, second), axis=-1))
 
 
-def test_refuses_points_that_are_no_regular_grid():
+def test_points_other_than_a_regular_grid_raise_value_error():
     with pytest.raises(ValueError, match="20 points have 20 × 20 different coordinates"):
         regular(X[:, :2], X)
     with pytest.raises(ValueError, match="but 4 do"):

@@ -79,14 +79,15 @@ def test_ellipses_of_two_points_hold_the_given_probability(one_function):
     posterior = fit.solution.posterior
     k = posterior.prior.k[0]
     cov = k - k @ np.linalg.solve(k + np.diag(1 / posterior.precision[0]), k)
-    precision = np.linalg.inv(cov[np.ix_([10, 14], [10, 14])])
+    at = fit.log_posterior.classifier.groups.of[[10, 14]]  # rows with equal inputs are one point
+    precision = np.linalg.inv(cov[np.ix_(at, at)])
     for mass, drawn in zip((0.5, 0.9), ellipses(ax, "fit"), strict=True):
         away = drawn - fit.latent["mean"].sel(flower=[110, 114]).values
         assert_allclose(np.einsum("si,ij,sj->s", away, precision, away), chi2(2).ppf(mass), rtol=1e-6)
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("latent value, flower 110", "latent value, flower 114")
 
 
-def test_draws_are_those_of_the_two_points(one_function):
+def test_plotted_draws_belong_to_the_two_points(one_function):
     fit = one_function["ep"]
     draws = fit.sample(300, random_seed=1)
     ax = plot_latent_pair(draws, points=(114, 110), model=fit.classifier.model)
@@ -141,7 +142,7 @@ def test_refuses(shared, change, message):
 
 
 @pytest.mark.parametrize("arguments", [{}, {"point": POINT}, {"classes": PAIR}, {"points": (110, 114)}])
-def test_refuses_arguments_that_are_not_those_of_several_functions(shared, arguments):
+def test_arguments_for_a_single_function_raise_type_error_with_several_functions(shared, arguments):
     with pytest.raises(TypeError, match=r"Each point has 3 latent values in this model\. .*point=i, classes=\(a, b\)"):
         plot_latent_pair(shared.fit, **arguments)
 
@@ -149,7 +150,7 @@ def test_refuses_arguments_that_are_not_those_of_several_functions(shared, argum
 @pytest.mark.parametrize(
     "arguments", [{}, {"point": 110}, {"point": 110, "classes": (0, 1)}, {"point": 110, "points": (110, 114)}]
 )
-def test_refuses_arguments_that_are_not_those_of_one_function(one_function, arguments):
+def test_arguments_for_several_functions_raise_type_error_with_a_single_function(one_function, arguments):
     with pytest.raises(TypeError, match=r"Each point has one latent value in this model\. .*points=\(i, j\)"):
         plot_latent_pair(one_function, **arguments)
 

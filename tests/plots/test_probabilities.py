@@ -81,7 +81,7 @@ def test_boundaries_are_where_two_classes_are_equally_probable(bands):
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["left", "middle", "right"]
 
 
-def test_colours_are_those_of_the_classes_where_these_are_certain(bands):
+def test_certain_classes_have_their_own_colours(bands):
     grid, p = bands
     ax = plot_probabilities(p, Xnew=grid)
     image = ax.images[0].get_array()

@@ -30,7 +30,7 @@ def test_means_and_intervals_are_relative_to_the_fit(given):
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["as fitted", "wide"]
 
 
-def test_some_rows_are_drawn_and_others_refused():
+def test_chosen_rows_are_drawn_and_unknown_rows_raise_value_error():
     ax = plot_sensitivity(TABLE, ["u[0]"])
     assert [text.get_text() for text in ax.get_yticklabels()] == ["u[0]"]
     with pytest.raises(ValueError, match="no row 'v'"):

@@ -7,10 +7,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.latent.gp_latent import as_gps
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.prior_moments.prior_functions import prior_moments
-from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.solvers.inducing import Block
 from tests import models

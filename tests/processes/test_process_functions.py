@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.graphs.interpreted import evaluate, graph_function
-from pymc_gpep.processes.cross_covariance import CrossCovariance
 from pymc_gpep.processes.process_functions import process_functions
+from pymc_gpep.processes.processes import CrossCovariance
 from pymc_gpep.reading import StructureError, read_classifier, read_processes
 from tests.graph_modes import rewritten
 
@@ -125,7 +125,7 @@ def test_moments_at_other_inputs_are_in_the_order_of_the_classes(with_gps):
     assert_allclose(mean, np.repeat([[1.0], [-1.0], [1.0]], 4, axis=1))
 
 
-def test_between_different_points_there_is_no_noise():
+def test_covariance_between_different_points_excludes_noise():
     functions = made(cov.ExpQuad(2, ls=1.0) + cov.WhiteNoise(0.3), MEANS[0], X, as_data=True)
     same, variance = evaluate(
         [functions.covariance(pt.constant(A), pt.constant(A)), functions.variance(pt.constant(A))]
@@ -239,7 +239,7 @@ ALIKE = np.column_stack([THREE[:, 0], THREE[:, 0], THREE[:, 1]])
         ([2, 1], "bool", True),
     ],
 )
-def test_columns_that_are_the_same_at_all_points_are_told_apart(dims, dtype, as_data):
+def test_constant_columns_are_distinguished(dims, dtype, as_data):
     """New points have others there; the right value is PyMC's covariance at these."""
     covariance = cov.ExpQuad(3, ls=np.arange(1.0, 4.0)[: len(dims)], active_dims=dims)
     functions = made(covariance, MEANS[0], (3 * ALIKE).astype(dtype), as_data)
@@ -250,7 +250,7 @@ def test_columns_that_are_the_same_at_all_points_are_told_apart(dims, dtype, as_
 
 
 @pytest.mark.filterwarnings("ignore:Only . column:UserWarning")
-def test_columns_that_cannot_be_told_apart_are_refused():
+def test_ambiguous_columns_are_refused():
     one, other = cov.ExpQuad(3, ls=[1.0, 2.0], active_dims=[0, 1]), cov.ExpQuad(3, ls=[1.0, 2.0], active_dims=[1, 0])
     with pytest.raises(StructureError, match=r"columns of 'X' that are the same at all points.*Give gp="):
         made(one + other, MEANS[0], ALIKE, as_data=False)
@@ -296,7 +296,7 @@ LEARNED = {
 @pytest.mark.parametrize(
     ("covariance", "variance", "as_data"), [(*each, i % 2 == 0) for i, each in enumerate(LEARNED.values())], ids=LEARNED
 )
-def test_hyperparameters_in_a_prior_variance_are_those_of_the_model(covariance, variance, as_data):
+def test_prior_variance_uses_hyperparameters_of_the_model(covariance, variance, as_data):
     """With a parent and a Deterministic between; the right value is written beside the covariance."""
     with pm.Model() as model:
         parent = pm.HalfNormal("parent")
@@ -407,7 +407,7 @@ INNER = {
 
 
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
-def test_inputs_that_are_computed_within_the_model_are_those_of_its_data(inner):
+def test_inputs_computed_within_the_model_follow_new_data(inner):
     covariance = cov.ExpQuad(2, ls=[1.0, 2.0])
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=covariance)
@@ -420,7 +420,7 @@ def test_inputs_that_are_computed_within_the_model_are_those_of_its_data(inner):
         process_functions(processes, {processes.latents[0]: gp})
 
 
-def test_inputs_that_are_computed_from_all_of_them_are_those_of_gp():
+def test_inputs_computed_from_all_rows_are_the_inputs_of_gp():
     with pm.Model() as model:
         inputs = pm.Data("X", X)
         gp = pm.gp.Latent(cov_func=cov.ExpQuad(2, ls=1.0))

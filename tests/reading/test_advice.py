@@ -133,19 +133,30 @@ def _positive(**options):
     counts(level() + u[GROUP])
 
 
+def _without_factors(declare):
+    """Read a model as methods with inducing inputs do, which take no factors of priors."""
+
+    def read():
+        with pm.Model() as model:
+            declare()
+        read_classifier(model, starts=True)
+
+    return read
+
+
 VARIABLES = {
     "Student t": Advice(
-        fitted(lambda: counts(pm.StudentT("u", nu=4, sigma=scale(), shape=8)[GROUP])),
+        _without_factors(lambda: counts(pm.StudentT("u", nu=4, sigma=scale(), shape=8)[GROUP])),
         r"sigma=sigma \* pt\.sqrt\(w\)\) with w = pm\.InverseGamma\('w', nu / 2, nu / 2, shape=8\)",
         fitted(_student_t, hyper="map"),
     ),
     "Laplace": Advice(
-        fitted(lambda: counts(pm.Laplace("u", 0, scale(), shape=8)[GROUP])),
+        _without_factors(lambda: counts(pm.Laplace("u", 0, scale(), shape=8)[GROUP])),
         r"sigma=b \* pt\.sqrt\(2 \* w\)\) with w = pm\.Exponential\('w', 1, shape=8\)",
         fitted(_laplace, hyper="map"),
     ),
     "Cauchy": Advice(
-        fitted(lambda: counts(pm.Cauchy("u", 0, 2, shape=8)[GROUP])),
+        _without_factors(lambda: counts(pm.Cauchy("u", 0, 2, shape=8)[GROUP])),
         r"sigma=beta \* pt\.sqrt\(w\)\) with w = pm\.InverseGamma\('w', 0\.5, 0\.5, shape=8\)",
         fitted(_cauchy, hyper="map"),
     ),
@@ -155,9 +166,28 @@ VARIABLES = {
         fitted(lambda: counts(pm.MvNormal("u", np.zeros(8), cov=pm.InverseGamma("w", 2, 2) * np.eye(8))[GROUP])),
     ),
     "flat": Advice(
-        fitted(lambda: counts(pm.Flat("u") + 0 * X)),
-        r"give it pm\.Normal\('u', 0, s\) with a large s",
-        fitted(lambda: counts(pm.Normal("u", 0, 1000) + 0 * X)),
+        fitted(lambda: counts(pm.Flat("u") + pm.Flat("v") * (0 * X + 2))),
+        r"columns of 'u', 'v' are linearly dependent.*give its coefficient a density: pm\.Normal\('u', 0, s\)",
+        fitted(lambda: counts(pm.Normal("u", 0, 1000) + pm.Flat("v") * (0 * X + 2))),
+    ),
+    "flat and far from zero": Advice(
+        fitted(lambda: counts(pm.Flat("u") + pm.Flat("v") * (X + 1e8))),
+        r"Subtract the mean of a covariate, x - x\.mean\(\)",
+        fitted(lambda: counts(pm.Flat("u") + pm.Flat("v") * (X + 1e8 - (X + 1e8).mean()))),
+    ),
+    "flat start without rows": Advice(
+        fitted(
+            lambda: counts(
+                pm.Flat("u") + pm.GaussianRandomWalk("w", sigma=1, init_dist=pm.Flat.dist(), shape=(2, N))[0]
+            )
+        ),
+        r"give it a density: init_dist=pm\.Normal\.dist\(0, s\)",
+        fitted(lambda: counts(pm.GaussianRandomWalk("w", sigma=1, init_dist=pm.Normal.dist(0, 9), shape=(2, N))[0])),
+    ),
+    "bounds that decide": Advice(
+        fitted(lambda: pm.Poisson("y", pm.math.exp(pm.Uniform("u", -9, 9) * np.ones(N)), observed=0 * COUNTS)),
+        "method='ep' integrates within them",
+        fitted(lambda: pm.Poisson("y", pm.math.exp(pm.Uniform("u", -9, 9) * np.ones(N)), observed=0 * COUNTS), "ep"),
     ),
     "transform": Advice(
         fitted(lambda: counts(pm.Normal("u", 0, 1, shape=8, transform=ORDERED, initval=np.arange(8.0))[GROUP])),
@@ -180,7 +210,7 @@ VARIABLES = {
         fitted(lambda: counts(_walk(heavy=False)[GROUP])),
     ),
     "product": Advice(
-        fitted(lambda: counts(level() * pm.Normal("b", 1, 1) * X)),
+        fitted(lambda: counts(level() * pm.Normal("b", 1, 1) * X), "fv"),
         r"pm\.fit\(\.\.\., hyperparameters=\['a'\]\)",
         fitted(lambda: counts(level() * pm.Normal("b", 1, 1) * X), hyperparameters=["a"], hyper="map"),
     ),
@@ -225,13 +255,8 @@ RESPONSES = {
         r".* Write pm\.Bernoulli\('y', logit_p=f\)",
         fitted(lambda: binary(level() * X)),
     ),
-    "rows that depend on each other": Advice(
-        fitted(lambda: pm.MvNormal("y", level() * X, cov=np.eye(N), observed=X)),
-        r"^The model has no likelihood .* 'y' depend on each other.*u = pm\.MvNormal\('u', np\.zeros\(n\), cov\)",
-        fitted(lambda: pm.Normal("y", level() * X + pm.MvNormal("u", np.zeros(N), 0.5 * np.eye(N)), 0.7, observed=X)),
-    ),
     "several places": Advice(
-        fitted(_inflated, "ep"),
+        fitted(_inflated, "fv"),
         r"pm\.fit\(\.\.\., hyperparameters=\['b'\]\)",
         _read_inflated,
     ),
@@ -252,7 +277,7 @@ RESPONSES = {
         fitted(lambda: gpep.Probit("y", level() * X, observed=2 * BINARY - 1 == 1)),
     ),
     "columns": Advice(
-        fitted(lambda: pm.Poisson("y", mu=pm.math.exp(level() * X[:, None]), observed=COUNTS[:, None])),
+        fitted(lambda: pm.Poisson("y", mu=pm.math.exp(level() * X), observed=COUNTS[:, None])),
         r"np\.ravel\(y\)",
         fitted(lambda: pm.Poisson("y", mu=pm.math.exp(level() * X), observed=np.ravel(COUNTS[:, None]))),
     ),

@@ -72,6 +72,7 @@ FORMULAS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "classes": ("kind ~ x", {"family": "categorical"}, {"Intercept", "x"}),
     "classes and groups": ("kind ~ x + (1 | g)", {"family": "categorical"}, {"Intercept", "x", "1|g_offset"}),
     "ratings": ("rating ~ 0 + x + (1 | g)", {"family": "cumulative"}, {"x", "1|g_offset"}),
+    "ratings that stop": ("rating ~ 0 + x + (1 | g)", {"family": "sratio"}, {"x", "1|g_offset"}),
     "ratings by a probit": ("rating ~ 0 + x", {"family": "cumulative", "link": "probit"}, {"x"}),
 }  # fmt: skip
 
@@ -85,6 +86,12 @@ def built(name: str) -> Any:
         model = bmb.Model(formula, DATA, **{"family": "bernoulli"} | options)
         model.build()
     return model
+
+
+def _stopped(stops):
+    """Probabilities of classes that stop with these probabilities after all classes before."""
+    columns = [stops[:, k] * (1 - stops[:, :k]).prod(axis=1) for k in range(stops.shape[1])]
+    return np.column_stack([*columns, (1 - stops).prod(axis=1)])
 
 
 def _ordered(distribution: Callable[[np.ndarray], np.ndarray], f: np.ndarray, cuts: np.ndarray) -> np.ndarray:
@@ -121,6 +128,7 @@ def test_the_argument_of_a_formula_is_that_of_its_model(name: str) -> None:
         "softmax": lambda: np.exp(log_softmax(f, axis=0)).T,
         "ordered_logit": lambda: _ordered(expit, f[0], cuts[0]),
         "ordered_probit": lambda: _ordered(ndtr, f[0], cuts[0]),
+        "stopping_logit": lambda: _stopped(expit(cuts[0] - f[0][:, None])),
     }[classifier.kind]()
     assert_allclose(np.broadcast_to(found, np.shape(expected)), expected, rtol=1e-6, atol=1e-12)
 
@@ -196,6 +204,19 @@ def test_intercept_that_cannot_be_corrected_is_refused() -> None:
         pm.fit(model=model.backend.model, method="ep", progressbar=False)
 
 
+def test_flat_priors_of_bambi_give_least_squares() -> None:
+    response = DATA["x"] + 0.1 * DATA["x2"] + np.random.default_rng(99).normal(size=len(DATA))
+    data = DATA.assign(response=response)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of bambi, on its own code
+        model = bmb.Model("response ~ x + x2", data, auto_scale=False)
+        model.build()
+    fit = pm.fit(model=model.backend.model, method="ep", hyper="map", progressbar=False)
+    columns = np.column_stack([np.ones(len(data)), data["x"], data["x2"]])
+    expected = np.linalg.lstsq(columns, response, rcond=None)[0]
+    assert_allclose(fit.summary(["Intercept", "x", "x2"])["mean"], expected, rtol=1e-7)
+
+
 def test_a_formula_that_centres_is_the_model_that_bambi_centres() -> None:
     fits = []
     for formula, centre in (("y ~ x + x2", True), ("y ~ center(x) + center(x2)", False)):
@@ -225,7 +246,7 @@ def test_bambi_interprets_by_draws_of_a_fit() -> None:
 
 @pytest.mark.calibration
 @pytest.mark.parametrize("name", ["ratings and groups", "classes and groups"])
-def test_predictions_are_those_of_the_sampler_of_bambi(name: str) -> None:
+def test_predictions_match_the_sampler_of_bambi(name: str) -> None:
     model = uncentred(name)
     fit = pm.fit(model=model.backend.model, method="qep" if "classes" in name else "ep", progressbar=False)
     idata = fit.sample(1000, chains=2, random_seed=1)
@@ -240,3 +261,22 @@ def test_predictions_are_those_of_the_sampler_of_bambi(name: str) -> None:
         for each in (idata, sampled)
     )
     assert_allclose(found, expected, atol=0.05)
+
+
+def test_weighted_rows_equal_weighted_least_squares():
+    data = DATA.assign(v=_rng.normal(size=N))
+    priors = {"x": bmb.Prior("Normal", mu=0, sigma=2), "Intercept": bmb.Prior("Normal", mu=0, sigma=3)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of bambi's use of pandas
+        made = bmb.Model("weighted(v, E) ~ x", data, priors=priors, center_predictors=False)
+        made.build()
+    fit = pm.fit(method="ep", model=made.backend.model, hyper="map", progressbar=False)
+    design, precision = (
+        np.column_stack([np.ones(N), data["x"]]),
+        data["E"].values / float(fit.hyperparameters["sigma"]) ** 2,
+    )
+    inverse = np.linalg.inv(np.diag([1 / 9, 1 / 4]) + design.T @ (design * precision[:, None]))
+    expected = inverse @ design.T @ (precision * data["v"].values)
+    found = fit.effects(["Intercept", "x"])
+    assert_allclose([found["Intercept"][0], found["x"][0]], expected, rtol=1e-6)
+    assert_allclose([found["Intercept"][1], found["x"][1]], np.sqrt(inverse.diagonal()), rtol=1e-6)

@@ -6,13 +6,13 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.log_posteriors.hyperparameters import unconstrain
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.reading.natural_scale import unconstrain
 from tests import models
 
 
 @pytest.mark.parametrize("name", ["shared", "centred", "per_class", "fixed"])
-def test_is_the_inverse_of_what_a_fit_reports(name, request):
+def test_initial_point_is_the_inverse_of_reported_hyperparameters(name, request):
     fit = request.getfixturevalue(name).fit
     point = unconstrain(fit.classifier)(fit.hyperparameters)
     expected = fit.log_posterior.point(fit.trace.best.theta)

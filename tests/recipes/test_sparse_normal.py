@@ -58,7 +58,7 @@ def test_draws():
     assert_allclose(np.cov(drawn.T), np.linalg.inv(DENSE), atol=0.3)
 
 
-def test_what_is_no_precision_is_refused():
+def test_invalid_precision_raises_errors():
     with pytest.raises(TypeError, match=r"pm\.MvNormal"):
         gpep.SparseNormal.dist(0.0, DENSE)
     with pytest.raises(ValueError, match="symmetric"):
@@ -89,7 +89,7 @@ def test_fits():
     plain = DenseLogPosterior(read_classifier(MODELS[True]), EP())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(precision_sum, "_MANY", 1)
-        patch.setattr(precision_sum, "_DEARER", 0.0)
+        patch.setattr(precision_sum, "_DENSE", np.inf)
         fit = pm.fit(model=MODELS[True], **options)
     assert "By a sparse precision: 10 rows of 13 numbers" in str(fit)
     theta = dense.theta + 0.2

@@ -66,7 +66,7 @@ def test_moments_are_derivatives_of_the_normaliser(tilted, mean, variance, y):
 
 
 @pytest.mark.parametrize(("mean", "variance", "y"), EXTREME)
-def test_tilted_variances_are_no_larger_than_the_cavitys(mean, variance, y):
+def test_tilted_variances_are_at_most_cavity_variances(mean, variance, y):
     found = quadrature_moments(mean, variance, y)
     assert np.isfinite(found.log_normaliser)
     assert (found.variance <= variance * (1.0 + 1e-9)).all()

@@ -101,7 +101,7 @@ def test_evidence_gradients_by_central_differences(problem):
     assert np.sum(solution.gradient_mean * direction_m) == pytest.approx(slope_m, rel=1e-6, abs=1e-7)
 
 
-def test_site_is_the_one_the_moments_imply():
+def test_site_follows_from_the_moments():
     rng = np.random.default_rng(7)
     root = rng.normal(size=(4, 4))
     cavity_mean, cavity_covariance = rng.normal(size=4), root @ root.T + 0.5 * np.eye(4)
@@ -207,7 +207,7 @@ def test_data_sets(data, log_variance, log_lengthscale):
     np.testing.assert_allclose(nested.mean, flat.mean, rtol=1e-6, atol=1e-6)
 
 
-def test_all_of_wine_has_the_evidence_that_is_known_of_it():
+def test_evidence_of_all_wine_rows_equals_the_stored_value():
     X, y = wine()
     K = squared_exponential(X, variance=np.e, lengthscale=np.e) + 1e-8 * np.eye(y.size)
     assert nested_ep(K, y).evidence == pytest.approx(-51.02102765, abs=1e-7)

@@ -54,6 +54,6 @@ def test_a_stored_value_is_looked_up_and_a_missing_one_is_computed_and_written(t
         (exactness.moments, ("bernoulli", np.array([0, 1, 1, 0]), False, exactness.X, exactness.JITTER)),
     ],
 )
-def test_stored_numbers_are_those_that_are_computed(function, arguments):
+def test_stored_numbers_equal_computed_numbers(function, arguments):
     computed = np.asarray(function.__wrapped__(*arguments), dtype=float)
     assert_allclose(function(*arguments), computed, rtol=1e-11, atol=1e-13)

@@ -10,24 +10,18 @@ from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 from pymc_gpep.likelihoods.label_noise import RobustMaxLikelihood
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
 from pymc_gpep.rivals.gfitc import GFITC
-from pymc_gpep.solvers.inducing import Block
-from tests.approximations.sparse import random_sparse
+from tests.approximations.sparse import random_sparse, solved
 from tests.reference.gfitc import dense_gfitc
 
 EXACT = {"tolerance": 1e-11, "jitter": 1e-14}
 whose = pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
 
 
-def solved(problem, likelihood=None):
+def exact(problem, likelihood=None):
     """The solution and the derivatives in all moments."""
-    parts = []
-    solution = GFITC(**EXACT).solve(
-        problem.prior, problem.y, likelihood=likelihood, pull=lambda rows, bars: parts.append(bars)
-    )
-    assert solution.convergence.converged
+    solution, slope, bars = solved(GFITC(**EXACT), problem.prior, problem.y, likelihood)
     assert solution.number is Number.OBJECTIVE
-    bars = Block(*(np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)))
-    return solution, (solution.inducing_slope, *bars[:3])
+    return solution, (slope, *bars[:3])
 
 
 @pytest.mark.variation(but=["0.0-own"])
@@ -37,7 +31,7 @@ def test_it_is_dense_ep(own, noise):
     n = 30 if noise else 20
     problem = random_sparse(1, n, 3, 5, own=own)
     likelihood = MultinomialProbitLikelihood() if noise else RobustMaxLikelihood().given(np.full((1, n), 0.1))
-    solution, _ = solved(problem, likelihood)
+    solution, _ = exact(problem, likelihood)
     k = np.broadcast_to(problem.fitc(), (3, n, n))
     expected = dense_gfitc(k, problem.mean, problem.y, noise)
     assert expected.change < 1e-10
@@ -52,9 +46,9 @@ def test_it_is_dense_ep(own, noise):
 
 
 @whose
-def test_derivatives_are_those_of_the_objective(own):
+def test_derivatives_match_differences_of_the_objective(own):
     problem = random_sparse(5, 15, 3, 4, own=own)
-    _, slopes = solved(problem)
+    _, slopes = exact(problem)
     step = 1e-5
     for name in ("z", "log_scales", "mean"):
         values = getattr(problem, name)
@@ -64,7 +58,7 @@ def test_derivatives_are_those_of_the_objective(own):
                 moved = values.copy()
                 moved[place] += sign * step
                 there = problem._replace(**{name: moved})
-                ends.append((solved(there)[0].evidence, there.moments))
+                ends.append((exact(there)[0].evidence, there.moments))
             (up, moments_up), (down, moments_down) = ends
             expected = sum(
                 float((slope * (a - b)).sum()) for slope, a, b in zip(slopes, moments_up, moments_down, strict=True)
@@ -73,7 +67,7 @@ def test_derivatives_are_those_of_the_objective(own):
 
 
 @whose
-def test_what_all_classes_share_is_no_drift(own):
+def test_common_shift_of_all_classes_converges_in_few_sweeps(own):
     problem = random_sparse(7, 200, 3, 12, own=own)
     large = problem._replace(log_scales=problem.log_scales * [0.0, 1.0] + [np.log(3e3), 0.0])
     solution = GFITC().solve(large.prior, large.y)
@@ -90,7 +84,7 @@ def test_without_a_rest_it_is_pairwise():
     assert_allclose(found.evidence, expected.evidence, rtol=1e-6)
 
 
-def test_what_it_is_not_for():
+def test_unsupported_likelihoods_and_sites_raise_value_error():
     problem = random_sparse(3, 6, 1, 2, classes=2)
     assert not GFITC.approximates(ProbitLikelihood())
     with pytest.raises(ValueError, match=r"pairs of classes, which a probit likelihood does not\. Take 'ep'"):

@@ -65,7 +65,7 @@ def test_equals_dense_reference(kind, moments, n, c, variance, per_class):
 @BOTH
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize(("seed", "c"), [(0, 2), (1, 3), (2, 5)])
-def test_gradients_are_those_of_the_evidence(kind, seed, c, per_class):
+def test_gradients_match_differences_of_the_evidence(kind, seed, c, per_class):
     problem = random_problem(seed, 10, c, variance=20.0, per_class=per_class, with_mean=True)
     approximation = kind(tolerance=1e-11)
     rng = np.random.default_rng(seed)

@@ -32,7 +32,7 @@ def test_with_all_rows_active_it_is_the_dense_method(case):
 
 
 @pytest.mark.parametrize("score", ["information", "probability", "random"])
-def test_chosen_rows_are_worth_more_than_random_ones(score):
+def test_chosen_rows_have_a_higher_bound_than_random_rows(score):
     problem = random_problem(5, 80, 3, variance=9.0)
     found = IVM(active=25, criterion=score).solve(DenseRows(problem.K, problem.m), problem.y, random_seed=1)
     blind = [

@@ -13,8 +13,9 @@ from scipy.stats import expon, halfnorm
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import VariationalBayes
-from pymc_gpep.gaussians.independent import IndependentPosterior
+from pymc_gpep.gaussians.posterior import make_posterior
 from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper import hyper_method
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
@@ -276,7 +277,7 @@ def test_roots_of_the_posterior_covariance(alike):
     problem = random_problem(4, 5, 3, with_mean=True)
     k, prior_mean = problem.K.reshape(-1, 5, 5)[:1], problem.m
     precision = np.full((3, 5), 0.7) if alike else np.random.default_rng(1).uniform(0.1, 3, size=(3, 5))
-    posterior = IndependentPosterior(DensePrior(k, prior_mean), precision, np.zeros((3, 5)))
+    posterior = make_posterior(DensePrior(k, prior_mean), SiteForm.INDEPENDENT, precision, np.zeros((3, 5)))
     roots = covariance_roots(posterior)
     assert len(roots) == (1 if alike else 3)
     joint = posterior.joint_covariance(k, k)
@@ -340,7 +341,7 @@ def test_seeds():
     assert one.log_evidence != other.log_evidence
 
 
-def test_what_it_returns():
+def test_fit_has_weights_and_a_message():
     options = {"draws": 150, "tolerance": 0.05, "weights": "latent"}
     with conjugate(1):
         fit = pm.fit(method="vb", hyper="mean_field", hyper_options=options, progressbar=False, random_seed=1)
@@ -397,7 +398,7 @@ def test_a_fit_with_a_posterior_for_each_class():
     assert fit.converged
 
 
-def test_few_draws_that_count_are_told_of():
+def test_message_names_too_few_effective_draws():
     X, y = models.data()
     with pm.Model() as model:
         phi = pm.Exponential("phi", 1e-4, shape=2)  # most draws are far too large
@@ -411,7 +412,7 @@ def test_few_draws_that_count_are_told_of():
     assert np.isnan(found.log_evidence)
 
 
-def test_what_is_wrong_is_said():
+def test_invalid_options_and_models_raise_value_error():
     with pytest.raises(
         ValueError, match="weights must be one of 'authors', 'utilities', 'latent', 'printed', but is 'u"
     ):

@@ -36,7 +36,7 @@ def made(make):
 
 
 @pytest.mark.parametrize("make", [noisy, models.per_class, models.bernoulli_logit])
-def test_blocks_are_those_of_the_whole_matrix(make):
+def test_blocks_match_the_whole_matrix(make):
     rows, whole = made(make)
     some, others = np.array([4, 0, 17]), np.array([17, 3, 4, 29, 8])
     every = np.arange(30)
@@ -48,7 +48,7 @@ def test_blocks_are_those_of_the_whole_matrix(make):
         assert_allclose(found.mean, np.broadcast_to(whole.mean, (rows.n_functions, 30))[:, others], atol=1e-12)
 
 
-def test_a_jitter_that_is_no_number_is_refused():
+def test_variable_as_jitter_raises_structure_error():
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
         f = gp.prior("f", X=X, n_outputs=3, jitter=pt.exp(pm.Normal("jitter")))

@@ -9,9 +9,8 @@ import pytest
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.sites import CoupledSites
-from pymc_gpep.gaussians.whitening import PriorWhitening
+from pymc_gpep.gaussians.whitening import PriorWhitening, whitening_of
 from pymc_gpep.rivals.pseudo_marginal import EvidenceEstimate
 from tests import models
 from tests.reference.exact import orthant_evidence
@@ -57,8 +56,8 @@ def whitenings(step, point, prior):
     solved = step.sites(step.site_model, prior, point)
     other = CoupledSites(0.3 * solved.precision + 0.05, 0.5 * solved.location + np.array([[0.1], [-0.2], [0.1]]))
     return {
-        "solved": posterior_of(prior, solved).whitening(),
-        "other": posterior_of(prior, other).whitening(),
+        "solved": whitening_of(prior, solved),
+        "other": whitening_of(prior, other),
         "prior": PriorWhitening(prior),
     }
 
@@ -108,7 +107,7 @@ def test_estimate_does_not_depend_on_the_past(three_points):
     np.testing.assert_array_equal(again.f, first.f)
 
 
-def test_extrapolated_sites_replace_those_that_do_not_converge(three_points, monkeypatch):
+def test_extrapolated_sites_replace_sites_without_convergence(three_points, monkeypatch):
     step, point, prior = three_points
     monkeypatch.setattr(step, "approximator", NestedEP(max_iterations=1))
     extrapolated = step.site_model.at(step.latent_model.theta(point))
@@ -218,7 +217,7 @@ def test_hyperparameters_of_a_marginal_model_are_moved_together(marginal):
         gpep.samplers.PseudoMarginal([marginal["eta"]], model=marginal)
 
 
-def test_hyperparameters_can_be_left_to_others(model):
+def test_other_steps_may_sample_hyperparameters(model):
     with model:
         steps = [gpep.samplers.PseudoMarginal([model["f"]]), pm.Slice([model["ls"], model["eta"]])]
     idata = draw(model, steps, chains=1, cores=1)
@@ -227,7 +226,7 @@ def test_hyperparameters_can_be_left_to_others(model):
         assert np.ptp(idata.posterior[name].values, axis=1).min() > 0
 
 
-def test_progress_bar_shows_what_is_sampled(marginal, step):
+def test_progress_bar_shows_sampled_statistics(marginal, step):
     columns, initial = step._progressbar_config(2)
     (update,) = step._make_progressbar_update_functions()
     step.setup_chain(np.random.default_rng(0), 1, 1)

@@ -88,7 +88,7 @@ def test_default_rule_is_close_to_exact_moments(seed, variance, full):
         (4, 5, 3.0, 10, 3e-4, False),
     ],
 )
-def test_gradients_with_full_sites_are_those_of_the_evidence(seed, c, variance, order, error, per_class):
+def test_gradients_with_full_sites_match_differences_of_the_evidence(seed, c, variance, order, error, per_class):
     """Up to the error of the quadrature, whose moments are not quite the derivatives of its normalisers."""
     problem = random_problem(seed, 6, c, variance=variance, per_class=per_class, with_mean=True)
     k = problem.K.reshape(-1, 6, 6) + 0.01 * variance * np.eye(6)
@@ -105,7 +105,7 @@ def test_gradients_with_full_sites_are_those_of_the_evidence(seed, c, variance, 
         assert found == pytest.approx((plus - minus) / (2 * step), abs=error)
 
 
-def test_diagonal_sites_are_close_to_full_ones_but_their_gradients_are_not():
+def test_evidence_of_diagonal_sites_is_close_to_full_sites_but_gradients_differ():
     problem = random_problem(1, 8, 4, variance=3.0, with_mean=True)
     k = problem.K[None] + 0.01 * np.eye(8)
     (evidence, gradient, _), (diagonal_evidence, diagonal_gradient, _) = (

@@ -181,7 +181,7 @@ def test_moves_latent_values_only_and_alike_however_they_are_held(rotated):
 
 
 @pytest.mark.parametrize("nowhere", [-np.inf, np.nan])
-def test_never_goes_where_there_is_no_likelihood(nowhere):
+def test_draws_stay_where_the_likelihood_is_positive(nowhere):
     with pm.Model():
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=small.X, reparameterize=False)
         pm.Potential("positive", pt.switch(f.sum() > 0, 0.0, nowhere))
@@ -198,7 +198,7 @@ def test_never_goes_where_there_is_no_likelihood(nowhere):
 
 
 @pytest.mark.parametrize("rotated", [True, False])
-def test_small_proposals_stay_near_whatever_the_mean(rotated):
+def test_small_proposals_stay_near_for_any_mean(rotated):
     model = small.bernoulli(ETA, rotated)
     with model:
         step = gpep.samplers.ScaledMetropolis(scale=1e-8, rng=1)

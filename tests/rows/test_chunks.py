@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from pymc_gpep.rows.chunks import chunks, column_deviations, sample_inputs
 from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.rows.rows import chunks, column_deviations, sample_inputs
 
 X = np.random.default_rng(1).normal(size=(23, 3)) * [1.0, 1e-3, 5.0] + [1e6, 0.0, -3.0]
 
@@ -29,7 +29,7 @@ def test_chunks_are_all_rows(rows):
     assert [(each.start, each.stop) for each in chunks(rows)] == [(0, 5), (5, 10), (10, 15), (15, 20), (20, 23)]
 
 
-def test_deviations_are_those_of_all_rows_together(rows):
+def test_deviations_by_chunks_match_all_rows(rows):
     assert_allclose(column_deviations(rows), X.std(axis=0), rtol=1e-9)
 
 

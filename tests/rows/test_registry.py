@@ -11,13 +11,10 @@ import pytest
 import zarr
 from numpy.testing import assert_array_equal
 
-from pymc_gpep.rows.chunks import chunks
 from pymc_gpep.rows.fingerprint import FormerRows, fingerprint
 from pymc_gpep.rows.in_memory import InMemory
-from pymc_gpep.rows.open_rows import open_rows
-from pymc_gpep.rows.rows import RowError, Rows
-from pymc_gpep.rows.storage import MemoryMap
-from pymc_gpep.rows.stored_rows import StoredRows
+from pymc_gpep.rows.rows import RowError, Rows, chunks
+from pymc_gpep.rows.storage import MemoryMap, StoredRows, open_rows
 
 N, D = 53, 3
 X = np.random.default_rng(1).normal(size=(N, D))
@@ -95,7 +92,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name
 
 
 @every_kind
-def test_values_are_those_that_were_stored(kind, tmp_path):
+def test_values_equal_stored_values(kind, tmp_path):
     rows = open_rows(kind(X, Y, tmp_path))
     assert isinstance(rows, Rows)
     assert isinstance(rows, InMemory) == (kind is in_memory)
@@ -197,7 +194,7 @@ def test_each_chunk_is_read_once(tmp_path):
         ((dask.array.from_array(X)[dask.array.from_array(X[:, 0]) > 0], Y), {}, ValueError, "compute_chunk_sizes"),
     ],
 )
-def test_what_are_no_rows_is_refused(data, options, kind, message):
+def test_invalid_rows_raise_errors(data, options, kind, message):
     with pytest.raises(kind, match=message):
         open_rows(data, **options)
 

@@ -161,7 +161,7 @@ def not_always_a_covariance(mean=0.5):
 
 @pytest.mark.variation(but=["centred"])
 @every_density
-def test_where_there_is_no_covariance_the_density_is_nan_and_nuts_stays_away(kind):
+def test_density_is_nan_for_indefinite_covariance_and_nuts_rejects_it(kind):
     latent_model = LatentModel(read_classifier(not_always_a_covariance()))
     density = DENSITIES[kind](latent_model)
     point, _, _, x = somewhere(latent_model)
@@ -179,7 +179,7 @@ def test_where_there_is_no_covariance_the_density_is_nan_and_nuts_stays_away(kin
 @pytest.mark.variation(but=["collapsed"])
 @every_density
 @models.interpreted_sampler
-def test_moves_what_it_is_told_to_and_nothing_else(kind):
+def test_step_moves_only_its_own_variables(kind):
     latent_model = LatentModel(read_classifier(models.shared()[0]))
     point, _, _, x = somewhere(latent_model)
     (chosen,) = [v for v in latent_model.value_vars if v.name.startswith("eta")]

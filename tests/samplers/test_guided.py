@@ -1,5 +1,6 @@
 """What guided samplers share: variables, guides, reproducibility, state."""
 
+import logging
 import pickle
 
 import cloudpickle
@@ -9,7 +10,8 @@ import pytest
 
 import pymc_gpep as gpep
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.samplers.guided import guided
+from pymc_gpep.registration import advise
+from pymc_gpep.samplers.guided import guided, offer_step
 from tests import models
 from tests.samplers import small
 from tests.samplers.exactness import PROBLEMS, build
@@ -90,7 +92,7 @@ def test_nothing_is_learned_after_tuning(model, step):
 
 
 @pytest.mark.variation
-def test_hyperparameters_can_be_left_to_others(model):
+def test_other_steps_may_sample_hyperparameters(model):
     with model:
         step = gpep.samplers.GuidedHMC([model["f"], model["eta"]])
         assert {v.name for v in step.vars} == {"f_rotated_", "eta_log__"}
@@ -116,7 +118,7 @@ def test_short_leapfrog_steps_keep_the_energy(monkeypatch):
     assert min(rates) > 0.95
 
 
-def test_long_leapfrog_steps_are_refused_as_often_as_the_posterior_wants(monkeypatch):
+def test_long_leapfrog_steps_leave_the_posterior_invariant(monkeypatch):
     """Half of the proposals are far out; the posterior of two points is that of quadrature if they are refused."""
 
     def moments(f):
@@ -199,7 +201,7 @@ def test_guide_is_chosen_by_the_likelihood():
         assert gpep.samplers.EllipticalSlice().guide == "nested_ep"
 
 
-def test_what_is_waited_for_is_said_where_pymc_speaks(caplog):
+def test_fit_of_the_guide_is_logged_once(caplog):
     """Once, before the guide is fitted; who silences `pm.sample` hears nothing."""
     with models.fixed()[0]:
         with caplog.at_level("INFO", logger="pymc"):
@@ -235,7 +237,7 @@ def test_bad_sweeps_are_refused(model):
 
 
 @pytest.mark.parametrize("guide", ["qep", "vb"])
-def test_whatever_has_a_site_for_each_latent_function_can_guide(guide):
+def test_methods_with_a_site_for_each_latent_function_can_guide(guide):
     with build(PROBLEMS["probit"]) as model:
         step = gpep.samplers.EllipticalSlice(guide=guide, rng=1)
         point, _ = step.step(model.initial_point(0))
@@ -248,7 +250,7 @@ def test_a_guide_needs_a_classifier():
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=np.arange(4.0)[:, None])
         pm.MvNormal("y", mu=f, cov=np.eye(4), observed=np.zeros(4))
         assert gpep.samplers.EllipticalSlice().guide == "prior"
-        with pytest.raises(gpep.StructureError, match="no likelihood to read"):
+        with pytest.raises(gpep.StructureError, match="read this model in another form"):
             gpep.samplers.GuidedHMC(guide="nested_ep")
     with build(PROBLEMS["bernoulli"]), pytest.raises(ValueError, match="for a logit likelihood it must be one of 'ep'"):
         gpep.samplers.GuidedHMC(guide="nested_ep")
@@ -264,9 +266,45 @@ def test_a_model_without_processes_is_refused():
 def test_unknown_variables_are_refused(model):
     with pm.Model():
         other = pm.Normal("other")
-    with model, pytest.raises(ValueError, match="'other', which are no free variables of this model"):
+    with model, pytest.raises(ValueError, match="'other', which are not free variables of this model"):
         gpep.samplers.EllipticalSlice([model["f"], other])
     with model, pytest.raises(ValueError, match=r"variables, not names: model\['f'\]"):
         gpep.samplers.EllipticalSlice("f")
     with model, pytest.raises(ValueError, match="leaves out latent values, 'f'"):
         gpep.samplers.EllipticalSlice([model["eta"]])
+
+
+def test_sample_without_step_offers_one_and_assigns_pymcs(model, caplog):
+    with caplog.at_level(logging.INFO, "pymc"):
+        idata = draw_without_step(model)
+    assert "step_size" in idata["sample_stats"]  # of NUTS
+    (line,) = offers(caplog)
+    assert "step=gpep.samplers.GuidedHMC()" in line
+
+
+def test_sample_with_step_offers_none(model, caplog):
+    with caplog.at_level(logging.INFO, "pymc"), model:
+        step = pm.DEMetropolisZ()
+        pm.sample(1, tune=1, chains=1, step=step, progressbar=False, compute_convergence_checks=False)
+    assert offers(caplog) == []
+
+
+def test_models_without_processes_or_guide_have_no_offer(caplog):
+    with pm.Model() as regression:
+        b = pm.Normal("b", shape=2)
+        pm.Bernoulli("y", logit_p=np.ones((4, 2)) @ b, observed=[0, 1, 1, 0])
+    with caplog.at_level(logging.INFO, "pymc"):
+        for each in (regression, gpep.marginalize(models.probit()[0]), pm.Model()):
+            advise(offer_step, each)
+        assert offers(caplog) == []
+        offer_step(models.probit()[0])
+    assert len(offers(caplog)) == 1
+
+
+def draw_without_step(model):
+    with model:
+        return pm.sample(2, tune=2, chains=1, random_seed=1, progressbar=False, compute_convergence_checks=False)
+
+
+def offers(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "pm.sample without step=" in record.getMessage()]

@@ -86,7 +86,7 @@ CASES_OF_DERIVATIVES = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "per_class")) for name in CASES_OF_DERIVATIVES]
 )
-def test_derivatives_are_those_of_differences(name):
+def test_derivatives_match_differences(name):
     sparse = CASES_OF_DERIVATIVES[name]()
     function = log_density(sparse)
     start = DictToArrayBijection.map(sparse.initial_point())
@@ -227,7 +227,7 @@ def test_the_evidence_of_ep_is_that_of_annealing(drawn):
 
 @pytest.mark.calibration
 @models.interpreted_sampler
-def test_the_means_of_ep_are_those_of_nuts(drawn, machine_code):
+def test_means_of_ep_match_nuts(drawn, machine_code):
     sparse, fit, *_ = drawn
     idata = pm.sample(
         300, tune=200, chains=2, cores=1, model=sparse, random_seed=1, progressbar=False,
@@ -241,7 +241,7 @@ def test_the_means_of_ep_are_those_of_nuts(drawn, machine_code):
     assert_allclose(v.std(("chain", "draw")).values / sd, 1.0, atol=0.25)
 
 
-def test_what_works_on_latent_functions_says_that_it_is_no_classifier():
+def test_functions_for_classifiers_refuse_an_inducing_model():
     sparse = gpep.inducing_model(models.shared()[0], inducing=4)
     with sparse, pytest.raises(gpep.StructureError, match=r"what gpep\.inducing_model made.*sparse\.classifier\.model"):
         pm.fit(method="sparse_ep")

@@ -21,6 +21,6 @@ def test_unknown_options_are_refused_in_the_name_of_the_step(step):
         step(sweps=3, target=0.5)  # before the model is looked at, which is none of ours
 
 
-def test_options_of_a_base_are_known():
+def test_options_of_the_base_class_are_checked():
     with models.probit()[0], pytest.raises(ValueError, match="hyper_moves must be at least 1"):
         gpep.samplers.EllipticalSlice(hyper_moves=0)

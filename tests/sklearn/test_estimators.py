@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
 import pymc_gpep as gpep
-from pymc_gpep.sklearn import GaussianProcessClassifier, GaussianProcessCounts, GaussianProcessRegressor, estimator
+from pymc_gpep.sklearn import GaussianProcessClassifier, GaussianProcessCounts, GaussianProcessRegressor, estimators
 from pymc_gpep.variational import method_choice
 from tests.sklearn.data import frame, ratio
 
@@ -36,7 +36,7 @@ def three_classes():
     return GaussianProcessClassifier(linear=False, random_state=0).fit(X[["age"]], np.digitize(f, [-0.3, 0.8]))
 
 
-def test_classifier_is_the_model_that_one_would_write(two_classes):
+def test_classifier_equals_the_model_written_by_hand(two_classes):
     X, y, _ = frame()
     table = gpep.columns(X)
     with pm.Model(coords=table.coords):
@@ -103,7 +103,7 @@ def test_interval_of_two_classes_is_that_of_the_latent_function(two_classes):
 
 
 @pytest.mark.parametrize("dump", ["pickle", "joblib"])
-def test_what_was_dumped_predicts_the_same(two_classes, dump):
+def test_pickled_estimator_predicts_the_same(two_classes, dump):
     X, _, _ = frame()
     if dump == "pickle":
         again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(two_classes))))
@@ -238,7 +238,7 @@ def test_few_rows_have_two_starts(monkeypatch):
     given = []
     monkeypatch.setattr(pm, "fit", lambda **arguments: given.append(arguments))
     for rows in (40, 39):
-        monkeypatch.setattr(estimator, "_AGAIN", rows)
+        monkeypatch.setattr(estimators, "_AGAIN", rows)
         GaussianProcessClassifier().fit(X, y)
     assert [arguments.get("starts", 1) for arguments in given] == [2, 1]
 
@@ -246,7 +246,7 @@ def test_few_rows_have_two_starts(monkeypatch):
 def test_a_search_among_many_rows_begins_where_that_of_some_ended(monkeypatch):
     X, y, _ = frame()
     alone = GaussianProcessClassifier(fit_options={"starts": 1}).fit(X, y)
-    monkeypatch.setattr(estimator, "_SOME", 20)
+    monkeypatch.setattr(estimators, "_SOME", 20)
     begun = []
     fit = pm.fit
     monkeypatch.setattr(pm, "fit", lambda **given: begun.append(given) or fit(**given))
@@ -260,6 +260,20 @@ def test_a_search_among_many_rows_begins_where_that_of_some_ended(monkeypatch):
     own = GaussianProcessClassifier(ratio).fit(X, y)
     assert "start" not in begun[-1]
     assert own.fit_.trace.converged
+
+
+def test_more_numbers_than_fit_together_have_inducing_inputs():
+    """Two columns of 260 rows, whose smooth function 200 inducing inputs describe."""
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-2.0, 2.0, size=(260, 2))
+    y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * rng.normal(size=260)
+    few, all_rows = (GaussianProcessRegressor("rbf", max_dense_rows=most).fit(X, y) for most in (250, 300))
+    assert few.fit_method_ == f"{all_rows.fit_method_}, 200 inducing inputs"
+    assert few.fit_.inducing_inputs.shape[1] == 200
+    new = rng.uniform(-1.5, 1.5, size=(20, 2))
+    (mean, deviation), (exact, exact_deviation) = (each.predict(new, return_std=True) for each in (few, all_rows))
+    np.testing.assert_allclose(mean, exact, atol=0.02)
+    np.testing.assert_allclose(deviation, exact_deviation, rtol=0.02)
 
 
 def test_more_numbers_than_fit_together_are_refused():

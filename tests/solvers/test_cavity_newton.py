@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
-from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.newton import CavityAscent
 from pymc_gpep.solvers.problem import Problem
 from tests.approximations.binary import KINDS
@@ -15,11 +15,11 @@ N = 24
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("log_width", [-6.0, 0.0, 10.0])
-def test_what_is_known_elsewhere_leads_to_h_itself(kind, log_width):
+def test_extrapolation_from_another_point_reaches_h(kind, log_width):
     """Small steps, which a series of h takes, and such that cross from one tail to the other."""
     rng = np.random.default_rng(1)
     width = np.exp(log_width) * rng.uniform(0.5, 2.0, N)
-    problem = Problem(DenseForm(np.eye(N)[None]), np.zeros((1, N)), rng.integers(0, 2, N))
+    problem = Problem(DensePrior(np.eye(N)[None], np.zeros((1, N))), np.zeros((1, N)), rng.integers(0, 2, N))
     average = kind.likelihood.computation(GaussianAverage).terms
     ascent = CavityAscent(problem, average, width, lambda log_det, w: 0.0)
     direction = rng.standard_normal(N) * np.sqrt(1.0 + width)

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from pymc_gpep.gaussians.dense_algebra import evidence_gradient, factorise, marginal_moments
 from pymc_gpep.kernels.gaussians.coupled import latent_weights
-from pymc_gpep.solvers.dense_form import evidence_gradient, factorise, marginal_moments
 from tests.reference.dense_posterior import dense_posterior
 
 EPS = np.finfo(float).eps
@@ -171,7 +171,7 @@ def test_tiles_of_large_matrices(n, per_class):
 
 
 @pytest.mark.parametrize("eigenvalue", [-2.0, np.nan])
-def test_what_is_no_covariance_is_refused(eigenvalue):
+def test_indefinite_covariance_returns_failure(eigenvalue):
     k = np.diag([1.0, 2.0, eigenvalue])[None]
     pi, _ = sites(0, 3, 3)
     pi[:] = 1.0
@@ -181,7 +181,7 @@ def test_what_is_no_covariance_is_refused(eigenvalue):
 
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 12), st.integers(2, 6), st.sampled_from([1e-6, 1.0, 1e4]))
-def test_what_a_posterior_must_be(seed, n, c, variance):
+def test_posterior_has_less_variance_than_the_prior_and_centred_weights(seed, n, c, variance):
     """No more variance than before, weights without a part that all classes share, and classes that can be permuted."""
     k = squared_exponential(inputs(seed, n), variance, 1.0, 0.0)
     pi, nu = sites(seed, c, n, 1e-9)
@@ -202,7 +202,7 @@ def test_what_a_posterior_must_be(seed, n, c, variance):
 
 @pytest.mark.parametrize("n", [199, 200])
 @pytest.mark.parametrize("variance", [5.0, 1e8])
-def test_last_class_follows_from_the_others_where_that_costs_no_digits(n, variance):
+def test_last_class_follows_from_the_remaining_classes_without_loss_of_digits(n, variance):
     """With copies of the covariance for each class nothing follows; what classes differ by is the same."""
     pi, nu = sites(7, 4, n)
     shared = squared_exponential(inputs(7, n), variance, 1.0, 1e-4)

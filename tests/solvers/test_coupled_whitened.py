@@ -24,7 +24,7 @@ def test_shared_features_are_features_of_each_function_that_are_alike(c):
     assert_allclose(posterior.shared_smoothed(w, pi), posterior.smoothed(alike, pi).sum(axis=0), rtol=1e-11, atol=1e-13)
 
 
-def test_moments_are_those_of_the_covariance_that_is_inverted_densely():
+def test_moments_match_the_dense_inverse():
     c, rng = 3, np.random.default_rng(1)
     w, pi = np.asfortranarray(rng.normal(size=(M, ROWS))), rng.uniform(0.1, 2.0, size=(c, ROWS))
     whole = np.zeros((c * M, c * M))

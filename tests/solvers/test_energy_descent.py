@@ -5,11 +5,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.approximations.nested_ep import energy_descent
-from pymc_gpep.kernels.schemes.energy_descent import matching_cavity, site_energies
+from pymc_gpep.approximations.nested_ep import InnerSitePosterior, energy_descent
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.kernels.schemes import matching_cavity, site_energies
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.block_ep import site_posterior_space
-from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.problem import History, Problem
 from tests.reference import flat_energy
 from tests.reference.data import iris, random_problem, squared_exponential
@@ -19,10 +18,10 @@ def descend(problem, sites, limit=500):
     """Run it; returns evidence, status, posteriors, sites and posterior mean."""
     n = problem.y.size
     history = History(limit)
-    of = Problem(DenseForm(problem.K.reshape(-1, n, n)), problem.m, problem.y)
-    space = site_posterior_space(of)
-    evidence, status = energy_descent(of, sites, space, history, energies=site_energies, tolerance=1e-9, damping=0.7)
-    return evidence, status, len(history), space.mean, history.array
+    of = Problem(DensePrior(problem.K.reshape(-1, n, n), problem.m), problem.m, problem.y)
+    posterior = InnerSitePosterior(of)
+    evidence, status = energy_descent(posterior, sites, history, energies=site_energies, tolerance=1e-9, damping=0.7)
+    return evidence, status, len(history), posterior.mean, history.array
 
 
 def test_matching_cavity_has_the_moments():

@@ -10,7 +10,7 @@ from pymc_gpep.solvers.newton import step_length
 
 @pytest.mark.parametrize("gain", [1.0, 1e6])
 @pytest.mark.parametrize("count", [3.0, 70.0, 1e4, 1e6])
-def test_a_step_that_goes_far_too_far_is_cut_back_to_one_that_rises_much_less(count, gain):
+def test_step_far_beyond_the_maximum_is_shortened(count, gain):
     def along_line(t):
         """Of count · f − exp(f) at f = t · gain · count, a first step of Newton's method."""
         rate = math.exp(min(t * gain * count, 709.0)) if t * gain * count < 709.0 else math.inf

@@ -8,13 +8,14 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations.ep import scalar_ep
-from pymc_gpep.kernels.scalar import ordinal, poisson
+from pymc_gpep.approximations.laplace import fixed_cavity
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.kernels.scalar import ordinal
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.averages_over_cells import average_log_density, parameter_slopes
-from pymc_gpep.likelihoods.local_computations import ScalarDensity
+from pymc_gpep.likelihoods.counts import PoissonLikelihood
+from pymc_gpep.likelihoods.local_computations import ParameterSlopes, ScalarDensity
 from pymc_gpep.rivals.factorial_variational import factorial_variational
-from pymc_gpep.solvers.dense_form import DenseForm
-from pymc_gpep.solvers.newton import fixed_cavity
 from pymc_gpep.solvers.problem import run
 from pymc_gpep.solvers.scalar_bound import average_target, scalar_bound
 from tests.approximations.binary import random_binary
@@ -34,10 +35,14 @@ class Given(NamedTuple):
 
 
 RNG = np.random.default_rng(0)
+POISSON, POISSON_SLOPES = (
+    next(each for each in PoissonLikelihood.local if isinstance(each, kind))
+    for kind in (ScalarDensity, ParameterSlopes)
+)
 GIVEN = {
     "poisson": Given(
-        ScalarDensity(poisson.derivatives),
-        parameter_slopes(ScalarDensity(poisson.derivatives), poisson.parameter_derivatives),
+        POISSON,
+        parameter_slopes(POISSON, POISSON_SLOPES.derivatives),
         np.array([0, 3, 1, 0, 6, 2, 1]),
         RNG.normal(scale=0.5, size=(1, N)),
     ),
@@ -89,7 +94,7 @@ def test_gradient_in_the_parameters(name, method):
             300,
             True,
             relative=False,
-            form=DenseForm,
+            form=DensePrior,
             parameters=parameters,
         )
         assert found.status == CONVERGED
@@ -112,7 +117,7 @@ def test_an_exposure_is_a_prior_mean():
     solve, size = solver("ep", given)
     arguments = given.y, np.zeros(size), 300, True
     with_exposure = run(
-        solve, problem.k[None], problem.mean, *arguments, relative=False, form=DenseForm, parameters=given.parameters
+        solve, problem.k[None], problem.mean, *arguments, relative=False, form=DensePrior, parameters=given.parameters
     )
     with_mean = run(
         solve,
@@ -120,7 +125,7 @@ def test_an_exposure_is_a_prior_mean():
         problem.mean + given.parameters,
         *arguments,
         relative=False,
-        form=DenseForm,
+        form=DensePrior,
         parameters=np.zeros_like(given.parameters),
     )
     assert with_exposure.evidence == pytest.approx(with_mean.evidence, abs=1e-9)
@@ -128,7 +133,7 @@ def test_an_exposure_is_a_prior_mean():
     assert_allclose(with_exposure.gradient_parameters, with_mean.gradient_mean, atol=1e-7)
 
 
-def test_without_slopes_there_is_no_gradient():
+def test_gradient_of_parameters_is_nan_without_slopes():
     given = GIVEN["poisson"]
     problem = random_binary(3, N, variance=1.5, jitter=0.05)
     solve, size = solver("ep", given)
@@ -141,7 +146,7 @@ def test_without_slopes_there_is_no_gradient():
         300,
         True,
         relative=False,
-        form=DenseForm,
+        form=DensePrior,
         parameters=given.parameters,
     )
     assert np.isfinite(found.gradient).all()

@@ -20,7 +20,7 @@ def test_records_up_to_a_limit():
     assert (history.array == [[-3.0, 0.5], [-2.0, 0.7]]).all()
 
 
-def test_every_iteration_of_a_solver_is_told():
+def test_every_iteration_is_reported():
     problem = random_problem(0, 10, 3)
     seen = []
     with watching(lambda *row: seen.append(row)):

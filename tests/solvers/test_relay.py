@@ -6,9 +6,9 @@ import numba
 import numpy as np
 import pytest
 
+from pymc_gpep.evidence.evidence import REFUSED, external
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_MEMORY
 from pymc_gpep.solvers.problem import Outcome
-from pymc_gpep.solvers.relay import REFUSED, external
 
 C, N, P, SIZE = 3, 4, 2, 5
 
@@ -107,7 +107,7 @@ def test_an_interrupt_comes_back_as_soon_as_compiled_code_has_returned():
     assert ended[0] == OUT_OF_MEMORY
 
 
-def test_a_solver_is_made_known_once():
+def test_solver_is_registered_once():
     def solve(*_, gradient):
         return outcome()
 

@@ -5,10 +5,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import NestedEP, nested_ep
-from pymc_gpep.approximations.nested_ep import SinglePrecision
+from pymc_gpep.approximations.nested_ep import InnerSitePosterior, SinglePrecision
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.solvers.block_ep import site_posterior, site_posterior_space
-from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.problem import Problem
 from tests.reference.data import random_problem
 
@@ -17,7 +16,7 @@ EPS = np.finfo(np.float32).eps
 
 def given(n, per_class=False, variance=2.0):
     found = random_problem(1, n, 3, variance=variance, per_class=per_class, with_mean=True)
-    return Problem(DenseForm(found.K.reshape(-1, n, n)), found.m, found.y)
+    return Problem(DensePrior(found.K.reshape(-1, n, n), found.m), found.m, found.y)
 
 
 @pytest.mark.parametrize("per_class", [False, True])
@@ -27,8 +26,8 @@ def test_posterior_is_that_of_64_bits_up_to_rounding(per_class, small):
     rng = np.random.default_rng(2)
     sites = np.array([rng.uniform(0.1, 0.9, (60, 2)), rng.standard_normal((60, 2))])
     sites[:, rng.uniform(size=(60, 2)) < 0.5] *= np.array([small, np.sqrt(small)])[:, None]
-    exact, rounded = site_posterior_space(problem), site_posterior_space(problem).in_single_precision
-    values = [site_posterior(problem, sites, space) for space in (exact, rounded)]
+    exact, rounded = InnerSitePosterior(problem), InnerSitePosterior(problem).in_single_precision
+    values = [posterior.take(sites) for posterior in (exact, rounded)]
     error = EPS * np.trace(problem.k, axis1=1, axis2=2).max()
     algebra = rounded.algebra
     assert algebra.inverses.dtype == algebra.p.dtype == algebra.work.dtype == np.float32
@@ -44,19 +43,20 @@ def solved(monkeypatch, problem, smallest, **options):
     """Outcome, and the precision of each sweep."""
     seen = []
 
-    def note(problem, sites, space):
-        seen.append(space.algebra.p.dtype)
-        return site_posterior(problem, sites, space)
+    class Noted(InnerSitePosterior):
+        def take(self, sites):
+            seen.append(self.algebra.p.dtype)
+            return super().take(sites)
 
     monkeypatch.setattr(nested_ep, "_FEW", smallest)
-    monkeypatch.setattr(nested_ep, "site_posterior", note)
+    monkeypatch.setattr(nested_ep, "InnerSitePosterior", Noted)
     k, mean, labels = problem.k, problem.mean, problem.labels
     c, n = mean.shape
     return NestedEP(**options).run(k, mean, labels, np.zeros(2 * n * (c - 1)), gradient=True), seen
 
 
 @pytest.mark.parametrize("tolerance", [1e-8, 1e-3, 0.5])
-def test_what_a_solve_ends_with_has_64_bits(monkeypatch, tolerance):
+def test_final_sites_are_float64(monkeypatch, tolerance):
     problem = given(60)
     mixed, seen = solved(monkeypatch, problem, 1, tolerance=tolerance)
     alone, only = solved(monkeypatch, problem, 1000, tolerance=tolerance)

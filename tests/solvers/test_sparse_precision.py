@@ -1,10 +1,15 @@
 """Factors, solves, selected inverses and draws of sparse precisions are those of dense matrices."""
 
+import time
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.linalg import block_diag
 
+from benchmarks.common import best_time
+from pymc_gpep.gaussians.precision_prior import PrecisionPrior, PrecisionStructure
+from pymc_gpep.prior_moments.precision_sum import _DENSE
 from pymc_gpep.solvers import sparse_precision as factor_pattern
 from pymc_gpep.solvers.sparse_precision import FactorPattern, SparsePrecision, pairs_of_rows
 
@@ -41,6 +46,13 @@ PATTERNS = {
     "two lattices": block_diag(lattice(3), lattice(4)),
     "a chain, an arrow and one number": block_diag(chain(5), arrow(6), 0.0),
     "two groups, crossed": np.block([[np.zeros((9, 9)), at_random(9, 0.4, 3)[:, :5]], [np.zeros((5, 14))]]),
+    "a lattice with leaves and two full columns": np.block(
+        [
+            [lattice(6), np.eye(36), np.ones((36, 2))],
+            [np.zeros((36, 72)), np.ones((36, 2))],
+            [np.zeros((2, 72)), np.ones((2, 2))],
+        ]
+    ),
     "all": np.ones((8, 8)),
     **{
         f"at random, {share}": at_random(25, share, seed) for seed, share in enumerate((0.02, 0.05, 0.1, 0.2, 0.4, 0.7))
@@ -74,7 +86,7 @@ def test_a_factor_solves_and_has_the_entries_of_the_inverse(edges, dense, monkey
     p = matrix_on(edges, 1)
     q, inverse = len(p), np.linalg.inv(p)
     pattern, factor = factorised(p)
-    right = np.random.default_rng(2).normal(size=(3, q))
+    right = np.random.default_rng(2).normal(size=(11, q))
     assert factor.log_det == pytest.approx(np.linalg.slogdet(p)[1], abs=1e-12 * q)
     assert_allclose(factor.solve(right), right @ inverse, atol=1e-12 * np.abs(inverse).max() * q)
     assert_allclose(factor.solve(right[0]), inverse @ right[0], atol=1e-12 * np.abs(inverse).max() * q)
@@ -134,7 +146,7 @@ def test_columns_beside_a_sparse_matrix(widths):
 
 
 @pytest.mark.parametrize("wrong", ["not positive", "not a number", "infinite"])
-def test_a_matrix_that_is_no_precision_has_no_factor(wrong):
+def test_indefinite_matrix_has_no_factor(wrong):
     p = matrix_on(PATTERNS["a lattice"], 7)
     p[5, 5] = {"not positive": -1.0, "not a number": np.nan, "infinite": np.inf}[wrong]
     assert factorised(p)[1] is None
@@ -147,3 +159,103 @@ def test_entries_apart_are_zero():
     assert (slots == pattern.nothing).all()
     assert_allclose(factor.entries(slots, np.array([0, 3]), np.array([20, 11])), 0.0)
     assert pattern.components[0] != pattern.components[20]
+
+
+def test_crossed_factors_have_a_dense_corner_and_the_same_inverse():
+    """The corner is large enough for LAPACK, and no order of `_orders` has clearly fewer entries."""
+    rng = np.random.default_rng(1)
+    first, second = rng.integers(0, 240, 4000), 240 + rng.integers(0, 110, 4000)
+    pattern = FactorPattern(350, first, second)
+    assert pattern.size - pattern.dense >= 100
+    there = factor_pattern.coo_array((np.ones(8000), (np.r_[first, second], np.r_[second, first])), shape=(350, 350))
+    order, counts = factor_pattern._bipartite_order(there.tocsc())
+    assert sorted(order) == list(range(350))
+    for other in factor_pattern._orders(there.tocsc()):
+        parent, seen = np.empty((2, 350), np.int64)
+        own = np.zeros(350, np.int64)
+        factor_pattern.count_rows(
+            *factor_pattern._earlier(there.tocsc(), other), np.iinfo(np.int64).max, parent, own, seen
+        )
+        assert counts.sum() <= 1.01 * own.sum()
+    edges = np.zeros((350, 350))
+    edges[first, second] = 1.0
+    p = matrix_on(edges, 2)
+    _, found = factorised(p)
+    inverse = np.linalg.inv(p)
+    assert_allclose(found.log_det, np.linalg.slogdet(p)[1], rtol=1e-12)
+    slots = found.pattern.slots(first, second)
+    assert_allclose(found.entries(slots, first, second), inverse[first, second], atol=1e-12)
+    own = np.arange(350)
+    assert_allclose(found.entries(found.pattern.slots(own, own), own, own), inverse.diagonal(), rtol=1e-10)
+
+
+def test_lattice_is_not_ordered_by_an_independent_set():
+    edges = np.argwhere(lattice(6))
+    ones = np.ones(2 * len(edges))
+    there = factor_pattern.coo_array((ones, (np.r_[edges[:, 0], edges[:, 1]], np.r_[edges[:, 1], edges[:, 0]])))
+    assert factor_pattern._bipartite_order(there.tocsc()) is None
+
+
+def crossed(one, other, rows):
+    rng = np.random.default_rng(4)
+    edges = np.zeros((one + other, one + other))
+    edges[rng.integers(one, size=rows), one + rng.integers(other, size=rows)] = 1.0
+    return edges
+
+
+TIMED = {
+    "groups": np.zeros((1500, 1500)),
+    "a walk": chain(1500),
+    "a sum of a walk": chain(1500) + np.eye(1500, k=2),
+    "a small lattice": lattice(25),
+    "a lattice": lattice(38),
+    "few crossed levels": crossed(400, 200, 4000),
+    "many crossed levels": crossed(1000, 500, 8000),
+    "sparse columns": at_random(800, 0.004, 5),
+    "columns": at_random(800, 0.03, 6),
+    "all": np.ones((700, 700)),
+}
+
+
+def test_work_is_in_the_order_of_the_clock():
+    """Work of sparse and of dense factorisations, compared where it differs by a factor of four."""
+    work, seconds = [], []
+    for edges in TIMED.values():
+        p = matrix_on(edges, 1)
+        pattern, _ = factorised(p)
+        first, second = np.nonzero(np.tril(p))
+        entries = np.zeros(pattern.entries + 1)
+        entries[pattern.slots(first, second)] = p[first, second]
+        nothing = np.zeros((0, len(p))), np.zeros(0)
+        ways = {
+            pattern.work: lambda e=entries, w=pattern, o=nothing: SparsePrecision.factorised(w, e.copy(), *o),
+            _DENSE * len(p) ** 3: lambda p=p: np.linalg.cholesky(p),
+        }
+        for size, way in ways.items():
+            work.append(size)
+            seconds.append(best_time(way, 3, time.process_time))
+    work, seconds = np.array(work), np.array(seconds)
+    more = work[:, None] > 4.0 * np.maximum(work, 1e6)
+    assert more.sum() > 50
+    assert (seconds[:, None] > seconds)[more].all()
+
+
+def test_equal_precisions_share_a_factor_and_different_precisions_do_not():
+    first, second = np.nonzero(np.tril(lattice(4).T))
+    first, second = np.r_[np.arange(16), first], np.r_[np.arange(16), second]
+    cells = np.stack([np.arange(16), (np.arange(16) + 1) % 16], axis=1)
+    structure = PrecisionStructure(cells, first, second, np.zeros((0, 16)), np.zeros(0))
+    values, rng = np.ones(cells.shape), np.random.default_rng(7)
+    entries = np.where(first == second, 5.0, -1.0)
+    dense = []
+    for scale in (1.0, 1.0, 2.0, 1.0):
+        own = np.concatenate([values.ravel() * rng.normal(), scale * entries])
+        prior = PrecisionPrior(own[None, None], np.zeros((1, 16)), structure)
+        q = np.zeros((16, 16))
+        q[first, second] = q[second, first] = scale * entries
+        a = np.zeros((16, 16))
+        np.put_along_axis(a, cells, prior.values, axis=1)
+        dense.append(prior.factor)
+        assert_allclose(prior.variances[0], (a @ np.linalg.inv(q) * a).sum(axis=1), rtol=1e-12)
+    assert dense[0] is dense[1]
+    assert dense[2] is not dense[1]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.solvers import step_algebra
-from pymc_gpep.solvers.step_algebra import StepPosterior, StepWhitening, average_sites
-from pymc_gpep.solvers.step_blocks import PROFILES, Group, StationaryBlocks, grouped
+from pymc_gpep.solvers import step_algebra, step_arrays
+from pymc_gpep.solvers.step_algebra import PROFILES, Group, StationaryBlocks, StepPosterior, StepWhitening, grouped
+from pymc_gpep.solvers.step_arrays import StepArrays
 
 C, M, B, D = 3, 5, 7, 2
 RNG = np.random.default_rng(1)
@@ -102,7 +102,7 @@ def test_groups_of_functions_and_derivatives(sets, second):
     of_w, of_rest = RNG.normal(size=(len(groups), B, M)), RNG.normal(size=(len(groups), B))
 
     def features(at, where):
-        return StepWhitening(blocks.at(at, where), groups, jitter).features(x)
+        return StepWhitening(StepArrays(), blocks.at(at, where), groups, jitter).features(x)
 
     scales, variances, noises = Scales()(theta)
     for group, made in zip(groups, features(theta, z), strict=True):
@@ -118,7 +118,7 @@ def test_groups_of_functions_and_derivatives(sets, second):
             for made, w_bar, rest_bar in zip(features(at, where), of_w, of_rest, strict=True)
         )
 
-    whitening = StepWhitening(blocks.at(theta, z), groups, jitter)
+    whitening = StepWhitening(StepArrays(), blocks.at(theta, z), groups, jitter)
     made = whitening.features(x)
     slopes = whitening.pulled(
         made,
@@ -163,10 +163,10 @@ def upper_spoilt(precision):
 @pytest.mark.parametrize("undivided", [M, 2])
 def test_the_posterior_is_the_dense_one(share, single, undivided, monkeypatch):
     """Whether matrices are factorised whole or by halves."""
-    monkeypatch.setattr(step_algebra, "_UNDIVIDED", undivided)
+    monkeypatch.setattr(step_arrays, "_UNDIVIDED", undivided)
     s, h = sites()
     tolerance = {"rtol": 1e-4, "atol": 1e-4} if single else {"rtol": 1e-10, "atol": 1e-10}
-    q = StepPosterior(upper_spoilt(s), h, share, single)
+    q = StepPosterior(StepArrays(single), upper_spoilt(s), h, share)
     parts = share[:, None, None] * s
     covariance = np.linalg.inv(np.eye(M) + parts)
     mean = np.einsum("kij,kj->ki", covariance, share[:, None] * h)
@@ -184,9 +184,10 @@ def test_the_posterior_is_the_dense_one(share, single, undivided, monkeypatch):
 
 def test_the_whole_posterior_is_near_when_little_is_left_out():
     s, h = sites()
-    whole = StepPosterior(s, h, np.ones(C)).log_normalisers
+    whole = StepPosterior(StepArrays(), s, h, np.ones(C)).log_normalisers
     errors = [
-        np.abs(StepPosterior(s, h, np.full(C, 1.0 - part)).whole_log_normalisers() - whole) for part in (2e-3, 1e-3)
+        np.abs(StepPosterior(StepArrays(single=True), s, h, np.full(C, 1.0 - part)).whole_log_normalisers - whole)
+        for part in (2e-2, 1e-2)
     ]
     assert_allclose(errors[1] / errors[0], 0.25, rtol=0.02)
 
@@ -196,7 +197,7 @@ def test_sites_move_with_the_best_common_function(share):
     """After the move, sites imply the common function that was remembered when they were made."""
     s, h = sites()
     common = RNG.normal(size=M)
-    q = StepPosterior(upper_spoilt(s), h, share)
+    q = StepPosterior(StepArrays(), upper_spoilt(s), h, share)
     moved = q.shift(common)
     covariance = np.linalg.inv(np.eye(M) + share[:, None, None] * s)
     mean = np.einsum("kij,kj->ki", covariance, share[:, None] * q.location)
@@ -211,7 +212,7 @@ def test_sites_move_with_the_best_common_function(share):
 def test_derivatives_in_features(groups, effects):
     """Features of effects leave nothing unsaid."""
     s, h = sites()
-    q = StepPosterior(s, h, np.ones(C))
+    q = StepPosterior(StepArrays(), s, h, np.ones(C))
     features = features_of(groups, effects)
     of_mean, of_variance, of_rest = RNG.normal(size=(3, B, C))
 
@@ -234,7 +235,7 @@ def test_derivatives_in_features(groups, effects):
 
 def test_where_nothing_is_unsaid_it_has_no_slope():
     s, h = sites()
-    q, (features,) = StepPosterior(s, h, np.ones(C)), features_of(ALL)
+    q, (features,) = StepPosterior(StepArrays(), s, h, np.ones(C)), features_of(ALL)
     all_said = [features._replace(rest=np.zeros(B))]
     of_mean, of_variance, of_rest = RNG.normal(size=(3, B, C))
     (found,) = q.slopes(all_said, q.covered(all_said), of_mean, of_variance, of_rest)
@@ -249,7 +250,8 @@ def test_averages_of_sites(single, groups):
     s, _ = sites()
     features, weights = features_of(groups), RNG.uniform(size=(B, C))
     found = upper_spoilt(s)
-    average_sites(found, features, weights, 0.3, single)
+    of_functions = [(each.w, each.group.functions) for each in features]
+    StepArrays(single).with_sites(found, of_functions, weights, 0.3)
     w = by_function(features)
     expected = 0.7 * s + 0.3 * np.einsum("bk,kbi,kbj->kij", weights, w, w)
     assert_allclose(np.tril(found), np.tril(expected), rtol=1e-6, atol=1e-6)
@@ -264,10 +266,10 @@ def test_numbers_of_32_bits_are_left_alone_where_they_do_harm(monkeypatch):
 
     def error():
         try:
-            return np.abs(StepPosterior(s, h, np.ones(C), single=True).mean - exact).max()
+            return np.abs(StepPosterior(StepArrays(single=True), s, h, np.ones(C)).mean - exact).max()
         except np.linalg.LinAlgError:
             return np.inf
 
     assert error() < 1e-5
-    monkeypatch.setattr(step_algebra, "_LARGEST_TRACE", np.inf)
+    monkeypatch.setattr(step_arrays, "_LARGEST_TRACE", np.inf)
     assert error() > 0.1

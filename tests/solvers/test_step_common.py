@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.solvers.common_shift import OwnFeatures
-from pymc_gpep.solvers.step_algebra import StepFeatures, StepPosterior
-from pymc_gpep.solvers.step_blocks import Group
+from pymc_gpep.solvers.step_algebra import Group, StepFeatures, StepPosterior
+from pymc_gpep.solvers.step_arrays import StepArrays
 
 C, M, B = 3, 5, 40
 RNG = np.random.default_rng(1)
@@ -31,8 +31,8 @@ def problem():
 def test_nothing_is_missing_after_it(share, single):
     _, each, _, t, h, g, cross, precision = problem()
     s = np.einsum("bk,kbi,kbj->kij", t, each, each)
-    q = StepPosterior(s, h, share, single, factors=True)
-    moved = OwnFeatures(g, cross, precision).shift(q)
+    q = StepPosterior(StepArrays(single), s, h, share, roots=True)
+    moved = OwnFeatures(StepArrays(), g, cross, precision).shift(q)
     covariance = np.linalg.inv(np.eye(M) + share[:, None, None] * s)
     assert_allclose(q.mean, np.einsum("kij,kj->ki", covariance, share[:, None] * q.location), rtol=1e-8, atol=1e-8)
     assert_allclose(np.einsum("kri,ki->r", cross, q.mean), moved, rtol=1e-5, atol=1e-5)
@@ -41,10 +41,10 @@ def test_nothing_is_missing_after_it(share, single):
     assert_allclose(weights @ cross, q.location - h, rtol=1e-6, atol=1e-8)
 
 
-def test_where_no_site_is_known_nothing_moves():
+def test_zero_sites_have_no_common_step():
     _, _, _, _, h, g, cross, precision = problem()
-    q = StepPosterior(np.zeros((C, M, M)), h, np.ones(C), factors=True)
-    moved = OwnFeatures(0.0 * g, 0.0 * cross, 0.0 * precision).shift(q)
+    q = StepPosterior(StepArrays(), np.zeros((C, M, M)), h, np.ones(C), roots=True)
+    moved = OwnFeatures(StepArrays(), 0.0 * g, 0.0 * cross, 0.0 * precision).shift(q)
     assert not moved.any()
     assert_allclose(q.location, h)
 
@@ -53,7 +53,8 @@ def test_batches_are_averaged():
     features, each, tests, t, _, g, cross, precision = problem()
     cross, precision = RNG.normal(size=cross.shape), precision.copy()
     before, shifted, mean = (cross.copy(), precision.copy()), RNG.normal(size=6), RNG.normal(size=(B, C))
-    OwnFeatures(g, cross, precision).average(shifted, features, t, mean, 0.3)
+    common = OwnFeatures(StepArrays(), g, cross, precision)
+    g, cross, precision = common.averaged(shifted, features, t, mean, 0.3)
     assert_allclose(g, 0.7 * shifted + 0.3 * tests.T @ (t * mean).sum(axis=1))
     assert_allclose(cross, 0.7 * before[0] + 0.3 * np.einsum("br,bk,kbi->kri", tests, t, each))
     assert_allclose(precision, 0.7 * before[1] + 0.3 * (tests * t.sum(axis=1)[:, None]).T @ tests)

@@ -101,7 +101,7 @@ def test_work_is_shared_out():
     assert len(names) == 2
 
 
-def test_what_a_helper_raises_is_raised():
+def test_exception_of_a_helper_is_raised():
     def fail(item):
         time.sleep(0.01)
         raise ValueError(item)

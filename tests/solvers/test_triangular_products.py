@@ -12,7 +12,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("rows", [0, 1, 7])
-def test_products_are_those_of_whole_matrices(rows, order):
+def test_products_equal_products_of_whole_matrices(rows, order):
     lower = np.tril(RNG.normal(size=(M, M)))
     w = np.asarray(RNG.normal(size=(M, rows)), order=order)
     assert_allclose(lower_product(lower, w), lower @ w, rtol=1e-13, atol=1e-15)

@@ -4,22 +4,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor
 
+from pymc_gpep.latent.gp_latent import as_gps
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
-from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
+from pymc_gpep.reading.classifier import LikelihoodElsewhere
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.streaming.features import model_blocks
 from pymc_gpep.streaming.memories import Memory
 from pymc_gpep.streaming.rules import rule_for
 from pymc_gpep.streaming.run import Batch, Batches
 from pymc_gpep.streaming.state import State
-from pymc_gpep.streaming.step import BatchProblem, make_step, step_graph
-from tests.graph_modes import HARDLY_REWRITTEN
+from pymc_gpep.streaming.step import BatchProblem, array_step
 
 __all__ = ["Small", "small"]
 
@@ -31,21 +29,24 @@ class Small(NamedTuple):
     rows: Rows
 
     def estimates(self) -> Any:
-        """Log posterior, its derivatives, and what whole steps make of S and h, as a function of a batch."""
-        graph = step_graph(self.problem, self.state)
-        effect, sites = graph.effect, self.state.sites
-        outputs = [graph.log_posterior, *graph.gradient, *(new for _, new in effect.changes[:2])]
-        compiled = pytensor.function(
-            [graph.inputs, graph.labels, graph.weights, *effect.former],
-            outputs,
-            givens={graph.beta: np.float64(1.0)},
-            mode=HARDLY_REWRITTEN,
-        )
-        return lambda *batch: compiled(*batch[:3], *(sites.of(batch[3]) if sites else ()))
+        """Log posterior, its derivatives, and S and h after a whole step, as a function of a batch."""
+        slopes: list[Any] = []
+        step = array_step(self.problem, self.state, pm.sgd(learning_rate=0.0))
+        step._optimiser = slopes.extend
 
-    def step(self, learning_rate: float = 0.01, mode: Any = HARDLY_REWRITTEN, **compile_kwargs: Any) -> Any:
-        optimiser = pm.adam(learning_rate=learning_rate)
-        return make_step(self.problem, self.state, optimiser, {"mode": mode, **compile_kwargs})
+        def estimate(*batch: Any) -> list[Any]:
+            before = self.state.values()
+            slopes.clear()
+            taken = step(*batch, 1.0, True)
+            assert taken.went_well
+            after = self.state.values()
+            self.state.set_values(before)
+            return [taken.log_posterior, *slopes, after["precision"], after["location"]]
+
+        return estimate
+
+    def step(self, learning_rate: float = 0.01, single: bool | None = None) -> Any:
+        return array_step(self.problem, self.state, pm.adam(learning_rate=learning_rate), single)
 
     def refused(self, step: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The state before and after a step by rows with an input that is not finite."""
@@ -68,11 +69,10 @@ def small(
     batch_size: int,
     inducing: int = 5,
     together: bool = False,
-    arrays: bool = False,
 ) -> Small:
     """With q after a few rows, so that nothing is at zero.
 
-    Where functions are `together` they have the same inducing inputs. Steps may be taken on `arrays`.
+    Where functions are `together` they have the same inducing inputs.
     """
     model, gp = build()
     classifier = by_inducing(read_classifier(model))
@@ -93,7 +93,7 @@ def small(
     half = rng.normal(size=(c, values, values))
     state.precision.set_value(half @ half.swapaxes(1, 2))
     state.location.set_value(rng.normal(size=(c, values)))
-    prior = model_blocks(space, blocks) if arrays else None
+    prior = model_blocks(space, blocks)
     of_batches = batches.per_epoch, batches.size, n
     problem = BatchProblem(space, gps, rule, memory, counts, *of_batches, prior, blocks.beside)
     return Small(problem, state, batches, rows)

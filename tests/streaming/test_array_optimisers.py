@@ -27,7 +27,7 @@ def state(hyperparameters=2):
     ],
     ids=["Adam", "falling", "another", "a rate that is shared"],
 )
-def test_steps_are_those_of_updates_in_a_graph(optimiser, hyperparameters):
+def test_steps_equal_graph_updates(optimiser, hyperparameters):
     rng = np.random.default_rng(4)
     on_arrays, in_graph = state(hyperparameters), state(hyperparameters)
     move = array_optimiser(optimiser, on_arrays)

@@ -63,7 +63,7 @@ def test_inputs_may_be_left_out():
         assert all(map(np.array_equal, one[1:], other[1:]))
 
 
-def test_what_was_done_is_not_read_again():
+def test_resumed_run_does_not_read_earlier_batches():
     rows = numbered(Chunked, 7 * 300)
     batches = Batches(rows, 7, 0)
     taken(batches, 299, 1)

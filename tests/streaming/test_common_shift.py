@@ -1,11 +1,14 @@
 """The function common to all latent functions that batches solve for, against dense algebra over all points."""
 
+from functools import partial
+
 import numpy as np
-import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.streaming.features import CommonTerms, common_features, common_terms, gaussian, shifted
+from pymc_gpep.solvers.common_shift import OwnFeatures, SameFeatures, common_tests
+from pymc_gpep.solvers.step_algebra import Group, StepFeatures, StepPosterior
+from pymc_gpep.solvers.step_arrays import StepArrays
 
 
 def sites(sets, n, size=4, c=3):
@@ -15,17 +18,34 @@ def sites(sets, n, size=4, c=3):
     return w, rng.exponential(size=(c, n)), rng.normal(size=(c, n)), rng.normal(size=(c, n))
 
 
+def features_of(w, c=3):
+    """Features (q, M, B) of one group or of several."""
+    groups = [Group(list(range(c)), 0, 0)] if len(w) == 1 else [Group([k], k, k) for k in range(c)]
+    return [StepFeatures(own.T, np.ones(own.shape[1]), None, each) for own, each in zip(w, groups, strict=True)]
+
+
+def remembered(w, t, seen_mean):
+    """Averages of the common shift, of one batch that has all points, and their class."""
+    arrays, (sets, size, _), c = StepArrays(), w.shape, len(t)
+    if sets == 1:
+        nothing, kind = [np.zeros(size)], SameFeatures
+    else:
+        tests = common_tests(c, size)
+        nothing = [np.zeros(tests), np.zeros((c, tests, size)), np.zeros((tests, tests))]
+        kind = partial(OwnFeatures, arrays)
+    found = kind(*nothing).averaged(nothing[0], features_of(w), t.T, seen_mean.T, 1.0)
+    return found, kind(*found)
+
+
 def moved(w, t, nu, seen_mean, share=1.0):
     """Posterior means (c, M) of sites that have moved, and their g."""
     c, every = len(t), np.broadcast_to(w, (len(t), *w.shape[1:]))
     precision = np.einsum("kib,kb,kjb->kij", every, t, every)
     location = np.einsum("kib,kb->ki", every, nu)
-    shares = pt.constant(np.full(c, share))
-    graph = pt.constant(precision), pt.constant(location)
-    terms = common_terms(*map(pt.constant, (w, t, seen_mean)))
-    new, g = shifted(graph[1], terms, gaussian(share * graph[0], share * graph[1]), shares)
-    found = gaussian(share * graph[0], share * new)
-    return found.mean.eval(), new.eval(), g.eval(), location
+    q = StepPosterior(StepArrays(), precision, location, np.full(c, share), roots=len(w) > 1)
+    _, common = remembered(w, t, seen_mean)
+    g = common.shift(q)
+    return q.mean, q.location, g, location
 
 
 def dense(w, t, nu, seen_mean, share=1.0):
@@ -43,7 +63,7 @@ def dense(w, t, nu, seen_mean, share=1.0):
 @pytest.mark.parametrize("share", [1.0, 0.7])
 def test_with_enough_test_functions_it_is_the_best_function_of_all(share):
     given = sites(3, 5)
-    assert len(common_features(pt.constant(given[0])).eval()) == 6  # functions of five points
+    assert len(remembered(given[0], given[1], given[3])[0][0]) == 6  # functions of five points
     assert_allclose(moved(*given, share)[0], dense(*given, share), atol=1e-6)
 
 
@@ -67,16 +87,17 @@ def test_sites_that_agree_with_their_means_stay():
     assert_allclose(new, location, atol=1e-8)
 
 
-def test_nothing_is_moved_where_nothing_is_known():
-    nothing = CommonTerms(pt.zeros((4,)), pt.zeros((3, 4, 4)), pt.zeros((4, 4)))
-    own = gaussian(pt.zeros((3, 4, 4)), pt.zeros((3, 4)))
-    new, g = shifted(pt.zeros((3, 4)), nothing, own, pt.ones((3,)))
-    assert not new.eval().any()
-    assert not g.eval().any()
+@pytest.mark.parametrize("sets", [1, 3])
+def test_zero_sites_have_no_common_shift(sets):
+    w, nothing = sites(sets, 5)[0], np.zeros((3, 5))
+    _, new, g, _ = moved(w, nothing, nothing, nothing)
+    assert not new.any()
+    assert not g.any()
 
 
 def test_inducing_inputs_that_are_the_same_give_different_test_functions():
-    w = np.random.default_rng(0).normal(size=(1, 5, 20))
-    phi = common_features(pt.constant(np.repeat(w, 3, axis=0))).eval()
-    assert phi.shape == (6, 20)
-    assert np.linalg.matrix_rank(phi) == 5
+    """Q of equal weights is their Gram matrix, of full rank but for one more test function than there are features."""
+    w = np.repeat(np.random.default_rng(0).normal(size=(1, 5, 20)), 3, axis=0)
+    (_, _, gram), _ = remembered(w, np.ones((3, 20)), np.zeros((3, 20)))
+    assert gram.shape == (6, 6)
+    assert np.linalg.matrix_rank(gram) == 5

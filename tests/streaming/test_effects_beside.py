@@ -1,19 +1,16 @@
 """The fixed point of steps of a process and effects against sweeps over all rows."""
 
 import numpy as np
-import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
-from pymc_gpep.graphs.interpreted import INTERPRETED
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.reading.model_reading import read_classifier
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
 from pymc_gpep.streaming.memories import Stateless, StoredMemory, Variational
-from pymc_gpep.streaming.step import array_step
 from tests import models
 from tests.streaming.problems import small
 
@@ -32,8 +29,8 @@ N, LEVELS = 40, 4
 )
 def test_the_fixed_point_is_that_of_all_rows(memory, whole):
     """Its gradient as well, where the objective is the number that all rows give."""
-    problem = small(models.effects_beside, memory, None, N, together=True, arrays=True)
-    step = array_step(problem.problem, problem.state, pm.adam(learning_rate=0.02)) or problem.step(mode=INTERPRETED)
+    problem = small(models.effects_beside, memory, None, N, together=True)
+    step = problem.step(0.02)
     state, batch = problem.state, problem.all_rows()
     for each in (state.precision, state.location):
         each.set_value(np.zeros_like(each.get_value()))
@@ -41,16 +38,14 @@ def test_the_fixed_point_is_that_of_all_rows(memory, whole):
         assert step(*batch, 0.5, False).went_well
     value, of_theta, of_inducing, *_ = problem.estimates()(*batch)
 
-    space, total = problem.problem.space, [0.0, 0.0]
+    space = problem.problem.space
     blocks = InducingBlocks(by_inducing(read_classifier(space.classifier.model)), None, space.data)
     theta = state.theta.get_value()
     prior = PriorAt(blocks, space.point(theta), state.inducing_inputs())
 
-    def pull(rows, bars):
-        total[:] = [sums + slopes for sums, slopes in zip(total, prior.slopes(rows, bars), strict=True)]
-
-    solution = whole.solve(prior, batch.labels, likelihood=space.classifier.likelihood_model, pull=pull)
-    by_inducing_values = prior.inducing_slopes(solution.inducing_slope)
+    found = whole.solved(prior, batch.labels, likelihood=space.classifier.likelihood_model)
+    solution, (*total, product) = found.solution, prior.row_slopes(found.bars())
+    by_inducing_values = prior.inducing_slopes(solution.posterior.whitening.pull_factor(product))
     log_prior, of_prior = space.log_prior_and_slope(theta)
     assert_allclose(value - log_prior, solution.evidence, rtol=1e-6)
     assert_allclose(of_theta, total[0] + by_inducing_values[0] + of_prior, rtol=1e-5, atol=1e-6)

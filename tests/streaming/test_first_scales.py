@@ -10,8 +10,7 @@ from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.rows.in_memory import InMemory
-from pymc_gpep.streaming.features import model_blocks
-from pymc_gpep.streaming.first_scales import first_scales
+from pymc_gpep.streaming.features import first_scales, model_blocks
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(200, 3)) * [1.0, 10.0, 0.1]
@@ -31,7 +30,7 @@ def begun(ls_of, free=("ls", "eta")):
     return space.point(theta), space.point(first_scales(space, functions, theta, free, ROWS, 1))
 
 
-def test_one_of_all_columns_is_half_of_a_distance():
+def test_single_length_scale_starts_at_half_a_typical_distance():
     before, after = begun(lambda: pm.Gamma("ls", 2.0, 0.1))
     a, b = X[:, None], X[None]
     median = np.median(np.sqrt(((a - b) ** 2).sum(axis=2))[np.triu_indices(200, 1)])
@@ -40,7 +39,7 @@ def test_one_of_all_columns_is_half_of_a_distance():
 
 
 @pytest.mark.variation
-def test_others_go_with_the_deviations_of_columns():
+def test_length_scales_start_at_column_standard_deviations():
     _, after = begun(lambda: pm.LogNormal("ls", 0.0, 3.0, shape=3))
     relative = np.exp(after["ls_log__"]) / X.std(axis=0)
     assert_allclose(relative, relative[0], rtol=1e-3)

@@ -9,10 +9,9 @@ from numpy.testing import assert_allclose
 import pymc_gpep as gpep
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
-from pymc_gpep.graphs.interpreted import INTERPRETED
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
-from pymc_gpep.streaming.memories import Stateless, Stochastic, StoredMemory, Variational
+from pymc_gpep.streaming.memories import RowSites, Stateless, Stochastic, StoredMemory, Variational
 from tests import models
 from tests.streaming.problems import small
 
@@ -30,7 +29,7 @@ MEMORIES = [Stateless(), Stochastic(), Variational()]
     ],
     ids=["stateless", "stochastic", "variational", "sites"],
 )
-def test_the_mean_over_an_epoch_is_what_all_rows_give(build, sites, memory, batch_size):
+def test_mean_over_an_epoch_equals_all_rows(build, sites, memory, batch_size):
     of_all = small(build, memory, sites, 30)
     parts = small(build, memory, sites, batch_size)
     functions = [each.estimates() for each in (of_all, parts)]
@@ -49,38 +48,18 @@ def keep_sites(problem):
     """Sites of all rows, small ones, so that none are at zero."""
     if problem.state.sites:
         rng = np.random.default_rng(4)
-        t, _, w = problem.state.sites.of(np.arange(30))
-        functions = rng.integers(3, size=t.shape)
-        problem.state.sites.put(
-            np.arange(30),
-            rng.uniform(0.0, 0.05, t.shape),
-            rng.normal(size=t.shape),
-            rng.normal(size=w.shape),
-            functions,
+        before = problem.state.sites.of(np.arange(30))
+        functions = rng.integers(3, size=before.precision.shape)
+        sites = RowSites(
+            rng.uniform(0.0, 0.05, functions.shape),
+            rng.normal(size=functions.shape),
+            rng.normal(size=before.features.shape),
         )
-
-
-@pytest.mark.variation(but=["bernoulli_probit"])
-@pytest.mark.parametrize("build", [models.bernoulli_probit, models.effects_beside])
-def test_steps_take_inputs_that_are_held(build):
-    """Their places are all that they are given then."""
-
-    def taken(held):
-        parts = small(build, Stochastic(), None, 10)
-        inputs = parts.rows.inputs(slice(0, parts.rows.n_rows)) if held else None
-        step, order = parts._replace(problem=parts.problem._replace(held=inputs)).step(), parts.batches.after(0)
-        for _ in range(3):
-            batch = next(order)
-            step(*(batch._replace(inputs=np.empty((len(batch.labels), 0))) if held else batch), 0.5, True)
-        return parts.state.values()
-
-    values, others = taken(False), taken(True)
-    for name, each in values.items():
-        assert_allclose(others[name], each, rtol=1e-12, err_msg=name)
+        problem.state.sites.put(np.arange(30), sites, functions)
 
 
 @pytest.mark.slow
-def test_random_batches_scatter_about_what_all_rows_give():
+def test_random_batches_scatter_about_the_value_of_all_rows():
     """Of each epoch one, at a random place: two of an epoch are not independent, and the last one has fewer rows."""
     of_all = small(models.shared, Stochastic(), "pairwise", 30).estimates()
     parts = small(models.shared, Stochastic(), "pairwise", 8)
@@ -103,7 +82,7 @@ def test_random_batches_scatter_about_what_all_rows_give():
         (Stochastic(), models.effects_beside, 40),
     ],
 )
-def test_gradients_are_those_of_the_objective(memory, build, rows):
+def test_gradients_match_differences_of_the_objective(memory, build, rows):
     """q is a constant, and so is all that a batch is taken with: nothing else changes with θ and Z."""
     problem = small(build, memory, None, rows)
     batch, estimates = problem.all_rows(), problem.estimates()
@@ -160,14 +139,15 @@ def test_the_bound_with_label_noise_has_its_gradient_and_its_maximum():
     likelihood = space.classifier.likelihood_model.given(np.full((1, 30), 0.02))
     start = np.zeros(2 * 30 * 3)
     whole = SparseVI(tolerance=1e-8).solve(prior, batch.labels, start, likelihood=likelihood)
-    assert_allclose(taken.log_posterior - space.log_prior(theta), whole.evidence, atol=1e-3)
+    # Without noise of utilities the rule of a step has an error of about 2e-4 a row; sweeps have a finer one.
+    assert_allclose(taken.log_posterior - space.log_prior(theta), whole.evidence, atol=30 * 2e-4)
 
 
 @pytest.fixture(scope="module")
 def at_fixed_point():
     """All rows at once, until nothing changes."""
     problem = small(models.per_class, Stateless(local_iterations=15), "pairwise", 30)
-    state, step, batch = problem.state, problem.step(mode=INTERPRETED), problem.all_rows()
+    state, step, batch = problem.state, problem.step(), problem.all_rows()
     state.precision.set_value(np.zeros_like(state.precision.get_value()))
     state.location.set_value(np.zeros_like(state.location.get_value()))
     for _ in range(60):
@@ -175,20 +155,19 @@ def at_fixed_point():
     return problem, problem.estimates()(*batch)
 
 
-def batch_solution(problem, pull=None):
+def batch_solution(problem):
     space, state = problem.problem.space, problem.state
     blocks = InducingBlocks(space.classifier, problem.problem.gps, space.data)
     prior = PriorAt(blocks, space.point(state.theta.get_value()), state.inducing_inputs())
-    solution = SparseEP(sites="pairwise", tolerance=1e-10, max_iterations=2000).solve(
-        prior, problem.all_rows()[1], likelihood=space.classifier.likelihood_model, pull=pull and pull(prior)
+    return prior, SparseEP(sites="pairwise", tolerance=1e-10, max_iterations=2000).solved(
+        prior, problem.all_rows()[1], likelihood=space.classifier.likelihood_model
     )
-    return prior, solution
 
 
 @pytest.mark.variation
 def test_without_memory_the_fixed_point_is_that_of_ep(at_fixed_point):
     problem, (log_posterior, *_) = at_fixed_point
-    _, solution = batch_solution(problem)
+    solution = batch_solution(problem)[1].solution
     space, state = problem.problem.space, problem.state
     assert_allclose(log_posterior - space.log_prior(state.theta.get_value()), solution.evidence, rtol=1e-5)
     own = whitened_posterior(state.precision.get_value(), state.location.get_value())
@@ -201,18 +180,10 @@ def test_without_memory_the_fixed_point_is_that_of_ep(at_fixed_point):
 @pytest.mark.variation
 def test_there_the_gradient_is_that_of_the_evidence(at_fixed_point):
     problem, (_, of_theta, of_inducing, *_) = at_fixed_point
-    total = [np.zeros_like(of_theta), np.zeros_like(of_inducing)]
-
-    def pull(prior):
-        def add(rows, bars):
-            for sums, slopes in zip(total, prior.slopes(rows, bars), strict=True):
-                sums += slopes
-
-        return add
-
-    prior, solution = batch_solution(problem, pull)
-    for sums, slopes in zip(total, prior.inducing_slopes(solution.inducing_slope), strict=True):
-        sums += slopes
+    prior, found = batch_solution(problem)
+    *total, product = prior.row_slopes(found.bars())
+    own = prior.inducing_slopes(found.solution.posterior.whitening.pull_factor(product))
+    total = [a + b for a, b in zip(total, own, strict=True)]
     space, theta = problem.problem.space, problem.state.theta.get_value()
     of_prior = []
     for k in range(theta.size):

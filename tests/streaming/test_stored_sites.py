@@ -3,6 +3,9 @@
 The sites are summed up here row by row, and EP is that of all rows at once.
 """
 
+import os
+import signal
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -10,7 +13,7 @@ from numpy.testing import assert_allclose
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
-from pymc_gpep.streaming.memories import ReplacingSchedule, StoredMemory
+from pymc_gpep.streaming.memories import ReplacingSchedule, RowSites, StoredMemory
 from pymc_gpep.streaming.run import Run
 from pymc_gpep.streaming.state import StoredSites
 from pymc_gpep.streaming.step import Taken
@@ -60,7 +63,9 @@ def test_epochs_of_batches_come_to_the_fixed_point_of_ep(build, sites, batch_siz
     solution = SparseEP(sites=sites, tolerance=1e-10, max_iterations=2000).solve(
         prior, problem.all_rows().labels, likelihood=space.classifier.likelihood_model
     )
-    assert_allclose(np.mean(last) - space.log_prior(state.theta.get_value()), solution.evidence, atol=1e-5)
+    # Quadrature of several functions has an error of at most 1e-5 a row in steps; sweeps have a finer rule.
+    error = 30 * 1e-5 if sites == "quadrature" else 1e-5
+    assert_allclose(np.mean(last) - space.log_prior(state.theta.get_value()), solution.evidence, atol=error)
     values, c = state.values(), space.classifier.n_functions
     own, ep = whitened_posterior(values["precision"], values["location"]), solution.posterior.whitened
     deviation = np.sqrt((ep.root**2).sum(axis=1))
@@ -70,7 +75,7 @@ def test_epochs_of_batches_come_to_the_fixed_point_of_ep(build, sites, batch_siz
         assert_allclose(found, expected, atol=1e-9 * np.abs(expected).max())
 
 
-def test_what_is_taken_out_is_what_was_put_in_while_all_moves():
+def test_removed_sites_equal_added_sites_while_the_posterior_moves():
     """With the features of today in its place S would be off by as much as these have moved, and no more definite."""
     problem, run = begun(models.shared, "pairwise", 8, learning_rate=0.2)
     apart = 0.0
@@ -95,14 +100,11 @@ def test_a_step_that_cannot_be_taken_keeps_nothing():
     assert all(np.array_equal(after[name], before[name]) for name in before if not name.startswith("optimiser"))
 
 
-def test_an_interrupt_leaves_q_and_sites_at_one(monkeypatch):
+def test_interrupt_while_sites_are_stored_waits_for_the_end_of_the_step(monkeypatch):
     problem, run = begun(models.shared, "pairwise", 8)
     run.advance()
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(problem.state.sites, "put", interrupted)
+    put = problem.state.sites.put
+    monkeypatch.setattr(problem.state.sites, "put", lambda *given: (os.kill(os.getpid(), signal.SIGINT), put(*given)))
     with pytest.raises(KeyboardInterrupt):
         run.advance()
     values = problem.state.values()
@@ -135,7 +137,7 @@ def test_sites_that_settle_have_the_best_function_common_to_all(sets):
     t, forces = rng.exponential(size=(n, 3)), rng.normal(size=(n, 3))
     functions = np.array([rng.permutation(3) for _ in range(n)])
     nu = t * rng.normal(size=(n, 1)) + forces - forces.mean(axis=1, keepdims=True)
-    stored.put(np.arange(n), t, nu, rng.normal(size=(n, sets, 4)), functions)
+    stored.put(np.arange(n), RowSites(t, nu, rng.normal(size=(n, sets, 4))), functions)
     posterior = whitened_posterior(*stored.settled())
     if sets == 1:
         assert_allclose(posterior.mean.sum(axis=0), 0.0, atol=1e-8)

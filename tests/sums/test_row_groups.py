@@ -69,6 +69,12 @@ def of_a_process():
     return pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=pm.HalfNormal("l"))).prior("f", X=x) + pm.Normal("a")
 
 
+def of_a_process_alone():
+    x = pm.Data("x", TWO[:, None] + 1.0 * (GROUP == 2)[:, None])
+    cov = pm.HalfNormal("s") ** 2 * pm.gp.cov.ExpQuad(1, ls=pm.HalfNormal("l")) + pm.gp.cov.Constant(0.1)
+    return pm.gp.Latent(mean_func=pm.gp.mean.Linear(pm.Gamma("c", 2, 2, shape=1)), cov_func=cov).prior("f", X=x)
+
+
 PROCESS = np.unique(TWO + (GROUP == 2), return_inverse=True)[1]
 SAME = {
     "effects of groups": (lambda: effects()[GROUP], GROUP),
@@ -79,6 +85,7 @@ SAME = {
     "levels with the same covariate": (of_levels, GROUP // 2),
     "offsets": (by_offsets_of_hyperparameters, BOTH),
     "a process at the same inputs": (of_a_process, PROCESS),
+    "a process alone at the same inputs": (of_a_process_alone, PROCESS),
     "a cumulative sum": (lambda: pt.cumsum(pm.Normal("w", shape=3))[GROUP] + TWO * pm.Normal("b"), BOTH),
 }
 
@@ -137,7 +144,15 @@ def nearly_equal():
 
 def noise_at_each_point():
     cov = pm.gp.cov.ExpQuad(1, ls=1.0) + pm.gp.cov.WhiteNoise(pm.HalfNormal("e"))
-    return pm.gp.Latent(cov_func=cov).prior("f", X=TWO[:, None]) + pm.Normal("a")
+    return pm.gp.Latent(cov_func=cov).prior("f", X=TWO[:, None])
+
+
+def equal_in_what_a_covariance_takes_alone():
+    """The covariance takes the first column, and the mean the second one, which differs within groups."""
+    x = np.column_stack([TWO, np.arange(N)])
+    mean = pm.gp.mean.Linear(np.array([0.0, 1.0]))
+    cov = pm.gp.cov.ExpQuad(2, ls=1.0, active_dims=[0])
+    return pm.gp.Latent(mean_func=mean, cov_func=cov).prior("f", X=x)
 
 
 APART = {
@@ -147,6 +162,8 @@ APART = {
     "nearly equal rows": nearly_equal,
     "an effect of each row": lambda: pm.Normal("e", 0.0, pm.HalfNormal("s"), shape=N) + pm.Normal("a"),
     "white noise": noise_at_each_point,
+    "white noise of a process with a level": lambda: noise_at_each_point() + pm.Normal("a"),
+    "means of a process": equal_in_what_a_covariance_takes_alone,
 }
 
 

@@ -1,5 +1,7 @@
 """Rows of a sum apart from its priors: A B is what the coefficients of standard normals are."""
 
+from functools import partial
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -8,7 +10,7 @@ from numpy.testing import assert_allclose
 from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.sums.row_parts import row_parts
+from pymc_gpep.sums.row_parts import PartsMap
 from tests.sum_models import GROUP, OTHER, SUMS, J, N, X
 
 BINARY = (np.arange(N) % 3 == 0).astype(int)
@@ -64,7 +66,7 @@ def read(build):
 def test_rows_times_parts_are_the_coefficients(build):
     model, prior = read(build)
     data = frozen_data(model)
-    parts = row_parts(prior, prior.argument, lambda v: prior.shaped(v, prior.n_points), data, 100)
+    parts = PartsMap(prior, prior.argument, partial(prior.by_function, batched=True), data).of_fit(prior.n_points, 100)
     value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
     function = graph_function(model, value_vars, model.replace_rvs_by_values([parts.root, prior.plain_roots()]))
     named = model.initial_point()

@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix
 
 
 @pytest.mark.parametrize("scales", [(1.0, 1.0, 1.0), (1.0, 2.0, 3.0)], ids=["alike", "apart"])
-def test_sparse_matrices_of_classes_are_fitted_as_dense_ones(scales):
+def test_sparse_matrices_of_classes_are_fitted_like_dense_matrices(scales):
     rng = np.random.default_rng(0)
     labels, design = np.arange(18) % 3, np.eye(4)[rng.integers(0, 4, 18)]
 

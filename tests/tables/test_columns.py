@@ -26,7 +26,7 @@ def with_value(column, row, value):
     return changed
 
 
-def test_numbers_are_standardised_and_categories_are_zeros_and_ones():
+def test_numbers_are_standardised_and_categories_become_indicators():
     table = gpep.columns(FRAME)
     assert table.names == list(FRAME.columns)
     numbers = FRAME[NUMBERS].to_numpy(dtype=float)
@@ -89,7 +89,7 @@ def test_covariance_is_a_product_over_columns(ard, linear):
     np.testing.assert_allclose(k.eval(values), expected, rtol=1e-9)
 
 
-def test_length_scales_are_told_by_column():
+def test_length_scales_are_reported_by_column():
     table = gpep.columns(FRAME.assign(constant=1.0))
     found = table.length_scales({"ls": 1.3, "ls_category": np.array([0.6, 0.9]), "eta": 1.0})
     np.testing.assert_array_equal(found, [1.3, 0.6, 1.3, 0.9, 1.3, np.inf])
@@ -183,7 +183,7 @@ def test_inputs_do_not_depend_on_units(unit):
     np.testing.assert_allclose(gpep.columns(unit * numbers).X, gpep.columns(numbers).X, rtol=1e-13)
 
 
-def test_what_is_no_table_is_refused():
+def test_invalid_tables_raise_value_error():
     with pytest.raises(ValueError, match=r"must be \(rows, columns\)"):
         gpep.columns(np.zeros(3))
     with pytest.raises(ValueError, match="no rows or no columns"):

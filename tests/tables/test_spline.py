@@ -72,6 +72,16 @@ def test_equal_values_count_once_among_knots():
         gpep.spline(years + 1e-9 * np.arange(53), 5)
 
 
+def test_near_values_move_no_knot_while_knots_are_apart():
+    """Knots are quantiles of the distinct values, as mgcv has them, also where two values are close."""
+    x = np.append(np.linspace(0.0, 10.0, 50), 7.0 + 1e-7)
+    knots = np.quantile(np.unique(x), np.linspace(0, 1, K))
+    line, bends = gpep.spline(x, K)
+    curve = CubicSpline(knots, np.sin(knots), bc_type="natural")(x)
+    columns = np.column_stack([np.ones(x.size), line, bends])
+    assert_allclose(columns @ np.linalg.lstsq(columns, curve, rcond=None)[0], curve, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("x", "k", "error", "message"),
     [
@@ -85,7 +95,7 @@ def test_equal_values_count_once_among_knots():
         (X[:, 0], 4.0, TypeError, "k must be a whole number"),
     ],
 )
-def test_what_makes_no_spline_is_refused(x, k, error, message):
+def test_invalid_spline_arguments_raise_errors(x, k, error, message):
     with pytest.raises(error, match=message):
         gpep.spline(x, k)
 

@@ -55,7 +55,7 @@ def read(name):
 
 @pytest.mark.variation(but=["negative_binomial", "asymmetric_laplace"])
 @pytest.mark.parametrize("likelihood", WITH_KERNELS, ids=lambda likelihood: likelihood.name)
-def test_averages_are_those_of_kernels(likelihood):
+def test_averages_match_kernels(likelihood):
     case = EVERY[likelihood.name]
     ours = read(likelihood.name)
     assert ours.observed_dtype == likelihood.observed_dtype
@@ -184,7 +184,7 @@ def test_laplace_says_where_a_density_is_not_concave():
     assert ScalarLaplace().solve(PRIOR, np.zeros((1, 3)), near, likelihood=likelihood).convergence.converged
 
 
-def test_moments_of_observations_are_those_of_distributions():
+def test_moments_of_observations_match_distributions():
     mean, cov = np.array([[0.2], [-0.5], [1.0]]), np.zeros((3, 1, 1))
     for name, first, variance in (
         ("student_t", lambda f: f, lambda f: 0.75 + 0.0 * f),

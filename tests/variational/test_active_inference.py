@@ -1,6 +1,7 @@
 """`pm.fit(method="ivm")`: what it returns, what it predicts, what it stores, and what it refuses."""
 
 from copy import copy
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,7 +26,11 @@ def fitted():
 
 
 @pytest.mark.variation(but=["bernoulli_probit-ep"])
-@pytest.mark.parametrize(("make", "method"), [(models.shared, "nested_ep"), (models.bernoulli_probit, "ep")])
+@pytest.mark.parametrize(
+    ("make", "method"),
+    [(models.shared, "nested_ep"), (partial(models.bernoulli_probit, apart=True), "ep")],
+    ids=["shared-nested_ep", "bernoulli_probit-ep"],
+)
 def test_with_all_rows_active_it_is_the_dense_fit(make, method):
     model, _ = make()
     with model:
@@ -51,7 +56,7 @@ def test_hyperparameters_are_learned_by_the_bound(fitted):
     assert "NOT converged" in str(fit)
 
 
-def test_what_is_not_active_is_left_out_as_it_is(fitted):
+def test_left_out_densities_of_inactive_rows_equal_predictions(fitted):
     _, _, fit = fitted
     found, p = fit.loo(), fit.predict(X).p.values[np.arange(len(Y)), Y]
     rest = np.setdiff1d(np.arange(len(Y)), fit.active.row)
@@ -61,7 +66,7 @@ def test_what_is_not_active_is_left_out_as_it_is(fitted):
     assert table.loc["ivm", "lower_bound"] == fit.lower_bound
 
 
-def test_active_rows_are_told(fitted):
+def test_fit_lists_active_rows(fitted):
     _, _, fit = fitted
     active = fit.active
     assert len(set(active.row.values)) == 10
@@ -85,7 +90,7 @@ def test_a_fit_that_was_saved_is_the_same_again(fitted, tmp_path):
         gpep.from_datatree(tree, models.per_class()[0])
 
 
-def test_other_rows_than_those_of_the_model(fitted, tmp_path):
+def test_rows_given_as_data_replace_rows_of_the_model(fitted, tmp_path):
     model, _, fit = fitted
     data = tmp_path / "x.npy", tmp_path / "y.npy"
     np.save(data[0], X)
@@ -163,7 +168,7 @@ def test_positions_of_active_rows_stay_where_the_model_calls_its_rows_so(fitted)
         ({"active": 10, "rows": 10}, ValueError, "rows must be more than active"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options, error, message):
+def test_invalid_options_raise_errors(options, error, message):
     model, _ = models.softmax()
     with model, pytest.raises(error, match=message):
         pm.fit(method="ivm", **options)
@@ -177,13 +182,13 @@ def test_rows_with_label_noise_are_refused():
         pm.fit(method="ivm", active=5)
 
 
-def test_what_other_fits_have_not_is_refused():
+def test_functions_of_active_rows_refuse_other_fits():
     with pytest.raises(TypeError, match=r'fit must be what pm\.fit\(method="ivm"\) returned, but is a dict'):
         gpep.diagnostics.learning_curve({}, NEW, np.zeros(6))
     with pytest.raises(TypeError, match="but is a dict"):
         gpep.plots.plot_active({})
 
 
-def test_there_is_no_joint_posterior_of_all_rows(fitted):
+def test_checks_of_a_joint_posterior_raise_not_implemented_error(fitted):
     with pytest.raises(NotImplementedError, match=r"importance works on .*, which a fit by active rows does not have"):
         fitted[2].importance()

@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep.evidence import memory
+from pymc_gpep.evidence import memory_check
 from tests import models
 from tests.advice import Advice, checked, fitted, follow
 from tests.graph_modes import rewritten
@@ -83,6 +83,10 @@ def outliers():
 def open_end(prior):
     pm.Poisson("y", mu=pm.math.exp(pm.Normal("a", 0, 2) + pm.Normal("u", 0, pm.HalfNormal("s", 1), shape=8)[GROUP]
                                    + 0 * prior("k")), observed=COUNTS)  # fmt: skip
+
+
+def improper(scale):
+    pm.Normal("y", pm.Flat("a") + pm.Normal("u", 0, scale, shape=2)[GROUP % 2], 1, observed=COUNTS)
 
 
 def scales(way):
@@ -231,8 +235,13 @@ FITS = {
     ),
     "no curvature": Advice(
         fitted(lambda: open_end(pm.Flat), hyper="ccd"),
-        r"Give them a prior that holds them",
+        r"give its coefficient a density: pm\.Normal\('k', 0, s\)",
         fitted(lambda: open_end(lambda name: pm.Normal(name, 0, 1)), hyper="ccd"),
+    ),
+    "an improper scale": Advice(
+        fitted(lambda: improper(pm.HalfFlat("s"))),
+        r"such as pm\.HalfNormal\('s', s\), or keep it at its maximum: hyper='map'",
+        fitted(lambda: improper(pm.HalfNormal("s", 1))),
     ),
     "an optimiser": Advice(fitted(effects, obj_optimizer=pm.adam()), "it takes L-BFGS. Leave it out", fitted(effects)),
     "options of batches": Advice(
@@ -304,7 +313,7 @@ def test_advised_start_leaves_a_symmetric_model():
 
 def test_advised_method_fits_into_memory(monkeypatch):
     """As on a machine on which matrices of all rows do not fit."""
-    monkeypatch.setattr(memory, "available_memory", lambda: 20_000.0)
+    monkeypatch.setattr(memory_check, "available_memory", lambda: 20_000.0)
     provoke = fitted(binary, "ep")
     with pytest.raises(MemoryError, match="sparse_ep") as raised:
         provoke()
@@ -320,7 +329,7 @@ def test_advised_step_methods_take_the_model_as_it_is(shared):
         follow(
             Advice(
                 lambda: gpep.samplers.GuidedHMC(vars=["ls"]),
-                r"vars wants variables, not names: model\['ls'\] in place of 'ls'",
+                r"vars must be variables, not names: model\['ls'\] in place of 'ls'",
                 lambda: gpep.samplers.GuidedHMC(vars=[model["f"], model["ls"]]),
             )
         )

@@ -119,7 +119,7 @@ def test_moments_of_the_flat_vector(fitted):
 
 
 @pytest.mark.parametrize("name", ["shared", "per_class", "shared_ccd"])
-def test_joint_moments_of_points_have_those_of_each(name, request):
+def test_joint_moments_contain_the_moments_of_each_point(name, request):
     fitted = request.getfixturevalue(name)
     fit = fitted if name == "shared_ccd" else fitted.fit
     mean, cov = fit.latent_moments()
@@ -130,7 +130,7 @@ def test_joint_moments_of_points_have_those_of_each(name, request):
     assert_allclose(joint, joint.transpose(2, 3, 0, 1))
 
 
-def test_joint_moments_are_those_of_the_flat_vector(centred):
+def test_joint_moments_match_the_flat_vector(centred):
     """Whose latent values are the model's own."""
     fit = centred.fit
     name = centred.fit.classifier.latents[0].free.name
@@ -208,7 +208,7 @@ def test_posterior_prediction_by_pymc(shared):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in scalar divide")
-def test_flat_traces_are_told_of_once(shared_iep, shared_ccd, fixed, caplog):
+def test_flat_traces_cause_a_single_message(shared_iep, shared_ccd, fixed, caplog):
     caplog.set_level("INFO", "pymc")
     for fit, said in ((shared_iep, "draws of ls, eta are all the same"), (shared_ccd, ""), (fixed.fit, "")):
         fit._told = None  # the fits are others' too

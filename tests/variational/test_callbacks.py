@@ -34,7 +34,7 @@ def test_functions_pass(callbacks, batches):
         (["adam"], "callbacks has 'adam'"),
     ],
 )
-def test_others_are_named(callbacks, message):
+def test_unsupported_callbacks_are_named(callbacks, message):
     with pytest.raises(TypeError, match=re.escape(message)):
         check_callbacks(callbacks, "sparse_ep", batches=True)
 
@@ -69,7 +69,7 @@ def test_an_error_hands_the_fit_over(told):
     assert "attribute fit of this error" in raised.value.__notes__[0]
 
 
-def test_what_stops_a_fit_is_no_error():
+def test_stop_before_the_first_evaluation_raises_stop_iteration():
     def stop(fit, losses, iteration):
         raise StopIteration
 
@@ -88,7 +88,7 @@ KINDS = {
 
 @pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning")
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
-def test_the_fit_that_a_callback_is_given_never_changes_and_the_end_is_told(options):
+def test_fit_given_to_a_callback_never_changes(options):
     model, _ = models.bernoulli_probit()
     kept, ended = [], []
 

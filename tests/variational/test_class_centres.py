@@ -18,7 +18,7 @@ def counts(z):
     return np.bincount(np.rint(z[:, 0] / 30.0).astype(int), minlength=3).tolist()
 
 
-def test_half_of_the_centres_are_in_the_class_and_half_in_the_others():
+def test_half_of_the_centres_lie_in_the_class_and_half_outside():
     z = gpep.class_centres((X, Y), 4)
     assert z.shape == (3, 4, 2)
     for k, own in enumerate(z):
@@ -43,7 +43,7 @@ def test_shared_centres_are_as_many_of_each_class():
     [(slice(38, None), 8, [2, 4, 4]), (slice(40, None), 4, [0, 2, 2]), ([0, 1, 40, 41, 80, 81], 6, [2, 2, 2])],
     ids=["two rows", "none", "as many centres as rows"],
 )
-def test_a_class_of_few_rows_leaves_the_rest_to_the_others(rows, size, own):
+def test_centres_that_a_small_class_cannot_fill_lie_outside(rows, size, own):
     z = gpep.class_centres((X[rows], Y[rows]), size, classes=3)
     assert z.shape == (3, size, 2)
     assert [counts(each)[k] for k, each in enumerate(z)] == own
@@ -88,7 +88,7 @@ def test_rows_of_files_have_the_centres_of_arrays(tmp_path):
         ({"size": 4, "classes": 2}, ValueError, "labels must be from 0 to 1, but are from 0 to 2"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments, error, message):
+def test_invalid_numbers_of_centres_raise_errors(arguments, error, message):
     with pytest.raises(error, match=message):
         gpep.class_centres((X, Y), **arguments)
 

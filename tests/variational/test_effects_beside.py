@@ -20,6 +20,7 @@ from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import StructureError, read_classifier
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.rows import RowError
+from tests.approximations.sparse import solved
 
 N, J = 40, 5
 RNG = np.random.default_rng(4)
@@ -50,13 +51,9 @@ def arrays():
 
 
 def sparse(moments, method=SparseEP, **options):
-    parts = []
     given = {"tolerance": 1e-11, "jitter": 1e-14} | options
-    solution = method(**given).solve(
-        Arrays(*moments), Y, likelihood=LogitLikelihood(), pull=lambda rows, bars: parts.append(bars)
-    )
-    assert solution.converged
-    return solution, parts[0]
+    solution, _, bars = solved(method(**given), Arrays(*moments), Y, LogitLikelihood())
+    return solution, bars
 
 
 def test_it_is_dense_ep_of_the_same_prior():
@@ -94,7 +91,9 @@ def declared(rows=slice(None), named=True, mean=False):
         a = pm.Normal("a", pm.Normal("centre", 0, 3), pm.HalfNormal("s", 1), dims="level")
         b = pm.Normal("b", 0, 2, shape=2)
         pm.Deterministic("twice", 2 * a, dims="level")
-        pm.Bernoulli("y", logit_p=top + a[group] + c @ b + f, observed=pm.Data("seen", Y[rows]) if named else Y[rows])
+        pm.Bernoulli(
+            "y", logit_p=top**2 + a[group] + c @ b + f, observed=pm.Data("seen", Y[rows]) if named else Y[rows]
+        )
     return model
 
 

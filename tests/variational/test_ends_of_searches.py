@@ -39,6 +39,9 @@ def crossed(kind, scale=1.0, offset=0.0):
     return model
 
 
+FLAT = {"hyperparameters": ["a", "b"]}
+
+
 def fitted(model, method="laplace", **options):
     with model, warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -48,7 +51,7 @@ def fitted(model, method="laplace", **options):
 @pytest.mark.parametrize(("kind", "method"), [("poisson", "laplace"), ("bernoulli", "ep"), ("normal", "laplace")])
 def test_flat_slope_of_raw_covariate_gives_the_same_fit_without_a_word(kind, method):
     scale, offset = 1e4, 2000.0
-    plain, raw = fitted(crossed(kind), method), fitted(crossed(kind, scale, offset), method)
+    plain, raw = (fitted(crossed(kind, *units), method, **FLAT) for units in ((), (scale, offset)))
     assert plain.converged
     assert raw.converged
     here, there = plain.hyperparameters, raw.hyperparameters
@@ -61,7 +64,7 @@ def test_flat_slope_of_raw_covariate_gives_the_same_fit_without_a_word(kind, met
 
 def test_maximum_of_a_normal_model_is_that_of_its_closed_form():
     """The marginal likelihood of a linear mixed model is a normal density, maximised here by another optimiser."""
-    fit = fitted(crossed("normal", 50.0, 8000.0))
+    fit = fitted(crossed("normal", 50.0, 8000.0), **FLAT)
     y = RESPONSES["normal"]
     one, other = np.eye(LEVELS[0])[ONE], np.eye(LEVELS[1])[OTHER]
 

@@ -35,7 +35,7 @@ def interrupt(monkeypatch):
     return at
 
 
-def test_what_is_waited_for_is_said_before_it_starts(capsys):
+def test_progress_names_each_stage_before_it_starts(capsys):
     model, _ = models.probit()
     said = []
 
@@ -47,7 +47,7 @@ def test_what_is_waited_for_is_said_before_it_starts(capsys):
     assert "first solve" in said[0]
 
 
-def test_nothing_is_said_where_nothing_is_wanted(capsys):
+def test_fit_without_progress_bar_prints_nothing(capsys):
     model, _ = models.probit()
     fit(model)
     assert capsys.readouterr().out == ""
@@ -101,7 +101,7 @@ def test_an_interrupt_in_a_sweep_over_rows_keeps_the_best_point(interrupt, optio
 
 
 @pytest.mark.parametrize("made", [fit, sparse_fit])
-def test_an_interrupt_in_the_last_solve_keeps_what_was_found(interrupt, made):
+def test_interrupt_in_the_last_solve_keeps_the_result(interrupt, made):
     model, _ = models.probit()
     seen = interrupt(0)
     whole = made(model)
@@ -115,7 +115,7 @@ def test_an_interrupt_in_the_last_solve_keeps_what_was_found(interrupt, made):
     assert float(stopped.hyperparameters.ls) == pytest.approx(float(whole.hyperparameters.ls), rel=1e-6)
 
 
-def test_an_interrupt_where_a_search_ended_keeps_what_was_found(monkeypatch):
+def test_interrupt_after_the_search_keeps_the_result(monkeypatch):
     """The border of the prior's support is looked at beyond the end, where the log posterior still rises."""
     X, y = models.data()
 
@@ -133,7 +133,7 @@ def test_an_interrupt_where_a_search_ended_keeps_what_was_found(monkeypatch):
     assert np.isfinite(stopped.log_evidence)
 
 
-def test_an_interrupt_before_anything_is_known_is_raised(interrupt):
+def test_interrupt_before_the_first_evaluation_is_raised(interrupt):
     model, _ = models.shared()
     interrupt(2)
     with pytest.raises(KeyboardInterrupt):
@@ -167,7 +167,7 @@ def test_another_model_compiles_nothing():
     assert listener.seconds == 0.0
 
 
-def test_seconds_are_those_of_the_fit_without_compiling():
+def test_seconds_exclude_compilation():
     model, _ = models.probit()
     result = fit(model)
     assert 0.0 < result.seconds < 10.0
@@ -206,7 +206,7 @@ def test_a_loop_of_fits_keeps_no_memory():
     assert [alive for pair in references for alive in pair if alive() is not None] == []
 
 
-def test_compilation_tells_what_and_counts():
+def test_compilation_is_named_and_timed():
     import numba
 
     compiled = []

@@ -49,7 +49,7 @@ def test_methods_that_a_refusal_names_are_there(likelihood):
     ("likelihood", "method"),
     list(zip([each.name for each in LIKELIHOODS], cycle(STREAMING_METHODS), strict=False)),
 )
-def test_what_a_refusal_of_batches_names_is_there(likelihood, method):
+def test_methods_named_by_a_refusal_of_batches_exist(likelihood, method):
     with made(likelihood):
         try:
             GPInference(method, batch_size=3)

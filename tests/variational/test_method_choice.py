@@ -54,18 +54,18 @@ def test_some_thousand_rows_are_swept_over_where_inducing_inputs_are_asked_for()
     assert "5000 rows and 3 latent functions" in found.reason
 
 
-def test_a_user_may_say_what_few_rows_are():
+def test_choice_uses_the_limit_of_rows_given_by_the_user():
     assert choose_method(classifier(900, 3), {}, 500).method == "sparse_ep"
     assert choose_method(classifier(4000, 3), {}, 5000).method == "nested_ep"
 
 
-def test_a_choice_is_told_in_few_words():
+def test_text_of_a_choice_is_short():
     assert str(choose_method(classifier(100, 3), {})) == "nested_ep"
     assert str(choose_method(effects_of(5000, place=False), {})) == "sparse_ep, 100 inducing inputs"
     assert str(choose_method(classifier(12_000, 10), {})) == "sparse_ep, 1000 steps of 200 rows"
 
 
-def test_so_few_rows_that_they_are_one_batch_are_told_as_such():
+def test_reason_names_a_single_batch_for_few_rows():
     few = choose_method(classifier(140, 3), {"batch_size": 100})
     assert few.reason.endswith("inducing inputs: all of them are inducing inputs, and are taken together.")
     assert str(few) == "sparse_ep, at most 1000 iterations over all rows"
@@ -126,7 +126,7 @@ def test_a_model_is_fitted_by_the_method_chosen_and_the_reason_is_said(caplog):
     assert "few enough" in caplog.text
 
 
-def test_steps_that_the_user_gives_are_said_in_place_of_those_of_the_choice(caplog):
+def test_message_has_the_steps_given_by_the_user(caplog):
     with caplog.at_level("INFO", logger="pymc"), models.fixed()[0]:
         pm.fit(3, method="auto", batch_size=7, progressbar=False)
     assert ", 3 steps of 7 rows: " in caplog.text

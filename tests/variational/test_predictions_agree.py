@@ -56,7 +56,7 @@ def model_of(covariance, x):
 
 @pytest.mark.variation(but=["other columns-batches", "a table-sparse_ep"])
 @pytest.mark.parametrize(("name", "kind"), list(zip(COVARIANCES, cycle(FITS), strict=False)))
-def test_with_what_made_the_latent_values_or_without(name, kind):
+def test_predictions_with_and_without_gp_agree(name, kind):
     covariance, x, new = COVARIANCES[name]
     model, gp = model_of(covariance, x)
     with model:
@@ -109,7 +109,7 @@ def _orthant(k):
     return multivariate_normal.cdf(np.zeros(len(k)), cov=k, abseps=1e-7, maxpts=10**6, rng=np.random.default_rng(0))
 
 
-def test_a_deep_copy_of_a_fit_does_what_the_fit_does():
+def test_deep_copy_of_a_fit_has_equal_results():
     model, gp = model_of(lambda c: c * cov.ExpQuad(2, ls=1.0), X)
     with model:
         fit = pm.fit(method="ep", progressbar=False, random_seed=1)

@@ -28,7 +28,7 @@ def test_names_are_case_insensitive_and_positional(shared):
 
 
 @pytest.mark.parametrize("n", [2.5, 2.0, "2", None])
-def test_a_limit_on_iterations_that_is_no_whole_number_is_refused(n, shared):
+def test_fractional_limit_on_iterations_raises_type_error(n, shared):
     with shared.model, pytest.raises(TypeError, match=f"^n, .* must be a whole number, but is {n!r}"):
         pm.fit(n, "nested_ep", progressbar=False)
     with pytest.raises(TypeError, match=r"^n, .* must be a whole number"):

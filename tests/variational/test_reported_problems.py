@@ -15,7 +15,7 @@ from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct
 
 import pymc_gpep as gpep
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 from tests.reference.importance import logistic, logistic_counts, softmax_counts, weighted_draws
 from tests.reference.orthant import orthant_probabilities
 
@@ -311,7 +311,7 @@ def test_strings_by_a_table():
 
 @pytest.mark.variation(but=["sparse_ep"])
 @pytest.mark.parametrize("method", ["laplace", "sparse_ep", "ivm"])
-def test_rows_are_predicted_alike_whatever_is_predicted_with_them(method):
+def test_prediction_of_a_row_does_not_depend_on_further_rows(method):
     """Of seven classes, in pieces and shuffled; and probabilities by SciPy's orthants from moments."""
     rng = np.random.default_rng(9)
     X, new = rng.normal(size=(28, 2)), rng.normal(size=(40, 2))

@@ -107,7 +107,7 @@ def test_labels_from_1_are_answered_by_how_to_code_them(batches, tmp_path):
 
 
 @pytest.mark.variation
-def test_what_was_learned_is_kept_when_a_row_goes_bad(tmp_path):
+def test_error_for_a_bad_row_carries_the_fit(tmp_path):
     data = stored(tmp_path)
     model, gp = declared(3)
 
@@ -121,7 +121,7 @@ def test_what_was_learned_is_kept_when_a_row_goes_bad(tmp_path):
     assert float(raised.value.fit.hyperparameters["ls"]) > 0.0
 
 
-def test_an_earlier_fit_is_not_what_was_learned(tmp_path):
+def test_error_for_a_bad_row_does_not_carry_an_earlier_fit(tmp_path):
     model, _ = declared(3)
     inference = GPInference("sparse_ep", model, data=stored(tmp_path), inducing=5, random_seed=1)
     with pytest.warns(RuntimeWarning, match="did not converge after 1 iteration"):

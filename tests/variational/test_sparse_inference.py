@@ -12,10 +12,10 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
+from pymc_gpep.latent.gp_latent import as_gps
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
-from pymc_gpep.processes.cross_covariance import as_gps
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.variational.model_warnings import off_symmetry, warn_of_free_magnitude
 from tests import models
@@ -83,7 +83,7 @@ def test_with_all_rows_it_is_qiep(whole):
     assert fit.latent.coords.equals(dense.latent.coords)
 
 
-def test_it_says_what_its_number_is(whole, pairwise):
+def test_text_distinguishes_log_evidence_and_objective(whole, pairwise):
     assert "sparse_ep (sites='quadrature', 30 inducing inputs for all functions): log evidence" in str(whole[2])
     text = repr(pairwise[2])
     assert "sparse_ep (sites='pairwise', 5 inducing inputs for each function): objective" in text
@@ -224,7 +224,7 @@ def test_a_magnitude_that_nothing_fixes_is_warned_of(magnitude, noise, warns):
         warn_of_free_magnitude(space, blocks, space.initial_point())
 
 
-def test_what_is_symmetric_is_found_among_many_hyperparameters_in_few_evaluations(monkeypatch):
+def test_symmetric_hyperparameter_among_many_is_found_in_few_evaluations(monkeypatch):
     """Half of the columns are constant: their length scales do nothing, and priors have their means at the start."""
     rng = np.random.default_rng(0)
     inputs = np.hstack([rng.normal(size=(40, 30)), np.ones((40, 30))])
@@ -267,7 +267,7 @@ def test_leaving_one_out_fits_nothing_once_more(pairwise):
 
 
 @pytest.mark.parametrize("what", ["importance", "corrected_evidence"])
-def test_what_there_is_not_yet_says_what_to_do(what, pairwise):
+def test_checks_of_a_joint_posterior_raise_not_implemented_error(what, pairwise):
     with pytest.raises(
         NotImplementedError,
         match=f"{what} works on the joint posterior .*, which a fit by inducing inputs does not have",
@@ -316,7 +316,7 @@ def test_a_likelihood_without_such_sites():
         pm.fit(method="sparse_ep", gp=gp)
 
 
-def test_what_made_the_latent_values_may_be_left_out():
+def test_predictions_without_gp_equal_predictions_with_gp():
     model, gp = models.probit()
     options = {"method": "sparse_ep", "inducing": 5, "learn_inducing": False, "random_seed": 2, "progressbar": False}
     with model:
@@ -380,7 +380,7 @@ def test_no_matrix_has_two_axes_over_points():
 
 
 @pytest.mark.parametrize("rotated", [False, True])
-def test_a_jitter_that_is_noise_is_told_to_be_a_term_of_the_covariance(rotated):
+def test_warning_for_a_large_jitter_advises_white_noise(rotated):
     """What is advised has the evidence of all rows with that jitter, where rows are the inducing inputs."""
 
     def model(noise, **given):
@@ -424,7 +424,7 @@ def test_inducing_inputs_stay_unless_it_is_asked_for(nested, pairwise):
     assert OVER_FITTED not in str(bound)  # a bound is one, wherever inducing inputs are
 
 
-def test_the_deviation_that_is_shown_is_what_the_likelihood_sees():
+def test_reported_deviation_excludes_the_common_part_of_classes():
     """Labels say nothing of the sum of three functions with one prior: its part of each variance is a third of that."""
     model, _ = models.shared()
     with model:

@@ -49,7 +49,7 @@ def test_it_learns_and_predicts(learned):
     assert learned.history.sizes["step"] == 40
 
 
-def test_probabilities_are_those_of_draws(learned):
+def test_probabilities_match_draws(learned):
     found = learned.predict(NEW)
     mean, cov, p = (found[name].values for name in ("mean", "cov", "p"))
     assert_allclose(p.sum(axis=1), 1.0, atol=1e-9)
@@ -170,7 +170,7 @@ def test_callbacks_see_each_step_and_may_stop():
     assert stopped.predict(NEW).p.notnull().all()
 
 
-def test_an_interrupt_keeps_what_was_learned():
+def test_interrupt_keeps_the_steps_before():
     def stop(so_far, losses, i):
         if i == 4:
             raise KeyboardInterrupt
@@ -197,7 +197,7 @@ def test_a_store_whose_renaming_was_broken_off_is_found(learned, tmp_path):
     assert_array_equal(read_checkpoint(file).losses, learned.hist)
 
 
-def test_of_no_steps_there_is_no_objective(learned):
+def test_fit_of_zero_steps_has_no_objective(learned):
     assert np.isnan(replace(learned.trace, losses=np.empty(0)).loss)
 
 
@@ -248,12 +248,12 @@ def test_a_file_holds_the_fit(learned, tmp_path):
         gpep.from_datatree(tree, models.fixed()[0])
 
 
-def test_other_rows_are_no_way_to_go_on(learned):
+def test_resuming_with_other_rows_raises_value_error(learned):
     with pytest.raises(ValueError, match="start is of another fit: checksum was"):
         fit(1, start=learned, data=(X, 2 - Y))
 
 
-def test_a_fit_of_another_model_is_no_way_to_go_on(learned):
+def test_resuming_with_another_model_raises_value_error(learned):
     other = learned.trace.left_off
     other = other._replace(settings=other.settings | {"parameters": "scale"})
     with pytest.raises(ValueError, match="start is a fit of another model: its hyperparameters were scale, and those"):
@@ -268,14 +268,14 @@ def test_a_fit_of_another_model_is_no_way_to_go_on(learned):
         ({"learn_inducing": False}, "learn_inducing was True and is False"),
     ],
 )
-def test_other_inducing_inputs_are_no_way_to_go_on(learned, options, message, monkeypatch):
+def test_resuming_with_other_inducing_inputs_raises_value_error(learned, options, message, monkeypatch):
     monkeypatch.setattr("pymc_gpep.variational.plans.batches.step_of", None)
     with pytest.raises(ValueError, match=f"start is of another fit: {message}"):
         fit(1, start=learned, **options)
 
 
 @pytest.mark.variation
-def test_another_optimiser_is_no_way_to_go_on(learned):
+def test_resuming_with_another_optimiser_raises_value_error(learned):
     with pytest.raises(ValueError, match=r"start is of a fit with another optimiser.* Give the obj_optimizer"):
         fit(1, start=learned, obj_optimizer=pm.sgd(learning_rate=0.01))
 
@@ -294,7 +294,7 @@ def test_few_rows_are_one_batch_and_inducing_inputs_that_stay():
 
 
 @pytest.mark.variation
-def test_sites_of_few_rows_couple_classes_as_those_of_nested_ep_do():
+def test_sites_of_few_rows_couple_classes_like_nested_ep():
     """Thirty rows are all inducing inputs of a batch of twenty. By steps functions would be independent."""
     model, gp = models.shared()
     options = {"gp": gp, "data": (X, Y), "batch_size": 20, "random_seed": 3, "progressbar": False}
@@ -356,7 +356,7 @@ def test_steps_and_minutes_are_looked_at_before_any_work(tmp_path, monkeypatch):
         gpep.Checkpoint(tmp_path / "run.zarr", minutes=-1)
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path):
+def test_invalid_checkpoint_is_refused(tmp_path):
     with pytest.raises(ValueError, match="there is no such file"):
         fit(1, start=tmp_path / "none.nc")
     xr.Dataset({"a": 1}).to_netcdf(tmp_path / "other.nc")
@@ -421,7 +421,7 @@ def test_refused_before_any_work(options, kind, message):
         fit(1, **options)
 
 
-def test_other_rows_than_those_of_the_model():
+def test_rows_given_as_data_replace_rows_of_the_model():
     rng = np.random.default_rng(1)
     inputs = rng.normal(size=(53, 2))
     model, found = fit(12, data=(inputs, (inputs.sum(axis=1) > 0).astype(int)), batch_size=20, **OF_ONE_FUNCTION)

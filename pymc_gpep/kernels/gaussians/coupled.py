@@ -7,15 +7,15 @@ every point. With D_k = diag(π_k) (nested EP paper, appendix B):
 
 and Cov f = K − K M K, with blocks K_k B_k K_k and K_k B_k P⁻¹ B_l K_l. Only the A_k and P are ever factorised.
 
-The digits are kept because A_k⁻¹ is graded like D_k^½. So D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is as accurate for a π of
-1e-100 as for one of 1. Only the diagonal 1 − (A_k⁻¹)_ii suffers, and only where π_i K_ii is small; there the variance
-is summed from K instead. A large K costs a relative error of about ε trace(K) in means and in the differences between
+The digits are kept because A_k⁻¹ is graded like D_k^½. So D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is as accurate for π =
+1e-100 as for π = 1. Only the diagonal 1 − (A_k⁻¹)_ii suffers, and only where π_i K_ii is small; there the variance is
+summed from K instead. A large K costs a relative error of about ε trace(K) in means and in the differences between
 classes. Mean and Cov f carry the part that all classes share, which the sites do not see.
 
 Arrays: `pi`, `nu` (c, n), `inverses` (c, n, n), the A_k⁻¹, and `p` (n, n), the Cholesky factor of P. The lower
 triangles of these are in use. Arrays of one class are `prior` (n, n), `pi` (n,), `inverse` (n, n). These matrices, and
-`work`, may have 32 bits a number: they take the time. All else has 64. `pymc_gpep.solvers.dense_form` puts the classes
-together.
+`work`, may have 32 bits a number: they take the time. All else has 64. `pymc_gpep.gaussians.dense_algebra` puts the
+classes together.
 """
 
 import math
@@ -119,10 +119,10 @@ def function_moments(prior, inverse, pi, b, work, mean, cov, a):
 
 @kernel
 def shared_moments(prior, work, cov, low, high):
-    """Complete `cov` (n, c, c) at the points from `low` to `high` by what classes share, K_k B_k P⁻¹ B_l K_l.
+    """Add the part shared by classes, K_k B_k P⁻¹ B_l K_l, to `cov` (n, c, c) at the points from `low` to `high`.
 
-    `work` (c or c − 1, n, n) holds K_k B_k L⁻ᵀ, P = LLᵀ. Where the classes have one prior covariance, `prior`
-    (1, n, n), the last may be left out. The sum over k is K B_l K then: the part of the variance that `cov` lacked.
+    `work` (c or c − 1, n, n) holds K_k B_k L⁻ᵀ, P = LLᵀ. If the classes share a prior covariance, `prior` (1, n, n),
+    the last class may be left out. The sum over k is then K B_l K: the missing part of the variance.
     """
     c = cov.shape[1]
     last = work.shape[0]

@@ -123,7 +123,7 @@ def sparse_row_variances(slots, values, entries, out):
 
 @kernel
 def sparse_row_products(slots, values, entries, out):
-    """Add to `out` (n, k) what S a_i has at the entries of row i."""
+    """Add the entries of S a_i at the columns of row i to `out` (n, k)."""
     for i in range(values.shape[0]):
         t = 0
         for a in range(values.shape[1]):

@@ -35,7 +35,7 @@ def log_probability_and_gradient(f, y, gradient):
     f : (c,) array
         Latent values of one point.
     y : int
-        Its label; −inf and a gradient of 0 answer a label that is no class.
+        Its label. A label outside the classes gives −inf and a gradient of 0.
     gradient : (c,) array
         Overwritten with the derivative.
     """
@@ -78,7 +78,7 @@ def log_probability_derivatives(f, y, gradient, hessian):
     f : (c,) array
         Latent values of one point.
     y : int
-        Its label; −inf and derivatives of 0 answer a label that is no class.
+        Its label. A label outside the classes gives −inf and derivatives of 0.
     gradient : (c,) array
         Overwritten with the first derivative.
     hessian : (c, c) array
@@ -134,7 +134,7 @@ def log_probability_derivatives(f, y, gradient, hessian):
 
 @kernel
 def log_probability_hessian(f, y, hessian):
-    """Overwrite `hessian` (c, c) with the second derivative of log p(y | f); 0 for a label that is no class."""
+    """Overwrite `hessian` (c, c) with the second derivative of log p(y | f); 0 for a label outside the classes."""
     log_probability_derivatives(f, y, np.empty(f.shape[0]), hessian)
 
 
@@ -148,7 +148,7 @@ def log_probability_third(f, y, cov, third):
 
         E[C_jj h_j″ + 2 h_j′ (C e)_j + e_j (Σ_k C_kk h_k′ + eᵀCe)].
 
-    It is 0 for a label that is no class.
+    It is 0 for a label outside the classes.
     """
     c = f.shape[0]
     third[:] = 0.0
@@ -193,7 +193,7 @@ def log_probability_third(f, y, cov, third):
 
 @kernel
 def bound_terms(y, f, b, prior_mean, r, w):
-    """The bound of variational Bayes, Σ log p(y | f) − ½ bᵀ(f − m), with what its ascent needs.
+    """Return the bound of variational Bayes, Σ log p(y | f) − ½ bᵀ(f − m), and write r and W of its ascent.
 
     r = ∂ log p / ∂f − b is written into `r` (c, n), and W into `w` (n, c, c).
     """

@@ -16,7 +16,7 @@ from pymc_gpep.kernels.compile import inlined_kernel, kernel
 def softmax(f, y, pi, gradient):
     """Probabilities into `pi`, ∇ log p(y_i | f_i) = e_y − π into `gradient`; returns Σ_i log p(y_i | f_i).
 
-    1 − π_y is summed from the others, so that neither it nor log p loses digits where π_y is nearly 1.
+    1 − π_y is the sum over the other classes, so that neither it nor log p loses digits if π_y is nearly 1.
     """
     c, n = f.shape
     value = 0.0

@@ -1,8 +1,8 @@
-"""BLAS and LAPACK for kernels: in place, on square C-ordered matrices, overwriting what they are given.
+"""BLAS and LAPACK for kernels: in place, on square C-ordered matrices, which are overwritten.
 
-A symmetric matrix looks the same to Fortran as to C, so only triangles and transposes need care. The lower triangle
-here is the upper one there. Matrices have 64 bits a number, or 32; vectors computed with a matrix of 32 bits have 32 as
-well.
+A symmetric matrix is the same in Fortran order and in C order, so only triangles and transposes need care. The lower
+triangle in C order is the upper triangle in Fortran order. Matrices have 64 bits a number, or 32; vectors computed with
+a matrix of 32 bits have 32 as well.
 """
 
 import math
@@ -22,7 +22,7 @@ _char = types.CPointer(types.uint8)
 def _routine(module: str, name: str, arguments: str, returns_number: bool = False) -> Any:
     """A routine for numbers of 64 or 32 bits, called with an array of these numbers before its own arguments.
 
-    `arguments` are the types of those that it points to: c for characters, i for integers, x for the numbers.
+    `arguments` are the types behind its pointers: c for characters, i for integers, x for the numbers.
     """
     versions = {}
     for number in (types.float64, types.float32):
@@ -292,7 +292,7 @@ def multiply_triangular(lower, x, transposed):
     _trmv(lower, _UPPER.ctypes, how.ctypes, _NORMAL.ctypes, n.ctypes, lower.ctypes, n.ctypes, x.ctypes, step.ctypes)
 
 
-_ROUNDING = 1e-8  # relative to the largest variance: what covariance functions lose where squared distances cancel
+_ROUNDING = 1e-8  # loss of covariance functions by cancelling squared distances, relative to the largest variance
 _SMALLEST = 1e-290  # lets a matrix of zeros have a Cholesky factor
 
 
@@ -300,7 +300,7 @@ _SMALLEST = 1e-290  # lets a matrix of zeros have a Cholesky factor
 def is_covariance(matrix, work):
     """Whether `matrix` (n, n), all finite, is symmetric and has no negative eigenvalue beyond rounding.
 
-    EP alone would not see it: what it factorises, I + D^½ K D^½, is positive definite for much that K must not be.
+    EP alone does not detect it: I + D^½ K D^½ is positive definite for some matrices K with negative eigenvalues.
     """
     n = matrix.shape[0]
     largest = 0.0

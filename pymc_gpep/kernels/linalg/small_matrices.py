@@ -36,7 +36,7 @@ def solve_lower(lower, b):
 
 @kernel
 def solve_square(a, b):
-    """Overwrite `b` (d, m) with A⁻¹ b and `a` (d, d) with what elimination leaves; return the determinant of A."""
+    """Overwrite `b` (d, m) with A⁻¹ b and `a` (d, d) with its elimination; return the determinant of A."""
     d = a.shape[0]
     determinant = 1.0
     for j in range(d):

@@ -1,8 +1,8 @@
 """Sparse symmetric matrices P = L D Lᵀ: elimination, factor, solves, and the entries of P⁻¹ on the pattern of L.
 
 L has ones on its diagonal. Its rows below that are stored column by column, in ascending order: column j has the rows
-`rows[starts[j]:starts[j + 1]]`. The entries of a matrix are one array, the diagonal in front and the columns behind
-it. The place of an entry there is its slot. The last slot of all holds 0, for entries that no column has.
+`rows[starts[j]:starts[j + 1]]`. The entries of a matrix form an array, the diagonal first and then the columns. The
+position of an entry is its slot. The last slot holds 0, for entries outside the pattern.
 
 Column j of L has an entry in row k if P has one there. It also has one if a column before it has entries in both rows.
 The first row of a column is its parent in the elimination tree (Liu 1990), and with S = P⁻¹ (Takahashi, Fagan and Chin
@@ -11,7 +11,9 @@ The first row of a column is its parent in the elimination tree (Liu 1990), and 
     S_ij = −Σ_k S_ik L_kj,   S_jj = 1 / d_j − Σ_k S_jk L_kj,   over the rows k of column j.
 """
 
-from pymc_gpep.kernels.compile import kernel
+import numpy as np
+
+from pymc_gpep.kernels.compile import inlined_kernel, kernel, summing_kernel
 
 
 @kernel
@@ -63,6 +65,31 @@ def fill_rows(before, columns, parent, starts, rows, row_starts, row_columns, ro
 
 
 @kernel
+def place_in_runs(parent, by_count, order):
+    """Write a postorder of a forest of parents, −1 of a root; the last child of a vertex is last in `by_count`."""
+    first, following, after = np.full((3, parent.size), -1)
+    root = -1
+    for j in by_count[::-1]:  # A list of children begins with the child that was put in last.
+        if parent[j] < 0:
+            following[j] = root
+            root = j
+        else:
+            following[j] = first[parent[j]]
+            first[parent[j]] = j
+    after[:] = first
+    place, j = 0, root
+    while j >= 0:
+        if after[j] >= 0:
+            child = after[j]
+            after[j] = -1
+            j = child
+        else:
+            order[place] = j
+            place += 1
+            j = following[j] if following[j] >= 0 else parent[j]
+
+
+@kernel
 def find_slots(starts, rows, first, second, slots):
     """Write the slots of entries (i, j), the last one where no column has the entry."""
     q = starts.size - 1
@@ -83,9 +110,9 @@ def find_slots(starts, rows, first, second, slots):
 
 @kernel
 def factorise(starts, rows, row_starts, row_columns, row_places, dense, diagonal, lower, work):
-    """Put D and L in the place of a matrix; whether it is positive definite. `work` (q,) begins and ends as 0.
+    """Overwrite a matrix with D and L; return whether it is positive definite. `work` (q,) begins and ends as 0.
 
-    Columns from `dense` on are left as what those before leave of the matrix there.
+    Columns from `dense` on hold the Schur complement of the columns before.
     """
     for k in range(diagonal.size):
         for t in range(row_starts[k], row_starts[k + 1]):
@@ -105,24 +132,65 @@ def factorise(starts, rows, row_starts, row_columns, row_places, dense, diagonal
     return True
 
 
+_TOGETHER = 8  # Number of right-hand sides that share a pass over L.
+
+
 @kernel
-def solve_lower(starts, rows, lower, x):
-    """Put L⁻¹ x in the place of each row x of `x` (m, q)."""
-    for s in range(x.shape[0]):
+def solve_lower(starts, rows, dense, lower, x):
+    """Put L⁻¹ x in the place of each row x of `x` (m, q). Columns from `dense` on have all rows below."""
+    some = np.empty((x.shape[1], _TOGETHER))
+    first = 0
+    while first + _TOGETHER <= x.shape[0]:
+        some[:] = x[first : first + _TOGETHER].T
+        for j in range(dense):
+            value = some[j]
+            if value.any():
+                for p in range(starts[j], starts[j + 1]):
+                    own, factor = some[rows[p]], lower[p]
+                    for k in range(_TOGETHER):
+                        own[k] -= factor * value[k]
+        x[first : first + _TOGETHER] = some.T
+        first += _TOGETHER
+    for s in range(first, x.shape[0]):
         own = x[s]
-        for j in range(own.size):
+        for j in range(dense):
             value = own[j]
             if value != 0.0:
                 for p in range(starts[j], starts[j + 1]):
                     own[rows[p]] -= lower[p] * value
-
-
-@kernel
-def solve_upper(starts, rows, lower, x):
-    """Put L⁻ᵀ x in the place of each row x of `x` (m, q)."""
     for s in range(x.shape[0]):
         own = x[s]
-        for j in range(own.size - 1, -1, -1):
+        for j in range(dense, own.size):
+            value, column, below = own[j], lower[starts[j] : starts[j + 1]], own[j + 1 :]
+            for t in range(column.size):
+                below[t] -= column[t] * value
+
+
+@summing_kernel
+def solve_upper(starts, rows, dense, lower, x):
+    """Put L⁻ᵀ x in the place of each row x of `x` (m, q). Columns from `dense` on have all rows below."""
+    for s in range(x.shape[0]):
+        own = x[s]
+        for j in range(own.size - 1, dense - 1, -1):
+            column, below, total = lower[starts[j] : starts[j + 1]], own[j + 1 :], 0.0
+            for t in range(column.size):
+                total += column[t] * below[t]
+            own[j] -= total
+    some = np.empty((x.shape[1], _TOGETHER))
+    first = 0
+    while first + _TOGETHER <= x.shape[0]:
+        some[:] = x[first : first + _TOGETHER].T
+        for j in range(dense - 1, -1, -1):
+            total = some[j]
+            for p in range(starts[j], starts[j + 1]):
+                own, factor = some[rows[p]], lower[p]
+                for k in range(_TOGETHER):
+                    total[k] -= factor * own[k]
+        x[first : first + _TOGETHER] = some.T
+        first += _TOGETHER
+    for s in range(first, x.shape[0]):
+        own = x[s]
+        for j in range(dense - 1, -1, -1):
             total = own[j]
             for p in range(starts[j], starts[j + 1]):
                 total -= lower[p] * own[rows[p]]
@@ -130,26 +198,111 @@ def solve_upper(starts, rows, lower, x):
 
 
 @kernel
-def selected_inverse(starts, rows, dense, diagonal, lower, inverse_diagonal, inverse, weights, sums):
-    """Write the entries of (L D Lᵀ)⁻¹ on the pattern of L, of columns before `dense` from those behind.
+def write_corner(diagonal, lower, matrix):
+    """Write a dense block (m, m) of its diagonal and its columns below it, as the upper triangle by rows."""
+    t = 0
+    for j in range(diagonal.size):
+        matrix[j, j] = diagonal[j]
+        for i in range(j + 1, diagonal.size):
+            matrix[j, i] = lower[t]
+            t += 1
 
-    `weights` (q,) begins and ends as 0, `sums` (q,) may not.
+
+@kernel
+def read_corner(matrix, pivots, diagonal, lower):
+    """Write diagonal and columns of a dense block, given like that of `write_corner`, over the pivot of each column."""
+    t = 0
+    for j in range(diagonal.size):
+        diagonal[j] = matrix[j, j]
+        for i in range(j + 1, diagonal.size):
+            lower[t] = matrix[j, i] / pivots[j]
+            t += 1
+
+
+@kernel
+def independent_set(starts, rows, order, within):
+    """Mark vertices of a graph that have no neighbour among them, each that can be in the order given; (q,)."""
+    for j in order:
+        free = True
+        for t in range(starts[j], starts[j + 1]):
+            if within[rows[t]]:
+                free = False
+                break
+        within[j] = free
+
+
+@inlined_kernel
+def _extends(starts, rows, j, dense):
+    """Whether the rows of column j are the next column and its rows."""
+    return (
+        0 <= j < dense - 1
+        and starts[j + 1] > starts[j]
+        and rows[starts[j]] == j + 1
+        and starts[j + 1] - starts[j] == starts[j + 2] - starts[j + 1] + 1
+    )
+
+
+@summing_kernel
+def selected_inverse(starts, rows, dense, diagonal, lower, inverse_diagonal, inverse):
+    """Write the entries of (L D Lᵀ)⁻¹ on the pattern of L, of columns before `dense` from columns behind.
+
+    Columns whose rows differ by the columns themselves alone make a run. They share the block of the inverse on their
+    rows, which a column extends by itself: its entries are then products with a full matrix.
     """
+    most = longest = 0
+    for j in range(dense):
+        most = max(most, starts[j + 1] - starts[j])
+        if _extends(starts, rows, j, dense):
+            longest = max(longest, starts[j + 1] - starts[j])
+    block, own, sums = np.empty((longest, longest)), np.empty(most), np.empty(most)
+    shared, continued = 0, False  # Number of rows of the block that belong to later columns than the run.
     for j in range(dense - 1, -1, -1):
-        for p in range(starts[j], starts[j + 1]):
-            weights[rows[p]] = lower[p]
-            sums[rows[p]] = 0.0
-        # The rows of column j are among those of each column that it has as a row.
-        for p in range(starts[j], starts[j + 1]):
-            k, own = rows[p], lower[p]
-            total = inverse_diagonal[k] * own
-            for t in range(starts[k], starts[k + 1]):
-                total += inverse[t] * weights[rows[t]]
-                sums[rows[t]] += inverse[t] * own
-            sums[k] += total
-        value = 1.0 / diagonal[j]
-        for p in range(starts[j], starts[j + 1]):
-            inverse[p] = -sums[rows[p]]
-            value += lower[p] * sums[rows[p]]
-            weights[rows[p]] = 0.0
+        first, count = starts[j], starts[j + 1] - starts[j]
+        value, continues = 1.0 / diagonal[j], _extends(starts, rows, j - 1, dense)
+        if continued:
+            last, before = count - 1, starts[j + 1]
+            for t in range(last):
+                entry = inverse[before + (last - shared + t if t < shared else last - 1 - t)]
+                block[last, t] = block[t, last] = entry
+            block[last, last] = inverse_diagonal[j + 1]
+            # In the order of the block: rows that the run shares, and then its columns from the last on.
+            for t in range(count):
+                own[t] = lower[first + (count - shared + t if t < shared else last - t)]
+            for t in range(count):
+                line, total = block[t, :count], 0.0
+                for s in range(count):
+                    total += line[s] * own[s]
+                inverse[first + (count - shared + t if t < shared else last - t)] = -total
+                value += own[t] * total
+        else:
+            shared = count
+            for t in range(count):
+                own[t], sums[t] = lower[first + t], 0.0
+            for t in range(count):
+                k, factor = rows[first + t], own[t]
+                place, total = starts[k] - k - 1, inverse_diagonal[k] * factor
+                if k >= dense:  # The column has all rows below.
+                    for s in range(t + 1, count):
+                        entry = inverse[place + rows[first + s]]
+                        total += entry * own[s]
+                        sums[s] += entry * factor
+                else:
+                    place = starts[k]
+                    for s in range(t + 1, count):
+                        while rows[place] < rows[first + s]:
+                            place += 1
+                        total += inverse[place] * own[s]
+                        sums[s] += inverse[place] * factor
+                        if continues:
+                            block[t, s] = block[s, t] = inverse[place]
+                if continues:
+                    block[t, t] = inverse_diagonal[k]
+                    if k >= dense:
+                        for s in range(t + 1, count):
+                            block[t, s] = block[s, t] = inverse[place + rows[first + s]]
+                sums[t] += total
+            for t in range(count):
+                inverse[first + t] = -sums[t]
+                value += own[t] * sums[t]
         inverse_diagonal[j] = value
+        continued = continues

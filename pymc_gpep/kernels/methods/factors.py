@@ -4,8 +4,8 @@ Normal latent values of B points come in, with means and variances (B, d) as the
 `value` (B,), `in_mean` and `in_variance` (B, d) are overwritten: that number of each point and its derivatives.
 
 Variational methods use the average log probability of a label with noise ε, P log(1 − ε + ε/c) + (1 − P) log(ε/c). Here
-P is the probability that the observed one of the utilities u_k ~ N(m_k, v_k + noise) is the largest (equations 14 to 17
-of Villacampa-Calvo and Hernández-Lobato 2017). Without label noise it has no bound from below. Girolami and Rogers
+P is the probability that the observed class has the largest of the utilities u_k ~ N(m_k, v_k + noise) (equations 14 to
+17 of Villacampa-Calvo and Hernández-Lobato 2017). Without label noise it has no bound from below. Girolami and Rogers
 (2006) leave the utilities a distribution of their own. As log ∫ p(u) exp(mᵀu − ½ uᵀu) du is convex in m, log p(y | f)
 averages to log p(y | m) − ½ Σ v or more.
 
@@ -19,14 +19,14 @@ integral over x = (t − μ_y) / τ:
 
     Ẑ = ∫ φ(x) ∏_{j≠y} Φ(z_j) dx,   z_j = (μ_y + τ x − μ_j) / σ_j,   σ_j² = 1 + v_j.
 
-Seeger, Lawrence and Herbrich (2006) use two two-dimensional quadratures and 2c − 1 one-dimensional ones, of a few
-nodes. Girolami and Zhong use 2c + 1 two-dimensional ones, of a few nodes too. Here one trapezoid rule computes all
-moments to nearly full precision.
+Seeger, Lawrence and Herbrich (2006) use two two-dimensional and 2c − 1 one-dimensional quadratures of a few nodes.
+Girolami and Zhong use 2c + 1 two-dimensional quadratures of a few nodes. Here a trapezoid rule computes all moments to
+nearly full precision.
 
 Let V be the tilted variance of a class's standardised utility, and ρ the tilted mean of that over its deviation. The
 tilted mean of f is then μ + v ρ and its variance v (1 + v V) / (1 + v). A site of precision (1 − V) / (1 + v V) matches
-these. For class y, V is the variance of x. For the others it is E[1 − λ (λ + z)] + Var λ, λ the hazard at z, and their
-ρ is −E[λ] / σ.
+these. For class y, V is the variance of x. For other classes it is E[1 − λ (λ + z)] + Var λ, λ the hazard at z, and ρ
+is −E[λ] / σ.
 """
 
 import math
@@ -43,7 +43,7 @@ from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _NEWTON_STEPS = 30
-_MOST_NODES = 5000  # at most hundreds are wanted
+_MOST_NODES = 5000  # far above the hundreds of nodes in practice
 _STEEP = 1000.0  # κ from which on pieces take less time than the trapezoid rule
 _PIECES, _OF_PIECES = LEGENDRE
 _CLOSE = 0.02  # of the width of the integrand: how far the last step may lead
@@ -61,7 +61,7 @@ _SHARES /= _SHARES.sum()
 
 @kernel
 def pairs(mean, variance, noise, value, in_mean, in_variance):
-    """log ∏_k Φ((f_y − f_k) / √noise): sites on f_y come first, then those on the f_k, in the same order."""
+    """log ∏_k Φ((f_y − f_k) / √noise): sites on f_y come first, then sites on the f_k, in the same order."""
     rows, d = mean.shape
     half = d // 2
     for b in range(rows):
@@ -95,7 +95,7 @@ def one_probit(mean, variance, labels, noise, value, in_mean, in_variance):
 
 @kernel
 def one_logit(mean, variance, labels, value, in_mean, in_variance):
-    """log ∫ σ(±f) N(f | m, v) df of one function, + for label 1 and − for label 0; NaN where m or v is no number."""
+    """log ∫ σ(±f) N(f | m, v) df of one function, + for label 1 and − for label 0; NaN if m or v is NaN."""
     room = np.empty(ROOM)
     for b in range(mean.shape[0]):
         sign = 1.0 if labels[b] else -1.0
@@ -113,13 +113,13 @@ def one_logit(mean, variance, labels, value, in_mean, in_variance):
 
 @kernel
 def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, in_mean, in_variance):
-    """log P that the utility of the label is the largest of d independent ones, latent values with normal noise.
+    """log P that the utility of the label is the largest of d independent utilities, latent values with normal noise.
 
     It is log ∫ φ(x) ∏_k Φ(a_k x + d_k) dx over the other classes, about the mode of the integrand. Where κ = 1 + Σ a_k²
     is less than `flat` a Gauss-Hermite rule of 16 nodes has it. With `FLAT` errors are 5e-5 at most and 1e-8 as a
     rule. Else the trapezoid rule does with the step that has errors of exp(`log_error`): see
-    `pymc_gpep.kernels.special.probit`. Newton's method begins at `modes` (B,), which it overwrites by where it
-    ends. From κ = 1000 on it is an integral of pieces: see `pymc_gpep.kernels.special.largest_of_independent`.
+    `pymc_gpep.kernels.special.probit`. Newton's method begins at `modes` (B,), and overwrites them with its end. From κ
+    = 1000 on the integral is a sum over pieces: see `pymc_gpep.kernels.special.largest_of_independent`.
     """
     rows, c = mean.shape
     slopes, offsets, scales = np.empty(c), np.empty(c), np.empty(c)
@@ -172,7 +172,7 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
             step = math.pi * math.sqrt(-2.0 / (steepest * log_error))
             most = _MOST_NODES
             peak = 0.0
-        narrow = steepest < 2.0  # the label's utility: its moments are nearly those without the others
+        narrow = steepest < 2.0  # the label's utility: its moments are nearly its marginal moments
         total = 0.0
         first = 0.0
         second = 0.0
@@ -235,9 +235,9 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
 
 @kernel
 def tabulated_derivatives(mean, variance, labels, log_z, rho, gamma):
-    """Log normalisers of `whole_points` with unit noise, to some ten digits, for EP that is to converge.
+    """Log normalisers of `whole_points` with unit noise, to about ten digits, for EP until convergence.
 
-    `rho` and `gamma` (B, d) are the first derivatives and minus the second ones in the means.
+    `rho` and `gamma` (B, d) are the first derivatives and minus the second derivatives in the means.
     """
     whole_points(mean, variance, labels, 1.0, 0.0, FINE, np.zeros(mean.shape[0]), log_z, rho, gamma)
     for b in range(mean.shape[0]):

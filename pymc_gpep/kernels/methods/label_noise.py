@@ -1,9 +1,9 @@
 """Sites of EP if a label is noise with probability ε.
 
 The likelihood without noise is the probability that the utility of the observed class is the largest. Utilities of the
-multinomial probit are latent values with unit noise, those of the step likelihood the latent values as they are. For
-the probit, the integral Ẑ₀ and moments under a cavity come from inner EP. The step likelihood is treated as the probit
-of latent values that are many times as large.
+multinomial probit are latent values with unit noise; utilities of the step likelihood are the latent values. For the
+probit, the integral Ẑ₀ and moments under a cavity come from inner EP. The step likelihood is treated as the probit of
+latent values that are many times as large.
 
 Derivatives of log Ẑ₀ are ρ in the cavity's mean and ½ (ρρᵀ − T) in its covariance. With r = (1 − ε) Ẑ₀ / Ẑ the factor
 with noise has
@@ -34,7 +34,7 @@ _NODES, _WEIGHTS = LEGENDRE
 
 @kernel
 def _with_label_noise(log_p, rho, gamma, epsilon):
-    """log Ẑ for log Ẑ₀, with its derivatives in place of those of log Ẑ₀."""
+    """Return log Ẑ for log Ẑ₀, and replace derivatives of log Ẑ₀ by derivatives of log Ẑ."""
     c = rho.shape[0]
     if not epsilon > 0.0:
         return log_p
@@ -85,7 +85,7 @@ _NARROW = 1e-5  # noise that makes a step a probit, in units of the largest stan
 
 @kernel
 def sites_of_differences(y, sites, pi, nu, w, location):
-    """Π and ν of the differences into `pi` (n, d, d), `nu` (n, d), those of f into `w` (n, c, c), `location` (c, n)."""
+    """Write Π and ν of the differences to `pi` (n, d, d), `nu` (n, d), and of f to `w` (n, c, c), `location` (c, n)."""
     n, d = nu.shape
     for i in range(n):
         read_precision(sites, i, pi[i])
@@ -107,9 +107,9 @@ def sites_of_differences(y, sites, pi, nu, w, location):
 
 @inlined_kernel
 def _without_site(m, s, pi, nu, room, pull):
-    """Turn moments of x under the posterior, `m` (d,) and `s` (d, d), into those without the site.
+    """Turn moments of x under the posterior, `m` (d,) and `s` (d, d), into moments without the site.
 
-    Returns the log normaliser of the site under them; NaN where there is no such Gaussian.
+    Returns the log normaliser of the site under them; NaN if the result is not a Gaussian.
     """
     d = m.shape[0]
     log_z = 0.0
@@ -170,12 +170,12 @@ def _inner(noise, m, s, alpha, beta, work):
 
 @kernel
 def _update(step, mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, target, scale, slopes):
-    """New sites of all points into `target` (2, n, D) from the posterior's `mean` (c, n) and `cov` (n, c, c).
+    """Write new sites of all points to `target` (2, n, D) from the posterior's `mean` (c, n) and `cov` (n, c, c).
 
     `parameters` (1, n) holds ε. `pi` (n, d, d) and `nu` (n, d) are the present sites of the differences, and `alpha`,
-    `beta` (n, d) the inner sites, which are overwritten. With `widens` 0 what is below zero of T_ε is left out. `scale`
-    (n, D) receives what `accelerated_ep` measures changes by, `slopes` (1, n) derivatives in ε at fixed moments.
-    Returns what the points add to the evidence, and the largest change of a site in units of its marginal.
+    `beta` (n, d) the inner sites, which are overwritten. With `widens` 0 the negative part of T_ε is left out. `scale`
+    (n, D) receives the units of changes for `site_ep`, `slopes` (1, n) derivatives in ε at fixed moments. Returns the
+    sum of the points' terms of the evidence, and the largest change of a site in units of its marginal.
     """
     n, d = nu.shape
     rows = np.empty((4, d))

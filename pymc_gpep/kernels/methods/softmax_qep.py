@@ -37,7 +37,7 @@ def softmax_sites(sites, pi, nu):
 
 @inlined_kernel
 def cavity(s, precision, location, m):
-    """Make the moments `m` (d,) and `s` (d, d) of differences those of the cavity, of full rank or not.
+    """Turn the moments `m` (d,) and `s` (d, d) of differences into cavity moments, of full rank or not.
 
     Returns the log normaliser of the site under it.
     """
@@ -157,12 +157,40 @@ def new_site(sites, target, cov, label, log_pi, m, gradient, scale):
 
 
 @kernel
-def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scale):
-    """New sites of all points into `target` from the posterior's `mean` (c, n) and `cov` (n, c, c).
+def _votes_of_differences(m, s, y, label, nodes, log_weights, factor, gradient, loss):
+    """`votes_moments` in the differences to the class `label`, as `softmax_moments` has them; returns log Z."""
+    c = y.shape[0]
+    rows = np.empty((2, c, c))
+    centred, root = rows[0], rows[1]
+    rows = np.empty((2, c))
+    average, slope = rows[0], rows[1]
+    # Latent values less that of the class
+    average[label] = 0.0
+    for k in range(c):
+        centred[label, k] = 0.0
+        centred[k, label] = 0.0
+    for j in range(c - 1):
+        a = j + (j >= label)
+        average[a] = -m[j]
+        for k in range(c - 1):
+            centred[a, k + (k >= label)] = s[j, k]
+    log_z = votes_moments(average, centred, y, nodes, log_weights, root, slope, loss)
+    for j in range(c - 1):
+        a = j + (j >= label)
+        gradient[j] = -slope[a]
+        for k in range(c):
+            factor[j, k] = root[label, k] - root[a, k]
+    return log_z
 
-    `nodes` and `log_weights` are as in `softmax_moments`; `pi` (c, n) is that of the present `sites`. `scale` (n, c)
-    receives the variances of contrasts that the site parameters act on. Returns what the points add to the
-    evidence, and the largest change of a site in units of its marginal.
+
+@kernel
+def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scale):
+    """Write new sites of all points to `target` from the posterior's `mean` (c, n) and `cov` (n, c, c).
+
+    Observations `y` are labels (n,) or votes (n, c). `nodes` and `log_weights` are as in `softmax_moments` or
+    `votes_moments`; `pi` (c, n) belongs to the present `sites`. `scale` (n, c) receives the variances of contrasts that
+    the site parameters act on. Returns the sum of the points' terms of the evidence, and the largest change of a site
+    in units of its marginal.
     """
     _, n, c = sites.shape
     d = c - 1
@@ -176,58 +204,14 @@ def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scal
     terms = 0.0
     residual = 0.0
     for i in range(n):
-        label = y[i]
+        if y.ndim == 1:
+            label = y[i]
+            votes = 1
+        else:
+            label = np.argmax(y[i])
+            votes = y[i].sum()
         for a in range(c):
             own[a] = pi[a, i]
-        label_differences(mean[:, i], cov[i], label, m, s)
-        for j in range(d):
-            location[j] = -sites[1, i, j + (j >= label)]
-        difference_precision(own, label, precision)
-        terms -= cavity(s, precision, location, m)
-        if not math.isfinite(terms):
-            return np.nan, np.nan
-        terms += softmax_moments(m, s, nodes, log_weights, factor, gradient, loss)
-        # From here on m is the tilted mean; the projection starts from the curvature there.
-        for j in range(d):
-            for k in range(d):
-                m[j] += s[j, k] * gradient[k]
-        log_curvature(m, label, 1, log_pi)
-        project_site(factor, loss, label, log_pi)
-
-        change = new_site(sites[:, i], target[:, i], cov[i], label, log_pi, m, gradient, scale[i])
-        if not math.isfinite(change):
-            return np.nan, np.nan
-        residual = max(residual, change)
-    return terms, residual
-
-
-@kernel
-def votes_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scale):
-    """New sites of all points into `target`, with votes `y` (n, c); nodes (m, c) are as in `votes_moments`.
-
-    The rest is as in `pymc_gpep.kernels.methods.softmax_qep.softmax_qep_update`.
-    """
-    _, n, c = sites.shape
-    d = c - 1
-    rows = np.empty((3, d))
-    m, location, of_differences = rows[0], rows[1], rows[2]
-    rows = np.empty((2, d, d))
-    s, precision = rows[0], rows[1]
-    factor, loss = np.empty((d, c)), np.empty((c, c))
-    rows = np.empty((2, c, c))
-    centred, root = rows[0], rows[1]
-    rows = np.empty((4, c))
-    own, log_pi, average, gradient = rows[0], rows[1], rows[2], rows[3]
-    terms = 0.0
-    residual = 0.0
-    for i in range(n):
-        label = 0
-        votes = 0
-        for a in range(c):
-            own[a] = pi[a, i]
-            votes += y[i, a]
-            if y[i, a] > y[i, label]:
-                label = a
         label_differences(mean[:, i], cov[i], label, m, s)
         for j in range(d):
             location[j] = -sites[1, i, j + (j >= label)]
@@ -237,31 +221,19 @@ def votes_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scale)
             return np.nan, np.nan
         if votes == 0:
             log_pi[:] = LEAST
-            of_differences[:] = 0.0
+            gradient[:] = 0.0
         else:
-            # Latent values less that of the class with most votes
-            average[label] = 0.0
-            for k in range(c):
-                centred[label, k] = 0.0
-                centred[k, label] = 0.0
-            for j in range(d):
-                a = j + (j >= label)
-                average[a] = -m[j]
-                for k in range(d):
-                    centred[a, k + (k >= label)] = s[j, k]
-            terms += votes_moments(average, centred, y[i], nodes, log_weights, root, gradient, loss)
-            for j in range(d):
-                a = j + (j >= label)
-                of_differences[j] = -gradient[a]
-                for k in range(c):
-                    factor[j, k] = root[label, k] - root[a, k]
+            if y.ndim == 1:
+                terms += softmax_moments(m, s, nodes, log_weights, factor, gradient, loss)
+            else:
+                terms += _votes_of_differences(m, s, y[i], label, nodes, log_weights, factor, gradient, loss)
+            # From here on m is the tilted mean; the projection starts from the curvature there.
             for j in range(d):
                 for k in range(d):
-                    m[j] += s[j, k] * of_differences[k]
-            # m is the tilted mean now; the projection starts from the curvature there.
+                    m[j] += s[j, k] * gradient[k]
             log_curvature(m, label, votes, log_pi)
             project_site(factor, loss, label, log_pi)
-        change = new_site(sites[:, i], target[:, i], cov[i], label, log_pi, m, of_differences, scale[i])
+        change = new_site(sites[:, i], target[:, i], cov[i], label, log_pi, m, gradient, scale[i])
         if not math.isfinite(change):
             return np.nan, np.nan
         residual = max(residual, change)

@@ -1,7 +1,7 @@
 """Work of a step between products of matrices, in one pass over an array each.
 
 Arrays have a row for each of B rows of data. Features are w (B, M), and Σ_k w of all c functions is (B, c M). Numbers
-of functions are (B, c), and those of sites (B, d).
+of functions are (B, c), and numbers of sites (B, d).
 """
 
 import math
@@ -33,11 +33,11 @@ def squared_norms(inputs, squares, norms):
 
 @kernel
 def input_slopes(z, squares, of_rows, of_inducing, row_weights, weights, slopes, of_squares):
-    """Derivatives in inducing inputs z (M, d) and in `squares` (d,) from those in squared distances times −2.
+    """Derivatives in inducing inputs z (M, d) and in `squares` (d,) from derivatives in squared distances times −2.
 
     Derivatives are G (B, M) to rows x, and H (M, M) among the z. Then `of_rows` is Gᵀ x, and `of_inducing` is H z.
-    `row_weights` and `weights` (M,) are sums of G and H over all others. Derivatives are added to `slopes` and, for the
-    part of z, to `of_squares`.
+    `row_weights` and `weights` (M,) are sums of G and H over all other axes. Derivatives are added to `slopes` and, for
+    the part of z, to `of_squares`.
     """
     for m in range(z.shape[0]):
         total = row_weights[m] + 2.0 * weights[m]
@@ -49,7 +49,7 @@ def input_slopes(z, squares, of_rows, of_inducing, row_weights, weights, slopes,
 
 @kernel
 def row_slopes(x, row_weights, of_squares):
-    """Add to derivatives in `squares` (d,) what rows (B, d) have to say, by sums (B,) of derivatives as above."""
+    """Add the part of rows (B, d) to derivatives in `squares` (d,), by sums (B,) of derivatives as above."""
     for b in range(x.shape[0]):
         half = 0.5 * row_weights[b]
         for j in range(x.shape[1]):
@@ -74,7 +74,7 @@ def log_squared_exponential(products, left, right, log_variance):
 
 @summing_kernel
 def left_unsaid(variance, w, rest):
-    """Variances (B,) less those of features, into `rest` (B,); at least 0."""
+    """Write variances (B,) less the features' variances to `rest` (B,); at least 0."""
     for b in range(w.shape[0]):
         total = 0.0
         for m in range(w.shape[1]):
@@ -106,7 +106,7 @@ def variances(w, covariances, found):
 
 @kernel
 def feature_slopes(w, covariances, of_variance, of_rest, inducing, slopes):
-    """Add what variances wᵀ Σ_k w and s have to say, by derivatives (B, c) in both, to derivatives in w (B, M).
+    """Add the part of variances wᵀ Σ_k w and s, by derivatives (B, c) in both, to derivatives in w (B, M).
 
     Features of `inducing` values come first, and s is less the squares of these alone.
     """
@@ -143,7 +143,7 @@ def precisions(s, share, found):
 
 @kernel
 def average(s, found, beta):
-    """Replace the part β of S in its lower triangle by what is in that of `found` (M, M)."""
+    """Replace the share β of the lower triangle of S by the lower triangle of `found` (M, M)."""
     for i in range(s.shape[0]):
         for j in range(i + 1):
             s[i, j] += beta * (found[i, j] - s[i, j])
@@ -199,7 +199,7 @@ def cavities(mean, variance, t, nu, prior_mean, rest, cavity_mean, cavity_varian
 
 @kernel
 def matching_sites(in_mean, in_variance, mean, variance, t, nu):
-    """Sites t, ν that give cavities the moments of the tilted distributions; see `memories.memory.site_of`."""
+    """Sites t, ν that give cavities the moments of the tilted distributions; see `StepArrays.matching_sites`."""
     for b in range(mean.shape[0]):
         for i in range(mean.shape[1]):
             gamma = max(in_mean[b, i] * in_mean[b, i] - 2.0 * in_variance[b, i], 0.0)
@@ -220,25 +220,12 @@ def bounded_sites(variance, largest, t, nu):
 
 
 @kernel
-def without_sites(
-    mean, variance, t, nu, cavity_mean, cavity_variance, value, in_mean, in_variance, held_back, values, of_variance,
-    floored,
-):  # fmt: skip
-    """Parts of points in EP's log normaliser, and its derivatives in variances of x, from those under cavities.
-
-    `values` (B,) is `value` less the log normalisers of sites t, ν under cavities. `of_variance` is (B, d). `floored`
-    (B,) is 1 where t times the variance of a site is `held_back` or more.
-    """
-    for b in range(mean.shape[0]):
-        values[b] = value[b]
-        floored[b] = 0.0
-        for i in range(mean.shape[1]):
-            site, shift, m, v = t[b, i], nu[b, i], cavity_mean[b, i], cavity_variance[b, i]
+def site_log_normalisers(t, nu, mean, variance, found):
+    """Log normalisers of sites t, ν (B, d) under N(mean, variance), summed over the sites of each point, (B,)."""
+    for b in range(t.shape[0]):
+        found[b] = 0.0
+        for i in range(t.shape[1]):
+            site, shift, m, v = t[b, i], nu[b, i], mean[b, i], variance[b, i]
             stretch = 1.0 + site * v
             quadratic = shift * shift * v + 2.0 * shift * m - site * m * m
-            values[b] -= 0.5 * (quadratic / stretch - math.log(stretch))
-            keep = 1.0 - site * variance[b, i]
-            without = (site * mean[b, i] - shift) / keep
-            of_variance[b, i] = 0.5 * in_mean[b, i] * without + in_variance[b, i] / keep
-            if site * variance[b, i] >= held_back:
-                floored[b] = 1.0
+            found[b] += 0.5 * (quadratic / stretch - math.log(stretch))

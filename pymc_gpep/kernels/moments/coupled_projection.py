@@ -207,7 +207,7 @@ def project_site(factor, loss, y, log_pi):
 
 @kernel
 def _two_classes(factor, loss, log_pi):
-    """Both π are twice the precision of the one difference: other pairs make the same Π."""
+    """Both π are twice the precision of the single difference: other pairs give the same Π."""
     variance = 0.0
     lost = 0.0
     for j in range(2):

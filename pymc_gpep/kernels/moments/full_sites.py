@@ -1,6 +1,6 @@
 """Sites exp(ξᵀg − gᵀΛg/2) with a full Λ for each point, g_j = f_y − f_j + u, u ~ N(0, 1).
 
-They have the layout of `accelerated_ep`, (2, n, D) with D = d(d + 1)/2 and d = c − 1. The first half holds the
+They have the layout of `site_ep`, (2, n, D) with D = d(d + 1)/2 and d = c − 1. The first half holds the
 diagonal of Λ, in [0, 1), and zeros after that. The second half holds ξ and the lower triangle of Λ below the diagonal.
 
 With u integrated out they are sites exp(νᵀx − xᵀΠx/2) of the differences x_j = f_y − f_j, up to a constant. Here
@@ -53,7 +53,7 @@ def change_to_site(precision, slope, at, sites, target, scale, i):
         target[1, i, j] = slope[j]
         for k in range(d):
             target[1, i, j] += precision[j, k] * at[k]
-        # For the second half accelerated EP wants squares of the units: those of Λ_jk are 1 / (g_j g_k).
+        # For the second half accelerated EP needs squares of the units: Λ_jk has the unit 1 / (g_j g_k).
         for k in range(j):
             scale[i, entry] = scale[i, j] * scale[i, k]
             entry += 1

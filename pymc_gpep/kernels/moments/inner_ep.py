@@ -17,10 +17,13 @@ import numpy as np
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.special.normal import probit_moments
 
+# Largest change of a converged site in one more sweep, in units of the marginal it acts on.
+_UNSETTLED = 1e-6
+
 
 @kernel
 def label_differences(mean, cov, y, m, s):
-    """Moments of f_y − f_j, j ≠ y, from those of f (c,), (c, c): into `m` (c − 1) and `s` (c − 1, c − 1)."""
+    """Write moments of f_y − f_j, j ≠ y, from moments of f (c,), (c, c), to `m` (c − 1) and `s` (c − 1, c − 1)."""
     others = m.shape[0]
     for j in range(others):
         a = j + (j >= y)
@@ -55,10 +58,10 @@ def matched_site(cavity_mean, cavity_variance):
 
 @kernel
 def difference_moments(mean, cov, y, noise_precision, alpha, beta, m, s, work):
-    """Moments of g under q(f, u), from those of f_i under q: into `m` (c − 1) and `s` (c − 1, c − 1).
+    """Write moments of g under q(f, u), from moments of f_i under q, to `m` (c − 1) and `s` (c − 1, c − 1).
 
-    `noise_precision` is that of u, 1 for unit noise. Given f, the sites leave u with the precision 1ᵀπ, which is this
-    and 1ᵀα, and mean (1ᵀβ − Σ α_j (f_y − f_j)) / 1ᵀπ.
+    `noise_precision` is the precision of u, 1 for unit noise. Given f, the sites leave u with the precision 1ᵀπ, the
+    sum of the noise precision and 1ᵀα. The mean of u is then (1ᵀβ − Σ α_j (f_y − f_j)) / 1ᵀπ.
     """
     others = m.shape[0]
     total = noise_precision
@@ -128,7 +131,7 @@ def inner_sweep(m, s, alpha, beta, work):
 
 @kernel
 def site_terms(m, s, alpha, beta):
-    """Σ_j log Ẑ_j − log ∫ N(g_j | cavity) site_j: what the sites of one point add to the evidence."""
+    """Return Σ_j log Ẑ_j − log ∫ N(g_j | cavity) site_j: the terms of the evidence of a point's sites."""
     total = 0.0
     for j in range(m.shape[0]):
         v = s[j, j]
@@ -233,10 +236,100 @@ def tilted_log_normaliser(mean, cov, max_sweeps, tolerance):
 
 
 @kernel
+def tilted_moments(mean, cov, y, max_sweeps, tolerance, new_mean, new_cov, of_mean, of_cov):
+    """Moments of N(f | mean, cov) p(y | f) of one point by inner EP from no sites, and slopes of its log normaliser.
+
+    The log normaliser of EP is stationary in its sites. So its derivatives are the derivatives of a Gaussian integral
+    with the final sites. Let m, S be the moments of g, and H = (S + diag(α)⁻¹)⁻¹. Then ∂ log Z / ∂m = γ and
+    ∂ log Z / ∂S = (γγᵀ − H) / 2. Both are accumulated from one site after another, as sums of outer products.
+
+    Parameters
+    ----------
+    mean, cov : (c,) and (c, c) array
+        Moments of f without the likelihood. The covariance may be singular.
+    y : int
+        Label. A label that is not a class has a log normaliser of −∞ and derivatives of 0; its moments are NaN.
+    max_sweeps, tolerance : int, float
+        Limit of sweeps, and largest change of a site that counts as converged.
+    new_mean, new_cov : (c,) and (c, c) array
+        Overwritten with the moments of f under the likelihood.
+    of_mean, of_cov : (c,) and (c, c) array
+        Overwritten with the derivatives of the log normaliser.
+
+    Returns
+    -------
+    log_z : float
+        Log normaliser. It is NaN, as are moments and derivatives, if the sites do not converge.
+    """
+    c = mean.shape[0]
+    new_mean[:] = np.nan
+    new_cov[:] = np.nan
+    of_mean[:] = 0.0
+    of_cov[:] = 0.0
+    if y < 0 or y >= c:
+        return -np.inf
+    rows = np.zeros((6, c - 1))
+    m, alpha, beta, work, gamma, direction = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5]
+    blocks = np.zeros((3, c - 1, c - 1))
+    s, h, turned = blocks[0], blocks[1], blocks[2]
+    difference_moments(mean, cov, y, 1.0, alpha, beta, m, s, work)
+    log_z = settle_sites(m, s, alpha, beta, max_sweeps, tolerance, work)
+    direction[:] = 0.0
+    difference_moments(mean, cov, y, 1.0, direction, direction, m, s, work)
+    for j in range(c - 1):
+        turned[j, j] = 1.0
+    for j in range(c - 1):
+        stretch = 1.0 + alpha[j] * s[j, j]
+        gain_m = (beta[j] - alpha[j] * m[j]) / stretch
+        gain_s = alpha[j] / stretch
+        for k in range(c - 1):
+            direction[k] = turned[k, j]
+        for k in range(c - 1):
+            gamma[k] += direction[k] * gain_m
+            for i in range(c - 1):
+                h[k, i] += direction[k] * direction[i] * gain_s
+                turned[k, i] -= direction[k] * s[j, i] * gain_s
+        change_site(m, s, j, alpha[j], beta[j], work)
+    _, change = inner_sweep(m, s, alpha, beta, work)
+    if not change <= _UNSETTLED:
+        of_mean[:] = np.nan
+        of_cov[:] = np.nan
+        return np.nan
+    for j in range(c - 1):
+        a = j + (j >= y)
+        of_mean[a] -= gamma[j]
+        of_mean[y] += gamma[j]
+        for k in range(c - 1):
+            b = k + (k >= y)
+            of_cov[a, b] += h[j, k]
+            of_cov[a, y] -= h[j, k]
+            of_cov[y, b] -= h[j, k]
+            of_cov[y, y] += h[j, k]
+    new_mean[:] = mean
+    new_cov[:] = cov
+    shifted = np.empty((c, c))
+    for a in range(c):
+        for b in range(c):
+            new_mean[a] += cov[a, b] * of_mean[b]
+            shifted[a, b] = 0.0
+            for k in range(c):
+                shifted[a, b] += cov[a, k] * of_cov[k, b]
+    for a in range(c):
+        for b in range(a + 1):
+            for k in range(c):
+                new_cov[a, b] -= shifted[a, k] * cov[k, b]
+            new_cov[b, a] = new_cov[a, b]
+    for a in range(c):
+        for b in range(c):
+            of_cov[a, b] = 0.5 * (of_mean[a] * of_mean[b] - of_cov[a, b])
+    return log_z
+
+
+@kernel
 def noisy_inner_ep_update(mean, cov, y, rest, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale):
     """As `pymc_gpep.kernels.moments.inner_ep.inner_ep_update`, with noise of variance 1 + `rest` (c, n) in place of 1.
 
-    `mean` (c, n) and `cov` (n, c, c) are those of the x. Sites and their marginal variances are in units of √s_j.
+    `mean` (c, n) and `cov` (n, c, c) are moments of the x. Sites and their marginal variances are in units of √s_j.
     """
     n, others = alpha.shape
     m = np.empty(others)
@@ -267,8 +360,8 @@ def noisy_inner_ep_update(mean, cov, y, rest, alpha, beta, max_sweeps, tolerance
 def noisy_site_parameters(y, rest, alpha, beta, pi, nu):
     """π and ν (c, n) of the sites of x from inner sites α, β (n, c − 1) in units of √s_j, with r = `rest` (c, n).
 
-    Equations 12 and 15 of the nested EP paper with π_y = 1 / s_y in place of 1. Returns what is left of the sites when
-    x is zero and u is integrated out, Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i) − ½ log(s_y 1ᵀπ_i).
+    Equations 12 and 15 of the nested EP paper with π_y = 1 / s_y in place of 1. Returns the constant of the sites at x
+    = 0 with u integrated out, Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i) − ½ log(s_y 1ᵀπ_i).
     """
     n, others = alpha.shape
     constant = 0.0
@@ -297,7 +390,7 @@ def noisy_site_parameters(y, rest, alpha, beta, pi, nu):
 def site_parameters(y, alpha, beta, pi, nu):
     """π and ν (c, n) of the sites of f from the inner sites α, β (n, c − 1) (equations 12 and 15).
 
-    Returns Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i), what is left of the sites when f is zero and u is integrated out.
+    Returns Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i), the constant of the sites at f = 0 with u integrated out.
     """
     n, others = alpha.shape
     constant = 0.0

@@ -5,8 +5,8 @@ Smith 1982 do so with Gauss–Hermite rules). Scales are symmetric roots: if the
 the classes, so are the moments.
 
 For labels (`softmax_moments`) the softmax is p = 1 / (1 + Σ_j exp(−g_j)), g_j = f_y − f_j. With u the average of the
-g_j and q_j = u − g_j, p = σ(u − log Σ_j exp q_j). Given q, u is normal. The integral over it is one of
-`pymc_gpep.kernels.special.logistic_average`, H(m) with m = E[u | q] − log Σ exp q and v = Var(u | q). That leaves c − 2
+g_j and q_j = u − g_j, p = σ(u − log Σ_j exp q_j). Given q, u is normal. The integral over u is H(m) of
+`pymc_gpep.kernels.special.logistic_average`, with m = E[u | q] − log Σ exp q and v = Var(u | q). That leaves c − 2
 dimensions, q = q̄ + R z, z ~ N(0, I − 11ᵀ/d). In these N(z) exp H is log-concave, smooth, and nearly normal.
 
 The gradient of log Z, and minus the Hessian, are averages over the tilted distribution. With w_j the softmax of q,
@@ -82,6 +82,39 @@ def rises(old, new, length, gain):
 
 
 @kernel
+def half_square(z):
+    """½ zᵀz."""
+    total = 0.0
+    for j in range(z.shape[0]):
+        total += 0.5 * z[j] * z[j]
+    return total
+
+
+@kernel
+def replace(z, new):
+    """Write `new` into `z`; returns the largest change."""
+    change = 0.0
+    for j in range(z.shape[0]):
+        change = max(change, abs(new[j] - z[j]))
+        z[j] = new[j]
+    return change
+
+
+@inlined_kernel
+def place_node(nodes, i, scale, at, shift, z):
+    """Write node i, scaled, to `shift`, and z = at + shift (d,); return the change of log N(z | 0, I) by scaling."""
+    change = 0.0
+    for j in range(z.shape[0]):
+        moved = 0.0
+        for k in range(z.shape[0]):
+            moved += scale[j, k] * nodes[i, k]
+        shift[j] = moved
+        z[j] = at[j] + moved
+        change += 0.5 * (nodes[i, j] * nodes[i, j] - z[j] * z[j])
+    return change
+
+
+@kernel
 def move_nodes(mean, loss, total, at, work, vectors, values):
     """Move the centre `at` (d,) by the mean of weighted nodes, and take their scale for the next nodes.
 
@@ -103,11 +136,10 @@ def move_nodes(mean, loss, total, at, work, vectors, values):
 
 @kernel
 def small_or_large(factor, gradient, curvature, total, loss):
-    """Ω into `loss`, in which Cov t is, from that and the derivatives of log Z: as Fᵀ (−∇∇ log Z) F where it is small.
+    """Replace Cov t in `loss` by Ω, from it and the derivatives of log Z: as Fᵀ (−∇∇ log Z) F if Ω is small.
 
-    Where it is large I − Cov t is the more accurate: a rule's covariance is positive definite whatever its error.
-    `gradient` and the lower triangle of `curvature` hold sums with weights that sum to `total`. They become ∇ log Z and
-    −∇∇ log Z.
+    If Ω is large, I − Cov t is more accurate: a rule's covariance is positive definite for any error. `gradient` and
+    the lower triangle of `curvature` hold sums with weights that sum to `total`. They become ∇ log Z and −∇∇ log Z.
     """
     d, size = factor.shape
     for j in range(d):
@@ -231,25 +263,17 @@ def _mode(u, v, scales, centre, slope, root, z, hessian):
         for j in range(d):
             side[j, 0] = first * step[j] - z[j]
         gain = newton_step(hessian, side)
-        old = value
-        norm = 0.0
-        for j in range(d):
-            old -= 0.5 * z[j] * z[j]
+        old = value - half_square(z)
         length = 1.0
         for _ in range(HALVINGS):
-            new = 0.0
             for j in range(d):
                 trial[j] = z[j] + length * side[j, 0]
-                new -= 0.5 * trial[j] * trial[j]
             m = _place(trial, u, centre, slope, root, q, w)
             value, first, second = log_logistic_mixture(m, v, scales)
-            if rises(old, new + value, length, gain):
+            if rises(old, value - half_square(trial), length, gain):
                 break
             length *= 0.5
-        for j in range(d):
-            norm = max(norm, abs(trial[j] - z[j]))
-            z[j] = trial[j]
-        if not norm > CLOSE:
+        if not replace(z, trial) > CLOSE:
             break
 
 
@@ -302,23 +326,14 @@ def softmax_moments(mu, c, nodes, log_weights, factor, gradient, loss):
         curvature[:] = 0.0
         loss[:] = 0.0
         for i in range(nodes.shape[0]):
-            level = log_weights[i]
-            for j in range(d):
-                z[j] = at[j]
-                for k in range(d):
-                    z[j] += scale[j, k] * nodes[i, k]
-                t[j] = z[j] - at[j]
-                level += 0.5 * (nodes[i, j] * nodes[i, j] - z[j] * z[j])
+            level = log_weights[i] + place_node(nodes, i, scale, at, t, z)
             value, first, second = log_logistic_mixture(_place(z, u, centre, slope, root, q, w), v, scales)
             level += value
             if level > top:
                 shrink = math.exp(top - level)
                 total *= shrink
                 bend *= shrink
-                for j in range(d):
-                    gradient[j] *= shrink
-                    for k in range(j + 1):
-                        curvature[j, k] *= shrink
+                rescale(gradient, curvature, shrink)
                 rescale(mean, loss, shrink)
                 top = level
             weight = math.exp(level - top)
@@ -408,24 +423,16 @@ def _mode_of_votes(centre, root, y, votes, z, hessian):
                 hessian[a, e] = total
                 hessian[e, a] = total
         gain = newton_step(hessian, side)
-        old = value
-        for a in range(c):
-            old -= 0.5 * z[a] * z[a]
+        old = value - half_square(z)
         length = 1.0
         for _ in range(HALVINGS):
-            new = 0.0
             for a in range(c):
                 trial[a] = z[a] + length * side[a, 0]
-                new -= 0.5 * trial[a] * trial[a]
             value = _place_votes(trial, centre, root, y, f, pi, gradient)
-            if rises(old, new + value, length, gain):
+            if rises(old, value - half_square(trial), length, gain):
                 break
             length *= 0.5
-        norm = 0.0
-        for a in range(c):
-            norm = max(norm, abs(trial[a] - z[a]))
-            z[a] = trial[a]
-        if not norm > CLOSE:
+        if not replace(z, trial) > CLOSE:
             break
 
 
@@ -438,7 +445,7 @@ def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
     mu, cov : arrays (c,), (c, c)
         Mean μ and covariance S of latent values.
     y : array of int (c,)
-        Votes, at least one of them.
+        Votes, at least one vote in all.
     nodes : array (m, c)
         Points z, each with the sum 0.
     log_weights : array (m,)
@@ -448,7 +455,7 @@ def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
     gradient : array (c,)
         Overwritten with ∇ log Z: tilted means are μ + S ∇ log Z.
     loss : array (c, c)
-        Overwritten with what z loses of its covariance, Ω = I − Cov z.
+        Overwritten with the loss of covariance of z, Ω = I − Cov z.
     """
     c = mu.shape[0]
     rows = np.empty((4, c, c))
@@ -482,21 +489,12 @@ def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
         curvature[:] = 0.0
         loss[:] = 0.0
         for i in range(nodes.shape[0]):
-            level = log_weights[i]
-            for a in range(c):
-                shift[a] = 0.0
-                for e in range(c):
-                    shift[a] += scale[a, e] * nodes[i, e]
-                z[a] = at[a] + shift[a]
-                level += 0.5 * (nodes[i, a] * nodes[i, a] - z[a] * z[a])
+            level = log_weights[i] + place_node(nodes, i, scale, at, shift, z)
             level += _place_votes(z, centre, root, y, f, pi, slope)
             if level > top:
                 shrink = math.exp(top - level)
                 total *= shrink
-                for a in range(c):
-                    gradient[a] *= shrink
-                    for e in range(a + 1):
-                        curvature[a, e] *= shrink
+                rescale(gradient, curvature, shrink)
                 rescale(mean, loss, shrink)
                 top = level
             weight = math.exp(level - top)

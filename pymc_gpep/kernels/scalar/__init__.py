@@ -2,11 +2,9 @@
 
 probit: two classes by the normal distribution function
 logit: two classes by the logistic function
-class_powers: several rows of two classes with one latent value
 ordinal: ordered classes
-poisson: counts with a log rate
 log_rate: Poisson and exponential log densities in a log rate
-logistic_powers: binomial, negative binomial and logistic log densities
+powers: several rows of two classes with one latent value; binomial, negative binomial and logistic
 normal_sides: normal density, and the probability of either side of a bound
 asymmetric_laplace: asymmetric Laplace density, for quantiles
 """

@@ -17,7 +17,7 @@ _SQRT_HALF = math.sqrt(0.5)
 
 @kernel
 def derivatives(g, shapes, out, slopes):
-    """ℓ and its derivatives into `out` (4, n), those in κ into `slopes` (1, 3, n)."""
+    """Write ℓ and its derivatives to `out` (4, n), and derivatives in κ to `slopes` (1, 3, n)."""
     slopes[:] = 0.0
     for i in range(len(g)):
         kappa = shapes[0, i] if shapes[0, i] > 0.0 else math.nan
@@ -37,7 +37,7 @@ def _tail(rate, mean, sd):
     z = mean / sd
     u = z - rate * sd
     log_p, first, second, third, fourth = log_ndtr_derivatives(u)
-    if u < 0.0:  # the exponents of log Φ(u) cancel with others
+    if u < 0.0:  # the exponents of log Φ(u) cancel with other exponents
         above = -second / first  # φ/Φ + u
         value = log_scaled_ndtr(u) - 0.5 * z * z
         slope = (above - z) / sd

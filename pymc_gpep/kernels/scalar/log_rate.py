@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.normal import write_derivatives
 from pymc_gpep.kernels.special.unimodal_average import (
     FURTHEST,
     RATE,
@@ -21,6 +22,7 @@ from pymc_gpep.kernels.special.unimodal_average import (
     SOME,
     WIDEST,
     log_density_derivatives,
+    log_rate_normal,
     log_unimodal_normal,
     sinh_rule,
 )
@@ -88,15 +90,11 @@ def average_log_some(mean, variance):
 
 @kernel
 def derivatives(g, shapes, out, slopes):
-    """ℓ and its first three derivatives into `out` (4, n), those in w of the first three into `slopes` (2, 3, n)."""
+    """Write ℓ and its first three derivatives to `out` (4, n), and their derivatives in w to `slopes` (2, 3, n)."""
     slopes[:] = 0.0
     for i in range(len(g)):
         if shapes[1, i] > 0.0:
-            value, first, second, third, _ = log_density_derivatives(SOME, 0.0, 0.0, g[i])
-            out[0, i] = value
-            out[1, i] = first
-            out[2, i] = second
-            out[3, i] = third
+            write_derivatives(out, i, 1.0, log_density_derivatives(SOME, 0.0, 0.0, g[i]))
             continue
         rate = math.exp(g[i])
         weight = shapes[0, i] if shapes[0, i] >= 0.0 else math.nan
@@ -123,6 +121,19 @@ def average(mean, variance, shapes, out, slopes):
             slopes[0, i] = m + v * terms[1]
         for k in range(5):
             out[k, i] = terms[k]
+
+
+@kernel
+def rough_average(mean, variance, shapes, out, slopes):
+    """The first three rows of `average` to nine digits, in a tenth of the time; `slopes` stays as it is."""
+    room = np.empty(ROOM)
+    for i in range(len(mean)):
+        if shapes[1, i] > 0.0:
+            terms = log_unimodal_normal(SOME, 0.0, 0.0, mean[i], variance[i], room)
+            for k in range(3):
+                out[k, i] = terms[k]
+        else:
+            out[0, i], out[1, i], out[2, i] = log_rate_normal(shapes[0, i], mean[i], variance[i], room)
 
 
 @kernel

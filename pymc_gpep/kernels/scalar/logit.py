@@ -1,7 +1,7 @@
 """The logistic likelihood of two classes, p(y | f) = σ((2y − 1) f), σ(x) = 1 / (1 + e⁻ˣ), and its averages.
 
 Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1, and there are no parameters. Write σ(sf),
-s = 2y − 1: a change of the sign of f turns one class into the other.
+s = 2y − 1: a change of the sign of f exchanges the classes.
 """
 
 import math
@@ -14,8 +14,12 @@ from pymc_gpep.kernels.special.logistic_average import (
     ROOM,
     average_log_logistic,
     log_logistic,
+    log_logistic_mixture,
     log_logistic_normal,
+    mixture_scales,
+    scale_mixture,
 )
+from pymc_gpep.kernels.special.normal import write_derivatives
 
 
 @kernel
@@ -40,12 +44,22 @@ def average(mean, variance, y, parameters, out):
         if not (0.0 <= variance[i] < math.inf and math.isfinite(centre)):
             out[:, i] = np.nan
             continue
-        value, first, second, third, fourth = log_logistic_normal(centre, variance[i], room)
-        out[0, i] = value
+        write_derivatives(out, i, sign, log_logistic_normal(centre, variance[i], room))
+
+
+@kernel
+def rough_average(mean, variance, y, parameters, out):
+    """The first three rows of `average` to nine digits, in a fifth of the time."""
+    scales = mixture_scales(0.0)
+    for i in range(len(mean)):
+        sign = class_sign(y[i])
+        centre = sign * mean[i]
+        if not (0.0 <= variance[i] < math.inf and math.isfinite(centre)):
+            out[:3, i] = np.nan
+            continue
+        scale_mixture(variance[i], scales)
+        out[0, i], first, out[2, i] = log_logistic_mixture(centre, variance[i], scales)
         out[1, i] = sign * first
-        out[2, i] = second
-        out[3, i] = sign * third
-        out[4, i] = fourth
 
 
 @kernel
@@ -69,7 +83,7 @@ def bound(mean, variance, y, parameters, out):
     """Write the bound of Jaakkola and Jordan (2000) at its best into `out` (3, n): log σ(ς) + ½ (sm − ς), ς² = m² + v.
 
     The quadratic function below log σ(sf) is log σ(ς) + ½ (sf − ς) − λ (f² − ς²), λ = tanh(ς/2) / 4ς. Derivatives of
-    the bound are those of its average with ς held.
+    the bound are derivatives of its average at fixed ς.
     """
     for i in range(len(mean)):
         sign = class_sign(y[i])

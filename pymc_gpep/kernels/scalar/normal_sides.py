@@ -7,7 +7,7 @@ The row of `shapes` (1, n) is the side: 0 for the density φ, 1 for Φ(g), −1 
 import math
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives
+from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives, write_derivatives
 from pymc_gpep.kernels.special.probit import log_probit_normal
 
 
@@ -23,11 +23,7 @@ def derivatives(g, shapes, out, slopes):
             out[2, i] = -1.0
             out[3, i] = 0.0
         else:
-            value, first, second, third, _ = log_ndtr_derivatives(side * g[i])
-            out[0, i] = value
-            out[1, i] = side * first
-            out[2, i] = second
-            out[3, i] = side * third
+            write_derivatives(out, i, side, log_ndtr_derivatives(side * g[i]))
 
 
 @kernel
@@ -48,13 +44,7 @@ def average(mean, variance, shapes, out, slopes):
             out[3, i] = 0.0
             out[4, i] = 0.0
         else:
-            slope = side * scale
-            value, first, second, third, fourth = log_ndtr_derivatives(slope * mean[i])
-            out[0, i] = value
-            out[1, i] = slope * first
-            out[2, i] = square * second
-            out[3, i] = slope * square * third
-            out[4, i] = square * square * fourth
+            write_derivatives(out, i, side * scale, log_ndtr_derivatives(side * scale * mean[i]))
 
 
 @kernel

@@ -1,11 +1,14 @@
 """Ordered categories, p(y = k | f) = F(κ_(k+1) − f) − F(κ_k − f) with cutpoints κ_1 < ... < κ_(K−1), κ_0 = −∞, κ_K = ∞.
 
 F is Φ or the logistic function; the rows of the parameters are the cutpoints, at each point. Arrays as in
-`pymc_gpep.likelihoods.local_computations`. Write a for the upper bound κ_(k+1) − f and b for the lower one. Categories
-beyond K − 1 and cutpoints that do not ascend give NaN.
+`pymc_gpep.likelihoods.local_computations`. Write a for the upper bound κ_(k+1) − f and b for the lower bound.
+Categories beyond K − 1 and cutpoints that do not ascend give NaN.
 
-Averaged over a normal f, an interval of F is one of the average of F, so that h has a closed form for both. The
+Averaged over a normal f, an interval of F is an interval of the average of F. So h has a closed form for both. The
 logistic density is σ(a) σ(−b) (1 − exp(b − a)), of which the last factor does not depend on f, so that g has one there.
+
+With stopping ratios, p(y = k | f) = F(κ_k − f) ∏_{j<k} (1 − F(κ_j − f)) with cutpoints κ_0 … κ_(K−2) in any order. The
+last category has the product alone. F is symmetric, so that log(1 − F(u)) is log F(−u).
 """
 
 import math
@@ -20,7 +23,7 @@ from pymc_gpep.kernels.special.logistic_average import (
     log_logistic,
     log_logistic_normal,
 )
-from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives
+from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives, write_derivatives
 
 _NARROW = 1e-3  # intervals, in standard deviations, over which a normal density hardly changes
 _WIDE = 1e8  # variance beside which that of a logistic density is small
@@ -28,11 +31,11 @@ _WIDE = 1e8  # variance beside which that of a logistic density is small
 
 @kernel
 def _bounds(f, category, parameters, i):
-    """a and b at point i, and a − b, which far from the cutpoints is not what is left of both."""
+    """Return a and b at point i, and a − b, which is not the difference of rounded values far from the cutpoints."""
     last = parameters.shape[0]
     if category < 0 or category > last:
         return math.nan, math.nan, math.nan
-    for k in range(1, last):  # those of classes that never occur as well
+    for k in range(1, last):  # also cutpoints of classes without observations
         if not parameters[k, i] > parameters[k - 1, i]:
             return math.nan, math.nan, math.nan
     upper = parameters[category, i] if category < last else math.inf
@@ -41,8 +44,15 @@ def _bounds(f, category, parameters, i):
 
 
 @kernel
+def _bounds_of_average(mean, variance, category, parameters, i):
+    """As `_bounds`, with NaN as well if the average does not exist."""
+    usable = 0.0 <= variance < math.inf and math.isfinite(mean)
+    return _bounds(mean if usable else math.nan, category, parameters, i)
+
+
+@kernel
 def _log_difference(upper, lower):
-    """log(eᵘ − eˡ) and its first four derivatives, from those of u > l, as u + log(1 − exp(l − u))."""
+    """log(eᵘ − eˡ) and its first four derivatives, from derivatives of u > l, as u + log(1 − exp(l − u))."""
     value, first, second, third, fourth = log_complement(
         lower[0] - upper[0], lower[1] - upper[1], lower[2] - upper[2], lower[3] - upper[3], lower[4] - upper[4]
     )
@@ -53,8 +63,8 @@ def _log_difference(upper, lower):
 def _log_interval(a, b, width):
     """log(Φ(a) − Φ(b)), a − b = `width`, and its first four derivatives where a and b are both shifted.
 
-    An interval right of 0 is turned over, so that Φ keeps its digits. One that is narrow, of which a difference would
-    keep none, has a density that is quadratic over it.
+    An interval right of 0 is reflected, so that Φ keeps its digits. A narrow interval, whose difference would lose all
+    digits, has a density that is quadratic over it.
     """
     if width * (1.0 + abs(a)) < _NARROW:
         middle, square = 0.5 * (a + b), width * width / 12.0
@@ -96,11 +106,7 @@ def probit_derivatives(f, y, parameters, out):
     """log p(y_i | f_i) and its first three derivatives for F = Φ into `out` (4, n)."""
     for i in range(len(f)):
         a, b, width = _bounds(f[i], y[i], parameters, i)
-        value, first, second, third, _ = _log_interval(a, b, width)
-        out[0, i] = value
-        out[1, i] = -first
-        out[2, i] = second
-        out[3, i] = -third
+        write_derivatives(out, i, -1.0, _log_interval(a, b, width))
 
 
 @kernel
@@ -136,12 +142,7 @@ def probit_average(mean, variance, y, parameters, out):
     for i in range(len(mean)):
         scale = 1.0 / math.sqrt(1.0 + variance[i]) if variance[i] >= 0.0 else math.nan
         a, b, width = _bounds(mean[i], y[i], parameters, i)
-        value, first, second, third, fourth = _log_interval(scale * a, scale * b, scale * width)
-        out[0, i] = value
-        out[1, i] = -scale * first
-        out[2, i] = scale**2 * second
-        out[3, i] = -(scale**3) * third
-        out[4, i] = scale**4 * fourth
+        write_derivatives(out, i, -scale, _log_interval(scale * a, scale * b, scale * width))
 
 
 @kernel
@@ -207,16 +208,11 @@ def logit_average(mean, variance, y, parameters, out):
     """log ∫ p(y | f) N(f | μ, D) df for F = σ and its first four derivatives in μ into `out` (5, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
-        a, b, width = _bounds(mean[i], y[i], parameters, i)
-        if math.isnan(a) or not (0.0 <= variance[i] < math.inf and math.isfinite(mean[i])):
+        a, b, width = _bounds_of_average(mean[i], variance[i], y[i], parameters, i)
+        if math.isnan(a):
             out[:, i] = math.nan
             continue
-        value, first, second, third, fourth = _log_logistic_interval(a, b, width, variance[i], room)
-        out[0, i] = value
-        out[1, i] = -first
-        out[2, i] = second
-        out[3, i] = -third
-        out[4, i] = fourth
+        write_derivatives(out, i, -1.0, _log_logistic_interval(a, b, width, variance[i], room))
 
 
 @kernel
@@ -225,8 +221,8 @@ def logit_average_slopes(mean, variance, y, parameters, out):
     room = np.empty(ROOM)
     out[:] = 0.0
     for i in range(len(mean)):
-        a, b, width = _bounds(mean[i], y[i], parameters, i)
-        if math.isnan(a) or not (0.0 <= variance[i] < math.inf and math.isfinite(mean[i])):
+        a, b, width = _bounds_of_average(mean[i], variance[i], y[i], parameters, i)
+        if math.isnan(a):
             out[:, i] = math.nan
             continue
         value = _log_logistic_interval(a, b, width, variance[i], room)[0]
@@ -243,8 +239,8 @@ def logit_average_log(mean, variance, y, parameters, out):
     """∫ log p(y | f) N(f | m, v) df for F = σ and its derivatives in m and v into `out` (3, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
-        a, b, width = _bounds(mean[i], y[i], parameters, i)
-        if math.isnan(a) or not (0.0 <= variance[i] < math.inf and math.isfinite(mean[i])):
+        a, b, width = _bounds_of_average(mean[i], variance[i], y[i], parameters, i)
+        if math.isnan(a):
             out[:, i] = math.nan
             continue
         out[0, i] = math.log(-math.expm1(-width))
@@ -264,8 +260,8 @@ def logit_average_log_slopes(mean, variance, y, parameters, out):
     room = np.empty(ROOM)
     out[:] = 0.0
     for i in range(len(mean)):
-        a, b, width = _bounds(mean[i], y[i], parameters, i)
-        if math.isnan(a) or not (0.0 <= variance[i] < math.inf and math.isfinite(mean[i])):
+        a, b, width = _bounds_of_average(mean[i], variance[i], y[i], parameters, i)
+        if math.isnan(a):
             out[:, i] = math.nan
             continue
         gap = 1.0 / math.expm1(width)
@@ -274,3 +270,66 @@ def logit_average_log_slopes(mean, variance, y, parameters, out):
             if math.isfinite(bound):
                 _, slope, _ = average_log_logistic(bound, variance[i], room)
                 out[y[i] - side, i] = -(slope + gap) if side else slope + gap
+
+
+@kernel
+def _log_distribution(x, normal):
+    """log F and its first three derivatives at x; F is Φ if `normal` is true, else the logistic function."""
+    if normal:
+        value, first, second, third, _ = log_ndtr_derivatives(x)
+        return value, first, second, third
+    log_p, other, q, rate = _logistic_terms(x)
+    return log_p, other, -q, -rate
+
+
+@kernel
+def _stopping_derivatives(f, y, parameters, normal, out):
+    """log p(y_i | f_i) of stopping ratios and its first three derivatives into `out` (4, n)."""
+    last = parameters.shape[0]
+    for i in range(len(f)):
+        out[:, i] = 0.0 if 0 <= y[i] <= last else math.nan
+        for j in range(min(y[i] + 1, last)):
+            sign = 1.0 if j == y[i] else -1.0
+            value, first, second, third = _log_distribution(sign * (parameters[j, i] - f[i]), normal)
+            out[0, i] += value
+            out[1, i] -= sign * first
+            out[2, i] += second
+            out[3, i] -= sign * third
+
+
+@kernel
+def _stopping_parameter_derivatives(f, y, parameters, normal, out):
+    """Write to `out` (K − 1, 3, n) derivatives in each cutpoint of log p and of its first two derivatives in f."""
+    last = parameters.shape[0]
+    for i in range(len(f)):
+        out[:, :, i] = 0.0 if 0 <= y[i] <= last else math.nan
+        for j in range(min(y[i] + 1, last)):
+            sign = 1.0 if j == y[i] else -1.0
+            _, first, second, third = _log_distribution(sign * (parameters[j, i] - f[i]), normal)
+            out[j, 0, i] += sign * first
+            out[j, 1, i] -= second
+            out[j, 2, i] += sign * third
+
+
+@kernel
+def stopping_probit_derivatives(f, y, parameters, out):
+    """As `probit_derivatives`, for stopping ratios."""
+    _stopping_derivatives(f, y, parameters, True, out)
+
+
+@kernel
+def stopping_probit_parameter_derivatives(f, y, parameters, out):
+    """As `probit_parameter_derivatives`, for stopping ratios."""
+    _stopping_parameter_derivatives(f, y, parameters, True, out)
+
+
+@kernel
+def stopping_logit_derivatives(f, y, parameters, out):
+    """As `logit_derivatives`, for stopping ratios."""
+    _stopping_derivatives(f, y, parameters, False, out)
+
+
+@kernel
+def stopping_logit_parameter_derivatives(f, y, parameters, out):
+    """As `logit_parameter_derivatives`, for stopping ratios."""
+    _stopping_parameter_derivatives(f, y, parameters, False, out)

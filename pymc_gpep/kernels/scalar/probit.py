@@ -1,7 +1,7 @@
 """The probit likelihood of two classes, p(y | f) = Φ((2y − 1) f), and its averages over a normal f.
 
 Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1, and there are no parameters. Write Φ(sf),
-s = 2y − 1: a change of the sign of f turns one class into the other.
+s = 2y − 1: a change of the sign of f exchanges the classes.
 """
 
 import math
@@ -9,13 +9,13 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, log_ndtr_derivatives
+from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, log_ndtr_derivatives, write_derivatives
 from pymc_gpep.kernels.special.probit import log_probit_normal
 
 
 @kernel
 def class_sign(label):
-    """1 for class 1, −1 for class 0, NaN for what is no class."""
+    """1 for class 1, −1 for class 0, NaN otherwise."""
     return math.nan if label < 0 or label > 1 else 2.0 * label - 1.0
 
 
@@ -24,11 +24,7 @@ def derivatives(f, y, parameters, out):
     """log p(y_i | f_i) and its first three derivatives into `out` (4, n)."""
     for i in range(len(f)):
         sign = class_sign(y[i])
-        value, first, second, third, _ = log_ndtr_derivatives(sign * f[i])
-        out[0, i] = value
-        out[1, i] = sign * first
-        out[2, i] = second
-        out[3, i] = sign * third
+        write_derivatives(out, i, sign, log_ndtr_derivatives(sign * f[i]))
 
 
 @kernel
@@ -36,13 +32,7 @@ def average(mean, variance, y, parameters, out):
     """log ∫ Φ(sf) N(f | μ, D) df = log Φ(sμ / √(1 + D)) and its first four derivatives in μ into `out` (5, n)."""
     for i in range(len(mean)):
         slope = class_sign(y[i]) / math.sqrt(1.0 + variance[i])
-        value, first, second, third, fourth = log_ndtr_derivatives(slope * mean[i])
-        square = 1.0 / (1.0 + variance[i])
-        out[0, i] = value
-        out[1, i] = slope * first
-        out[2, i] = square * second
-        out[3, i] = slope * square * third
-        out[4, i] = square * square * fourth
+        write_derivatives(out, i, slope, log_ndtr_derivatives(slope * mean[i]))
 
 
 @kernel

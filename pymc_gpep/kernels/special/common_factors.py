@@ -23,9 +23,9 @@ from pymc_gpep.kernels.special.largest_of_independent import (
 
 _MOST_STEPS = 100
 _ACCURACY = 0.01  # of the sum of variances
-_ROUNDING = 1e-10  # of the largest variance: what less than this is left of a factor is none
-_FIRST = 4  # rules that tell whether the others are worth while
-_HOPELESS = 2.0  # tolerances: from so large an error to be expected of all rules, the others are left out
+_ROUNDING = 1e-10  # a factor with less than this share of the largest variance counts as zero
+_FIRST = 4  # rules that decide about the remaining rules
+_HOPELESS = 2.0  # expected error of all rules, in tolerances, above which the remaining rules are left out
 
 
 @kernel
@@ -121,7 +121,7 @@ def split_covariance(v, variance, root, room):
     variance[:] = 0.0
     barrier = 0.0
     for iteration in range(_MOST_STEPS):
-        # With a variance for what is common, so that it can be inverted.
+        # With a variance for the common part, so that it can be inverted.
         _rest(v, variance, rest)
         rest += common / c
         if not _inverse(rest, lower, m):
@@ -202,11 +202,11 @@ def average_over_factors(
     normals, weights : (r, q, c − 1) and (r, q) array
         r independent unbiased rules for a standard normal average, weights summing to 1.
     common : float
-        Variance of the noise of every utility, besides what follows.
+        Variance of the noise of every utility, besides the noise below.
     noise_weights, noise_means, noise_variances : (components,) array
         The rest of the noise, a mixture of normals; weights sum to 1 and may be negative.
     tolerance : float
-        Error aimed for. Where the first four rules say that all of them will not reach it, the others are left out.
+        Target error. If the first four rules show that all rules will miss it, the remaining rules are left out.
     deviations : (r + 1,) array
         Standard errors to report as the error, by the number of rules that were used.
     probabilities : (m, c) array

@@ -3,10 +3,10 @@
 `log_largest_and_derivatives` is accurate, for the class y that is observed. In units of its utility, x = (u − m_y) / τ,
 the probability is P = ∫ φ(x) ∏_{j≠y} Φ(a_j x + d_j) dx. Here a_j = τ / σ_j and d_j = (m_y − m_j) / σ_j. If no other
 utility is much narrower than that of y, the trapezoid rule of `pymc_gpep.kernels.special.probit` computes it with a few
-dozen nodes. Otherwise Gauss-Legendre rules do, on pieces that are no wider than the narrowest utility which still
-varies there. The integrand is log-concave, so that it is negligible but for an interval around its mode. Sums are
-relative to the integrand at the mode, for nearly full precision however small P is. `log_largest` is about 1e-6 of
-this: the same integral by a trapezoid rule about its mode alone, with a wider step and without derivatives.
+dozen nodes. Otherwise Gauss-Legendre rules are used, on pieces no wider than the narrowest utility that varies there.
+The integrand is log-concave, so that it is negligible but for an interval around its mode. Sums are relative to the
+integrand at the mode, for nearly full precision however small P is. `log_largest` is about 1e-6 of this: the same
+integral by a trapezoid rule about its mode alone, with a wider step and without derivatives.
 
 `largest_of_independent` has all classes, to 1e-13 of the largest probability. With Φ_j and φ_j the distribution
 function and density of utility j, p_k = ∫ φ_k(x) ∏_{j≠k} Φ_j(x) dx. Gauss-Legendre rules reach from where the last of
@@ -32,7 +32,7 @@ from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 FROM = -5.5
 """Where a table begins, in widths of its utility."""
 _TO, _PER_WIDTH = 9.5, 8  # where it ends, and cells, for a width
-_NOTHING = 1e-9  # what a distribution function may begin at
+_NOTHING = 1e-9  # value at which a distribution function may begin
 _ALL = 1.0 - 2e-7  # and end at
 _STEP = 1.05  # of the trapezoid rule, in standard deviations of the largest of c narrowest utilities
 _MOST_CELLS = 8  # between two nodes
@@ -107,7 +107,7 @@ def tabulate(variance, noise_weights, noise_means, noise_variances, width, step,
             continue
         powers[0, p, q] = math.log(cdf) if cdf > _NOTHING else _LOWEST
         powers[1, p, q] = powers[1, p, q] / cdf if cdf > _NOTHING else 0.0
-    for i in range(end):  # values and slopes at both ends of a cell are those of one cubic
+    for i in range(end):  # values and slopes at both ends of a cell define a cubic
         p, q = i % cells, i // cells
         p_next, q_next = (i + 1) % cells, (i + 1) // cells
         rise = powers[0, p_next, q_next] - powers[0, p, q]
@@ -240,7 +240,7 @@ _WIDTH = 1.5  # of a piece, in standard deviations
 _CERTAIN = 8.3  # standard deviations until a Φ is 1
 _LOOSE = 1.5 * LOWEST_LOG_WEIGHT  # the ends of the interval may be as far out as this
 _MOST_HALVINGS = 200
-_MOST_PIECES = 10_000  # dozens are wanted; where rounding hides the mode there is no end to them
+_MOST_PIECES = 10_000  # far above the dozens in practice; it ends loops if rounding hides the mode
 
 
 @kernel
@@ -248,8 +248,8 @@ def _add_node(x, width, slopes, offsets, y, mode, peak, at_mode, scales, moments
     """Add the terms of node x to the sums; return the log weight without `width`.
 
     `moments` (6, c) holds for class y: x less the mode, its square, Σ_j h_j / σ_j less that at the mode, and its
-    square. For the others it holds the hazard less that at the mode, its square, and the curvature of log Φ. The last
-    row holds the present hazards.
+    square. For other classes it holds the hazard less the hazard at the mode, its square, and the curvature of log Φ.
+    The last row holds the present hazards.
     """
     c = slopes.shape[0]
     log_weight = -0.5 * x * x - peak
@@ -299,7 +299,7 @@ def _end(side, slopes, offsets, y, mode, peak, narrowest, hazards):
 
 @kernel
 def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, room):
-    """Return log P; write its derivatives in the means, first ones to `rho` (c,), minus the second to `gamma` (c,).
+    """Return log P; write first derivatives in the means to `rho` (c,), minus second derivatives to `gamma` (c,).
 
     Parameters
     ----------
@@ -371,7 +371,7 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
     if steepest > 1.0:
         spread = moments[1, y] / total - shift * shift
         gamma[y] = max(0.0, 1.0 - spread) / variance[y]
-    else:  # the same without a difference of what is nearly equal
+    else:  # the same without a difference of nearly equal numbers
         shift = moments[2, y] / total
         gamma[y] = max(0.0, bend - (moments[3, y] / total - shift * shift))
     return peak + math.log(total) - 0.5 * LOG_2PI
@@ -381,7 +381,7 @@ FINE = (np.polynomial.legendre.leggauss(12), 8.3, 1.5)
 """Nodes and weights, standard deviations until a Φ is 0 or 1, width of a piece in them: to about 1e-13."""
 
 _SMALL = 1e-10  # smaller probabilities have an integral each
-_LEAST_LOG = -740.0  # of what is a number
+_LEAST_LOG = -740.0  # smallest logarithm of a positive number
 _UNEQUAL = 300.0  # ratio of variances, above which a trapezoid rule has too many nodes
 _NODES, _WEIGHTS = LEGENDRE
 

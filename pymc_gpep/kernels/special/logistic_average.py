@@ -1,16 +1,16 @@
-"""The logistic function σ of a normal variable: log E σ, E log σ, and σ as a mixture of normal distributions.
+"""The logistic function σ of a normal variable: E σ, log E σ, E log σ, and σ as a mixture of normal distributions.
 
 Throughout H(m) = log E σ(f), f ~ N(m, v). Because σ(f) = eᶠ σ(−f),
 
     H(m) = m + v/2 + H(−m − v)   and   H(m) = log(1 − exp H(−m)).
 
 `log_logistic_normal` is accurate. By both equations every mean comes back to −v/2 ≤ m ≤ 0, where no term is small. The
-less likely one of the two classes is integrated, and the other follows without a loss of digits. A narrow normal
-density is summed on a trapezoid rule about the mode of the integrand. Under a wide one σ is nearly a step, and nodes
-are dense about 0 (`pymc_gpep.kernels.special.unimodal_average`).
+less likely class is integrated, and the other class follows without a loss of digits. A narrow normal density is summed
+on a trapezoid rule about the mode of the integrand. Under a wide one σ is nearly a step, and nodes are dense about 0
+(`pymc_gpep.kernels.special.unimodal_average`).
 
 The mixture (`log_logistic_mixture`) is faster. It has an absolute error, and the tails of a normal. The same equations
-bring every mean to where H is largest for it, |m| ≤ v/2 or beyond one half. Neither H nor its derivatives then lose
+move every mean to the range with the largest H, |m| ≤ v/2 or beyond one half. Neither H nor its derivatives then lose
 digits in a tail.
 """
 
@@ -28,7 +28,7 @@ from pymc_gpep.kernels.special.unimodal_average import FURTHEST, WIDEST, sinh_ru
 
 @kernel
 def log_complement(value, first, second, third, fourth):
-    """log(1 − eʰ) and its first four derivatives, from those of h: neither loses the digits of a small eʰ."""
+    """log(1 − eʰ) and its first four derivatives, from derivatives of h, without loss of digits for a small eʰ."""
     r = math.exp(value) / -math.expm1(value)
     f2 = r * (1.0 + r)
     f3 = f2 * (1.0 + 2.0 * r)
@@ -49,7 +49,7 @@ def log_complement(value, first, second, third, fourth):
 _WIDE = 4.0  # variance from which on a normal density is wide
 _LOG_ERROR = math.log(1e-20)  # each derivative multiplies the error by 2π / step, some fifteen times
 _RANGE = 8.5  # of a standard normal variable, to 1e-16
-_SMALLEST_LOG = -745.0  # whose exponential is no zero
+_SMALLEST_LOG = -745.0  # smallest argument whose exponential does not underflow
 _NEGLIGIBLE = -42.0  # exponent of a node that does not count
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
@@ -118,7 +118,7 @@ def _tilted_mode(mean, variance):
 def _trapezoid(mean, sd):
     """First z, step and number of nodes of the rule for N(f) σ(f), and its logarithm at f = mean + sd z largest.
 
-    The window leaves room for what weights a power of σ more, a shift to the right by up to sd².
+    The window leaves room for a further power of σ, a shift to the right by up to sd².
     """
     strip = min(math.pi / max(sd, 1e-300), math.sqrt(-2.0 * _LOG_ERROR))  # σ has poles at ±iπ
     step = 2.0 * math.pi * strip / (0.5 * strip * strip - _LOG_ERROR)
@@ -231,7 +231,7 @@ def _unlikely(mean, variance, room):
     """H(mean ≤ 0) and its derivatives."""
     if variance < _WIDE:
         return _narrow(mean, math.sqrt(variance), room[0], room[1])
-    # m, m + v, ... up to what is as good as the last normal tilted by eᶠ, or to where a rule applies.
+    # m, m + v, ... up to a normal that is nearly the last normal tilted by eᶠ, or until a rule applies.
     shifts = 0
     shifted = mean
     while -shifted > 0.5 * variance and shifted + variance < 0.0:
@@ -239,7 +239,7 @@ def _unlikely(mean, variance, room):
         shifts += 1
         if shifted + 0.5 * variance < _SMALLEST_LOG:
             break
-    if shifts > 0 and shifted + 0.5 * variance < _SMALLEST_LOG:  # all that is wanted is its exponential
+    if shifts > 0 and shifted + 0.5 * variance < _SMALLEST_LOG:  # only its exponential is used
         terms = (-math.inf, 1.0, 0.0, 0.0, 0.0)
     elif -shifted > 0.5 * variance:
         value, first, second, third, fourth = _wide(-shifted - variance, variance, room[0])
@@ -340,11 +340,17 @@ _REACH = 8.9  # standard deviations, of the table
 
 
 @kernel
-def mixture_scales(variance):
-    """Scales of the terms once a normal variable of this variance is averaged over."""
-    scales = np.empty_like(_SCALES)
+def scale_mixture(variance, scales):
+    """Write the scales of the terms once a normal variable of this variance is averaged over."""
     for i in range(len(scales)):
         scales[i] = _SCALES[i] / math.sqrt(1.0 + _SCALES[i] * _SCALES[i] * variance)
+
+
+@kernel
+def mixture_scales(variance):
+    """Return the scales that `scale_mixture` writes."""
+    scales = np.empty_like(_SCALES)
+    scale_mixture(variance, scales)
     return scales
 
 
@@ -398,3 +404,58 @@ def log_logistic_mixture(mean, variance, scales):
     value, slope, curvature = _average(mean, scales)
     ratio = slope / value
     return math.log(value), ratio, curvature / value - ratio * ratio
+
+
+_ERROR_OF_MEAN = math.log(1e-16)
+_RANGE_OF_MEAN = 9.0  # of a standard normal variable, to 1e-18
+_WIDE_FOR_MEAN = 8.0  # standard deviations from here on are large compared with the width of σ
+_PANEL = 4.0  # σ has poles at ±iπ: 16 Gauss-Legendre nodes err by 1e-17 on so wide a piece
+_PANELS = 10  # σ(−40) < 1e-17
+_PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
+
+
+@kernel
+def _narrow_mean(mean, sd):
+    """The trapezoid rule in z = (d − mean) / sd. Its error is e^(−2πa/h) for a strip |Im z| < a free of poles."""
+    strip = min(math.pi / max(sd, 1e-300), 0.5 * math.sqrt(-2.0 * _ERROR_OF_MEAN))
+    step = 2.0 * math.pi * strip / (0.5 * strip * strip - _ERROR_OF_MEAN)
+    nodes = int(_RANGE_OF_MEAN / step) + 1
+    above = 0.0
+    below = 0.0
+    for i in range(-nodes, nodes + 1):
+        z = i * step
+        weight = math.exp(-0.5 * z * z)
+        ratio = math.exp(-abs(mean + sd * z))
+        larger = weight / (1.0 + ratio)
+        if mean + sd * z > 0.0:
+            above += larger
+            below += larger * ratio
+        else:
+            above += larger * ratio
+            below += larger
+    factor = step * _INV_SQRT_2PI
+    return factor * below, factor * above
+
+
+@kernel
+def _wide_mean(mean, sd):
+    """Return E σ(−d) and E σ(d), the difference of σ from a step integrated in pieces.
+
+    E σ(d) = P(d > 0) + ∫₀^∞ σ(−x) (N(−x) − N(x)) dx.
+    """
+    difference = 0.0
+    for panel in range(_PANELS):
+        for node, weight in zip(_PANEL_NODES, _PANEL_WEIGHTS):  # noqa: B905  numba knows no strict
+            x = _PANEL * (panel + 0.5 * (1.0 + node))
+            left = (x + mean) / sd
+            right = (x - mean) / sd
+            density = math.exp(-0.5 * left * left) - math.exp(-0.5 * right * right)
+            difference += weight * density / (1.0 + math.exp(x))
+    difference *= 0.5 * _PANEL * _INV_SQRT_2PI / sd
+    return 0.5 * math.erfc(mean / sd * _SQRT_HALF) - difference, 0.5 * math.erfc(-mean / sd * _SQRT_HALF) + difference
+
+
+@kernel
+def logistic_normal(mean, sd):
+    """E σ(−d) and E σ(d), d ~ N(mean, sd²), each to about 1e-16 by two rules; their sum is 1 to rounding."""
+    return _narrow_mean(mean, sd) if sd < _WIDE_FOR_MEAN else _wide_mean(mean, sd)

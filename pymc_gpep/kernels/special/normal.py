@@ -12,7 +12,7 @@ _SQRT_HALF = math.sqrt(0.5)
 _MILLS_DEPTH = 50  # terms of the continued fraction for the last digit at z = −4
 _SQRT_2_PI = math.sqrt(2.0 / math.pi)
 
-# exp(x²) erfc(x): what is left of Φ in its tail once the Gaussian factor is taken out.
+# exp(x²) erfc(x): Φ in its tail without the Gaussian factor.
 _erfcx = scipy_function("special.cython_special", "__pyx_fuse_1erfcx", types.float64(types.float64))
 
 
@@ -91,3 +91,16 @@ def log_ndtr_derivatives(z):
     third = k1 * (k2 * (k3 - 3.0 * k1) + 2.0 * k1 * k1)
     fourth = k1 * (k2 * (k3 * (k4 - 4.0 * k1) - 3.0 * k1 * (k2 - 4.0 * k1)) - 6.0 * k1 * k1 * k1)
     return log_p, h, -h * k1, third, fourth
+
+
+@kernel
+def write_derivatives(out, i, slope, terms):
+    """Write F(slope · x + …) and derivatives in x to column i of `out` (4 or 5, n), from F and its derivatives."""
+    value, first, second, third, fourth = terms
+    square = slope * slope
+    out[0, i] = value
+    out[1, i] = slope * first
+    out[2, i] = square * second
+    out[3, i] = slope * square * third
+    if len(out) > 4:
+        out[4, i] = square * square * fourth

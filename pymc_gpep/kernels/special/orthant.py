@@ -9,8 +9,8 @@ the standard deviations, ρ the correlation, and r = √(1 − ρ²). The integr
 / r). The logarithm of this is concave with a curvature of 1 or more. Gauss-Legendre rules integrate it on pieces that
 are no wider than its variation.
 
-For three variables (`trivariate`), Plackett's identity gives the product of the probability of the first and that of
-the two others, plus one integral. The integral is over the angle by which the first turns towards the others (Genz,
+For three variables (`trivariate`), Plackett's identity gives the product of a univariate and a bivariate probability,
+plus one integral. The integral is over the angle by which the first variable turns towards the second and third (Genz,
 2004, section 3). Its terms may have either sign, so that a small probability loses its digits. `small_trivariate`
 integrates positive terms over the first variable instead.
 
@@ -36,11 +36,11 @@ _LOG_ROOT_2PI = 0.5 * math.log(2.0 * math.pi)
 
 _owens_t = scipy_function("special.cython_special", "owens_t", types.float64(types.float64, types.float64))
 
-_SMALL = 1e-8  # smaller ones have lost half their digits in closed form
+_SMALL = 1e-8  # smaller probabilities have lost half their digits in closed form
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 _FALL = 40.0  # of the log integrand from its mode to where it is left out
 _REACH = math.sqrt(2.0 * _FALL)  # with a curvature of 1 it has fallen so far there
-_LEAST_LOG = -740.0  # less is no number
+_LEAST_LOG = -740.0  # smaller logarithms underflow
 _HALVINGS = 60
 _WIDTH = 1.5  # of a piece, in standard deviations
 _FLAT = 8.3  # standard deviations until a Φ is 1
@@ -167,7 +167,7 @@ def _cdf(z):
 
 @kernel
 def _turning(t, a2, a3, r, h1, h2, h3):
-    """Derivative of the probability in t, where the first correlates with the others by sin(t a₂) and sin(t a₃)."""
+    """Derivative of the probability in t, if the first variable has correlations sin(t a₂) and sin(t a₃)."""
     s2, c2 = math.sin(t * a2), math.cos(t * a2)
     s3, c3 = math.sin(t * a3), math.cos(t * a3)
     v2, v3 = c2 * c2, c3 * c3
@@ -238,7 +238,7 @@ def _small_piece(left, right, b, lower, s22, s23, s33):
 
 @kernel
 def small_trivariate(b, lower, stack):
-    """P(x < b) given the Cholesky factor of S: one quadrature over what drives the first variable.
+    """P(x < b) given the Cholesky factor of S: a quadrature over the normal that drives the first variable.
 
     The breaks are where the other two, given the first, are at their bounds: there the integrand may be steep.
     """
@@ -295,8 +295,8 @@ _TABULATED = 5.0  # where the table has the last digits but two
 def _order_and_factor(s, b, expected):
     """Cholesky factor of `s` into its lower triangle, its variables and `b` reordered; False where it has none.
 
-    The next variable is always the one least likely to be within its bound, given that those before it are at their
-    expected values (Gibson, Glasbey and Elston 1994).
+    The next variable is the least likely to be within its bound, given the expected values of the variables before it
+    (Gibson, Glasbey and Elston 1994).
     """
     d = s.shape[0]
     for i in range(d):
@@ -314,7 +314,7 @@ def _order_and_factor(s, b, expected):
             if bound < smallest:
                 best = j
                 smallest = bound
-        # Swap variables i and best: entries left of column i belong to the factor, the others to the matrix.
+        # Swap variables i and best: entries left of column i belong to the factor, further entries to the matrix.
         b[i], b[best] = b[best], b[i]
         for k in range(i):
             s[i, k], s[best, k] = s[best, k], s[i, k]
@@ -357,9 +357,9 @@ def _solve_positive_definite(a, x):
 def _tilt(lower, bound, mu, a, matrix, t, trial, residual, hazards, step):
     """Compute the shift `mu` of each driving normal variable by minimax tilting.
 
-    Botev's saddle point in the variables and in mu comes down to d equations when all bounds are upper ones. Let L be
-    unit lower triangular and A = L Lᵀ. Let t_k be the argument of Φ that bounds variable k at the saddle point, and λ
-    the hazard φ/Φ at t. The equations read
+    Botev's saddle point in the variables and in mu reduces to d equations if all bounds are upper bounds. Let L be unit
+    lower triangular and A = L Lᵀ. Let t_k be the argument of Φ that bounds variable k at the saddle point, and λ the
+    hazard φ/Φ at t. The equations read
 
         t − (A − I) λ(t) = bound,    mu = −(L − I)ᵀ λ,
 
@@ -455,9 +455,10 @@ def _add_points(points, first, last, shift, lower, bound, mu, z, room, sums):
 
 @kernel
 def _next_to_refine(variances, levels):
-    """The class with the second largest variance among those not at the last level, or −1.
+    """The class with the second largest variance among classes not at the last level, or −1.
 
-    The sum to 1 fixes one probability by the others: the least certain one need not be known any better.
+    The sum to 1 determines a probability from the remaining probabilities: the least certain probability needs no
+    refinement.
     """
     largest = 0
     for k in range(len(variances)):
@@ -474,9 +475,9 @@ def _next_to_refine(variances, levels):
 def _sum_to_one(probabilities, variances):
     """Make the estimates sum to 1, and return the largest error then.
 
-    The correction is the most likely one: shared in proportion to the variances. The error is several standard errors
-    of the result. It is more by as much as the sum was further from 1 than the variances explain. Where there are no
-    variances the probabilities are scaled, and the error is how far from 1 the sum was.
+    The correction is shared in proportion to the variances, its most likely value. The error is several standard errors
+    of the result, plus the part of the sum's distance from 1 that variances do not explain. Without variances the
+    probabilities are scaled, and the error is the sum's distance from 1.
     """
     excess = -1.0
     total = 0.0
@@ -563,7 +564,7 @@ def _mean_and_error(sums, n):
 
 @kernel
 def largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, errors):
-    """P(v_k is the largest of v), v ~ N(mean, cov + I), for every one of five or more classes k and many points.
+    """P(v_k is the largest of v), v ~ N(mean, cov + I), for each of five or more classes k and many points.
 
     Parameters
     ----------

@@ -1,13 +1,13 @@
 """Integrals of normal distribution functions over a normal variable: products of Φ, and E log Φ.
 
-The product is ∫ φ(x) ∏_j Φ(a_j x + d_j) dx. Its factors are those of the classes other than `y`: `slopes` and `offsets`
+The product is ∫ φ(x) ∏_j Φ(a_j x + d_j) dx. Its factors belong to the classes other than `y`: `slopes` and `offsets`
 (c,) hold a and d, of which entry y is not read. The multinomial probit likelihood of one point is such an integral, and
 so is its average over independent latent values.
 
 On the line x + iη the integrand is at most exp(κ η² / 2) times its value at x, κ = 1 + Σ a_j². The reason is
 |φ(t + iη)| = exp(η²/2) φ(t); integrating that along the line bounds |Φ(t + iη)| by exp(η²/2) Φ(t) in the same way. The
 rule with step h then errs by a factor of 2 exp(κ η²/2 − 2πη/h) at most (Trefethen and Weideman 2014, theorem 5.1). For
-the best η this is 2 exp(−2π²/(κ h²)): the step follows from the digits wanted, for any d_j. The integrand is
+the best η this is 2 exp(−2π²/(κ h²)): the step follows from the number of digits, for any d_j. The integrand is
 log-concave with a curvature between 1 and κ, so that it needs to be summed only around its mode.
 
 In E log Φ (`log_probit_normal`), −log Φ falls from f²/2 on the left, through 0.69, to the Gaussian tail Φ(−f) on the

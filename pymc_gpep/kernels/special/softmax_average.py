@@ -2,12 +2,12 @@
 
 Only differences between the classes matter, which removes one dimension. A second one has a closed form. Given the
 differences among the other classes, the probability of class l is the logistic function of a normal variable. That
-leaves c − 2 dimensions: no dimension for two classes, one quadrature for three, and with more scrambled Sobol points in
-growing number. The class l is the one with the largest conditional variance, so that the integrand is smooth.
+leaves c − 2 dimensions: no dimension for two classes, one quadrature for three, and scrambled Sobol points in growing
+number for more classes. The class l has the largest conditional variance, so that the integrand is smooth.
 
 For Sobol points (`sobol_average`) the logistic function of a normal variable is interpolated in a table. Numbers have
-32 bits, as five digits of the averages are wanted. The variables are turned so that those which move the probabilities
-most come first, where Sobol points are best (Constantine 2015, *Active Subspaces*, SIAM, chapter 3).
+32 bits, enough for five digits of the averages. The variables are rotated so that variables with the largest effect on
+the probabilities come first, where Sobol points are best (Constantine 2015, *Active Subspaces*, SIAM, chapter 3).
 """
 
 import math
@@ -18,15 +18,14 @@ from scipy.special import stdtrit
 
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.linalg.small_matrices import eigenvectors
-from pymc_gpep.kernels.special.logistic_average import logistic_of_normal, mixture_scales
-from pymc_gpep.kernels.special.logistic_normal import logistic_normal
+from pymc_gpep.kernels.special.logistic_average import logistic_normal, logistic_of_normal, mixture_scales
 
 SEQUENCES = 8
 """Independent estimates, whose spread tells the error."""
 BLOCK = 128
 """Points that are computed side by side: what they need fits into the nearest cache."""
 
-_FIRST = 2  # blocks that a sequence begins with: enough to meet what has a probability of 0.001
+_FIRST = 2  # first blocks of a sequence: enough to meet events of probability 0.001
 _STANDARD_ERRORS = float(stdtrit(SEQUENCES - 1, 0.995))  # half an interval of 99 per cent, from so few estimates
 _ROUNDING = 5e-7
 _LARGEST = 1e30  # number that leaves room for sums in 32 bits
@@ -260,7 +259,7 @@ def sobol_average(mu, root, rank, variance, own, normals, tolerance, probabiliti
     return error
 
 
-_NEGATIVE = 1e-6  # of the largest variance: a negative variance beyond this is no rounding error
+_NEGATIVE = 1e-6  # a negative variance beyond this share of the largest variance is not a rounding error
 _EPS = np.finfo(np.float64).eps
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
@@ -273,7 +272,7 @@ _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 
 @kernel
 def _set_apart(mean, cov, own, mu, s):
-    """Mean and covariance, into `mu` and `s`, of all latent values less the average of those of classes but `own`."""
+    """Write mean and covariance of all latent values less the average over classes but `own` to `mu` and `s`."""
     c = mean.shape[0]
     others = 1.0 / (c - 1)
     average = (np.sum(mean) - mean[own]) * others
@@ -300,7 +299,7 @@ def _condition(s, own, smallest, root):
     """Factor the covariance `s`, which is overwritten, with class `own` last.
 
     Column by column of `root` (c, rank) takes the largest variance left among the other classes. Returns the rank and
-    the variance of class `own` given the others.
+    the variance of class `own` given the other classes.
     """
     c = s.shape[0]
     for rank in range(c - 1):

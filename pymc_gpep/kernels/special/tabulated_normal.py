@@ -57,7 +57,7 @@ _LOG_TABLE = _log_coefficients()
 def log_cdf_and_hazard(z):
     """log Φ(z) and the hazard φ(z) / Φ(z), to about 1e-13 and 1e-11; both 0 for z ≥ 9.
 
-    The hazard is the derivative, so that a Taylor series of one at the nearest of tabulated points is one of the other.
+    The hazard is the derivative of log Φ, so that both have the same Taylor series at the nearest tabulated point.
     Below −9 a continued fraction takes their place.
     """
     if not z < _FURTHEST:

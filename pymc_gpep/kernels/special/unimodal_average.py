@@ -6,7 +6,7 @@ rule needs log(v) nodes, and the values of L there can be tabulated. The normal 
 |Im τ| < π/4. Along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line. The error
 exp(−2πη/h) of the rule has to pay for that (Trefethen and Weideman 2014, theorem 5.1).
 
-`log_unimodal_normal` is log E exp ℓ(g) for one of five ℓ:
+`log_unimodal_normal` is log E exp ℓ(g) for five kinds of ℓ:
 
     LOGISTIC: ℓ = a log σ(g) + b log σ(−g)         SOME: ℓ = log(1 − exp(−eᵍ))
 
@@ -44,11 +44,11 @@ def sinh_rule(scale: float, step: float, lowest: float, highest: float) -> tuple
 LOGISTIC, SOME, NORMAL, SOME_AND_NONE, RATE = 0, 1, 2, 3, 4
 
 _FEWEST, _MOST = 16, 8192  # nodes
-_AGREEMENT = 1e-7  # of a rule with one of half its nodes
-_ZERO = 1e-12  # what counts as zero of terms of the order of 1
+_AGREEMENT = 1e-7  # largest difference between a rule and the rule of half its nodes
+_ZERO = 1e-12  # terms below this count as zero beside terms of the order of 1
 _DROP = 45.0  # of the logarithm of the integrand from its mode to the ends of the rule
 _LONGEST = 300  # steps of a search
-_POINT = 1e-10  # what a variance adds to the logarithm, below which the normal density is a point
+_POINT = 1e-10  # effect of the variance on the logarithm below which the normal density is a point
 _WIDE = 10.0  # variance from which on cumulants of g serve in any case
 _BROAD = 4.0  # scale beside which the bend of ℓ is narrow
 _SERIES = 0.1  # rate up to which differences of equals are replaced by their series
@@ -56,7 +56,7 @@ _TERMS = 9  # of the series of eᵗ − 1 − t
 _NOTHING = -40.0  # logarithm of the rate's second moment over its first, up to which log E exp(−r) is −E r
 _STEP = 1e12  # variance to which exp(−eᵍ), one less a distribution function of variance π²/6, is a step
 _EULER = 0.5772156649015329  # minus the mean of that distribution
-_RIGHT = 8.0  # standard deviations of a wide density: up to here E exp(−eᵍ) is no smaller than its rounding
+_RIGHT = 8.0  # standard deviations of a wide density up to which E exp(−eᵍ) is above its rounding
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 
@@ -137,7 +137,7 @@ def log_density_derivatives(kind, a, b, g):
 
 @kernel
 def _beyond_linear(small, t):
-    """log(1 + p (eᵗ − 1)) − p t for a probability p of at most ½: what log(1 + eᵍ) is above its tangent."""
+    """log(1 + p (eᵗ − 1)) − p t for a probability p of at most ½: the excess of log(1 + eᵍ) over its tangent."""
     if t < 50.0:
         return math.log1p(small * math.expm1(t)) - small * t
     if small == 0.0:
@@ -267,8 +267,8 @@ def _slopes(kind, a, b, g):
 def _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, first, room):
     """t, the first three derivatives of ℓ, and the integrand's weight at nodes of 0…count into `room`.
 
-    For RATE the derivatives are those at t less those at the mode. All nodes are computed if `first` is 0. If it is 1,
-    the nodes of half the count are in the room, and move to the even places.
+    For RATE the derivatives are differences from the derivatives at the mode. All nodes are computed if `first` is 0.
+    If it is 1, the nodes of half the count are in the room, and move to the even places.
     """
     step = (high - low) / count
     for k in range(count // 2 if first else -1, 0, -1):
@@ -302,10 +302,10 @@ def _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, first, r
 def _terms(pull, v, measure, count, slope, curvature, room, out):
     """Log of the integral, without its value at the mode, and four derivatives in m.
 
-    They are written into `out` (6,). The last number there is the one that cumulants are powers of, for their rounding.
-    `pull` is (g₀ − m)/v, and `measure` is the distance between nodes. `slope` and `curvature` are parts of ℓ′, and of
-    ℓ″ and ℓ‴, that the room is without. The derivatives are E ℓ′, E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so
-    on. Where N is wide they are cumulants of g, which cancel where it is narrow.
+    They are written to `out` (6,). The last number is the base of the cumulants' powers, for their rounding. `pull` is
+    (g₀ − m)/v, and `measure` is the distance between nodes. `slope` and `curvature` are parts of ℓ′, and of ℓ″ and ℓ‴,
+    that `room` does not contain. The derivatives are E ℓ′, E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so on.
+    Where N is wide they are cumulants of g, which cancel where it is narrow.
     """
     total = 0.0
     average = 0.0
@@ -410,9 +410,9 @@ def _none(mean, v):
 
 @kernel
 def log_unimodal_normal(kind, a, b, mean, v, room):
-    """The logarithm, its first four derivatives in the mean, and those in a and b, with a `room` of `ROOM`.
+    """The logarithm, its first four derivatives in the mean, and its derivatives in a and b, with a `room` of `ROOM`.
 
-    NaN where the rules do not agree, and for powers or moments that are negative or not finite.
+    NaN if the rules do not agree, and for powers or moments that are negative or not finite.
     """
     missing = math.nan
     if not (0.0 <= v < math.inf and math.isfinite(mean) and 0.0 <= a < math.inf and 0.0 <= b < math.inf):
@@ -430,7 +430,7 @@ def log_unimodal_normal(kind, a, b, mean, v, room):
         return value, first, second, third, fourth, log_p, log_q
     mode = _mode(kind, a, b, mean, v)
     value, slope, curvature, _, _ = log_density_derivatives(kind, a, b, mode)
-    pull = (mode - mean) / v if -v * curvature > 1.0 else slope  # the one that cancels less
+    pull = (mode - mean) / v if -v * curvature > 1.0 else slope  # the form with less cancellation
     base = (0.0, 0.0)
     if kind == RATE:
         at_mode, base = (value, slope, -curvature, 1.0), (pull, curvature)
@@ -470,3 +470,48 @@ def log_unimodal_normal(kind, a, b, mean, v, room):
     of_p, of_q = _powers(mode, count, room) if kind == LOGISTIC else (missing, missing)
     value += fine[0] - 0.5 * pull * pull * v - 0.5 * math.log(2.0 * math.pi * v)
     return value, fine[1], fine[2], fine[3], fine[4], of_p, of_q
+
+
+_SMOOTH = 0.7  # Largest width of the integrand at which exp(g) is smooth on it.
+_SPACING, _FEWEST_DIGITS = 0.5, 1e-12  # Distance of nodes in widths, and weight of a node that does not count.
+_SURE = 1e-6, 1e5  # Smallest variance and largest rate of the short rule.
+
+
+@kernel
+def log_rate_normal(a, mean, v, room):
+    """Return log E exp(a g − eᵍ) and its first two derivatives in the mean to nine digits.
+
+    Where the integrand is narrow, one trapezoid rule about its mode has these digits. Elsewhere see
+    `log_unimodal_normal`.
+    """
+    if _SURE[0] < v < math.inf and a >= 0.0 and math.isfinite(mean):
+        mode = _mode_of_rate(mean + v * a, v)
+        rate = math.exp(mode)
+        width = 1.0 / math.sqrt(1.0 / v + rate)
+        if width < _SMOOTH and rate < _SURE[1]:
+            half, step = 0.5 / v, _SPACING * width
+            total, first, second, excess, square = 1.0, 0.0, 0.0, 0.0, 0.0
+            for sign in (-1.0, 1.0):
+                growth, ratio, t = 1.0, math.exp(sign * step), 0.0
+                weight = 1.0
+                while weight > _FEWEST_DIGITS:
+                    growth *= ratio
+                    t += sign * step
+                    more = growth - 1.0
+                    weight = math.exp(-half * t * t - rate * (more - t))
+                    total += weight
+                    first += weight * t
+                    second += weight * t * t
+                    excess += weight * more
+                    square += weight * more * more
+            first /= total
+            second = second / total - first * first
+            excess *= rate / total
+            square = square * rate * rate / total - excess * excess
+            pull = (mode - mean) / v if v * rate > 1.0 else a - rate
+            value = a * mode - rate - 0.5 * pull * pull * v + math.log(total * step * _INV_SQRT_2PI / math.sqrt(v))
+            if second < 0.5 * v:
+                return value, pull + first / v, (second / v - 1.0) / v
+            return value, a - rate - excess, square - rate - excess
+    value, slope, curvature, _, _, _, _ = log_unimodal_normal(RATE, a, 0.0, mean, v, room)
+    return value, slope, curvature

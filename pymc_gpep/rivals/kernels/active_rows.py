@@ -221,7 +221,7 @@ def rough_log_likelihood(f, y, gradient):
 
 @kernel
 def append_coupled(size, lower, weights, stubs, new, rows, own, new_weights, mean, cov):
-    """Include one more point after `size` others: bring `lower`, `weights`, `stubs` and the moments up to date.
+    """Include one more point after `size` points: update `lower`, `weights`, `stubs` and the moments.
 
     Parameters
     ----------
@@ -288,7 +288,7 @@ def append_coupled(size, lower, weights, stubs, new, rows, own, new_weights, mea
                     cov[j, a, e] -= change
                     if e < a:
                         cov[j, e, a] -= change
-    # The new row of L, and what the stubs have for it.
+    # The new row of L, and its entries of the stubs.
     for i in range(size):
         for e in range(i):
             last[i] -= lower[i, e] * last[e]

@@ -30,8 +30,8 @@ def independent_update(tilted, settings, mean, variance, pi, nu, y, sites, targe
     """Write new sites of all points into `target` from the posterior's means and variances (c, n).
 
     `tilted(settings, mean, variance, y, old, new, scale)` computes the moments of one point with the cavity's means and
-    variances (c,). The first c of this point's sites `old` (2, d) are π and ν, and the others are its own. It writes
-    `new`, and the scale of its own ones, and returns log Ẑ and the largest change of its own.
+    variances (c,). The first c of this point's sites `old` (2, d) are π and ν; further sites are inner sites. It writes
+    `new`, and the scale of the inner sites, and returns log Ẑ and the largest change of an inner site.
 
     The function returns success, the part of the evidence that the points add, and the largest change of a site in
     units of its marginal.
@@ -62,16 +62,16 @@ def independent_update(tilted, settings, mean, variance, pi, nu, y, sites, targe
 
 @kernel
 def class_sites(mean, variance, y, alpha, beta, pi, nu):
-    """π and ν (c,) that give independent cavities the marginals which the inner sites α and β (c − 1,) give them.
+    """Write π and ν (c,) that give independent cavities the same marginals as the inner sites α and β (c − 1,).
 
     The sites of f are, up to a constant,
 
         exp(νᵀf − fᵀΠf/2) = ∫ ∏_l exp(ν_l (f_l − w) − π_l (f_l − w)²/2) dw,
 
-    where π and ν are those of equations 12 and 15. Integrating f_l with its cavity leaves a Gaussian factor in w. Its
+    where π and ν are as in equations 12 and 15. Integrating f_l with its cavity leaves a Gaussian factor in w. Its
     precision is r_l = π_l / (1 + π_l v_l) and its location t_l = (π_l μ_l − ν_l) / (1 + π_l v_l). Let D = Σ_{l≠k} r_l
-    and T = Σ_{l≠k} t_l. Integrating w then leaves for f_k the precision π_k D / (π_k + D) and the location
-    (ν_k D + π_k T) / (π_k + D). Nothing cancels.
+    and T = Σ_{l≠k} t_l. Integrating w then leaves for f_k the precision π_k D / (π_k + D) and the location (ν_k D + π_k
+    T) / (π_k + D). Nothing cancels.
     """
     c = mean.shape[0]
     total = 1.0
@@ -101,15 +101,15 @@ def class_sites(mean, variance, y, alpha, beta, pi, nu):
 
 @kernel
 def inner_tilted(settings, mean, variance, y, old, new, scale):
-    """Compute the tilted moments of one point by inner EP, as `independent_update` wants them; its own sites are α, β.
+    """Compute the tilted moments of one point by inner EP, for `independent_update`; its inner sites are α, β.
 
-    Inner EP sweeps its own sites until they change no more than the tolerance, or `max_inner` times. They are part of
-    the iteration, so that the fixed point is the same.
+    Inner EP sweeps its sites until changes are within the tolerance, or `max_inner` times. They are part of the
+    iteration, so that the fixed point is the same.
     """
     max_inner, tolerance, m, s, work = settings
     c = mean.shape[0]
     others = c - 1
-    # Cavity moments of g_j = f_y − f_j + u, then those with the sites.
+    # Cavity moments of g_j = f_y − f_j + u, then moments with the sites.
     for j in range(others):
         a = j + (j >= y)
         m[j] = mean[y] - mean[a]
@@ -162,7 +162,7 @@ def _room(c):
 
 @kernel
 def _tilted(settings, mean, variance, y, old, new, scale):
-    """Matched site of one point by quadrature, as `independent_update` wants it."""
+    """Compute the matched site of one point by quadrature, for `independent_update`."""
     nodes, log_weights, (rows, s, factor, loss) = settings
     m, gradient, weight = rows[0], rows[1], rows[2]
     c = mean.shape[0]

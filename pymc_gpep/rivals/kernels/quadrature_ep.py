@@ -5,18 +5,18 @@ quadratures over a truncated normal (`truncated_moments`). The product rule is p
 exceed the width of Φ, which is 1.
 
 Φ(g_j) is the probability that z_j = g_j + e_j is positive, e ~ N(0, I). So the normaliser is the probability that all
-of z ~ N(μ, S), S = C + I, are positive. The moments of g follow from those of z truncated to that orthant. Let
-z = μ + L x, S = L Lᵀ, and m and V the mean and covariance of x. The moments of g are μ + C L⁻ᵀ m and C − C L⁻ᵀ (I − V)
+of z ~ N(μ, S), S = C + I, are positive. The moments of g follow from the moments of z truncated to this orthant. Let z
+= μ + L x, S = L Lᵀ, and m and V the mean and covariance of x. The moments of g are μ + C L⁻ᵀ m and C − C L⁻ᵀ (I − V)
 L⁻¹ C.
 
-Coordinate x_j is a standard normal above a bound that those before it set (separation of variables: Genz 1992, Journal
-of Computational and Graphical Statistics 1). It is written as the quantile of a uniform q, its upper tail being q times
-that above the bound. That leaves an integrand of the same shape for any C, and the last coordinate is in closed form.
-In q the moments are singular like powers of log q at 0. If the bound is far below, they are singular like powers of
-log(1 − q) at 1. With q = s³ (4 − 3s), Gauss–Legendre in s meets 12 s² (1 − s) times that and converges fast. Classes
+Coordinate x_j is a standard normal above a bound set by the coordinates before it (separation of variables: Genz 1992,
+Journal of Computational and Graphical Statistics 1). It is written as the quantile of a uniform q, its upper tail being
+q times that above the bound. That leaves an integrand of the same shape for any C, and the last coordinate is in closed
+form. In q the moments are singular like powers of log q at 0. If the bound is far below, they are singular like powers
+of log(1 − q) at 1. With q = s³ (4 − 3s), Gauss–Legendre in s meets 12 s² (1 − s) times that and converges fast. Classes
 come in the order of their standardised means, the least likely to be positive first.
 
-The sites are those of nested EP, exp(ξᵀg − gᵀΛg/2) in g_j = f_y − f_j + u. They match the mean of the tilted
+The sites have the form of nested EP, exp(ξᵀg − gᵀΛg/2) in g_j = f_y − f_j + u. They match the mean of the tilted
 distribution of g and Σ̂⁻¹ − Σ⁻¹, or its diagonal alone (equations 19 to 21). That diagonal lies in [0, 1): the factors
 Φ are log-concave with a curvature below 1. A full Λ is stored as in `pymc_gpep.kernels.moments.full_sites`.
 """
@@ -30,8 +30,9 @@ from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.external import scipy_function
 from pymc_gpep.kernels.linalg.lapack import copy_into
 from pymc_gpep.kernels.linalg.small_matrices import lower_factor, solve_lower
+from pymc_gpep.kernels.methods.softmax_qep import cavity
 from pymc_gpep.kernels.moments.full_sites import change_to_site, read_precision, write_precision
-from pymc_gpep.kernels.moments.inner_ep import change_site, difference_moments
+from pymc_gpep.kernels.moments.inner_ep import change_site, difference_moments, label_differences
 from pymc_gpep.kernels.moments.softmax_quadrature import centre, rescale
 from pymc_gpep.kernels.special.normal import log_ndtr, probit_moments
 
@@ -206,7 +207,7 @@ _BISECTIONS = 30
 
 @kernel
 def _is_semidefinite(a, part, lower):
-    """Whether `a` (d, d) is positive semi-definite with `part` of what is off its diagonal; `lower` (d, d) is room."""
+    """Whether `a` (d, d), off its diagonal times `part`, is positive semi-definite; `lower` (d, d) is scratch."""
     d = a.shape[0]
     for j in range(d):
         for i in range(j, d):
@@ -229,9 +230,10 @@ def _is_semidefinite(a, part, lower):
 
 @kernel
 def shrink_to_semidefinite(a, lower):
-    """Make `a` (d, d), whose diagonal is zero or more, positive semi-definite by reducing what is off its diagonal.
+    """Make `a` (d, d), whose diagonal is nonnegative, positive semi-definite by reducing its off-diagonal entries.
 
-    Λ is so exactly; quadrature and acceleration may miss that by a little. `lower` (d, d) is room.
+    The exact Λ is positive semi-definite; quadrature and acceleration cause small deviations. `lower` (d, d) is
+    scratch.
     """
     if _is_semidefinite(a, 1.0, lower):
         return
@@ -250,9 +252,9 @@ def shrink_to_semidefinite(a, lower):
 
 @kernel
 def difference_sites(y, sites, pi, nu, w, location):
-    """Π and ν of the differences into `pi` (n, d, d) and `nu` (n, d), those of f into `w` (n, c, c), `location` (c, n).
+    """Write Π and ν of the differences to `pi` (n, d, d) and `nu` (n, d), and of f to `w` (n, c, c), `location` (c, n).
 
-    Where Λ is not positive semi-definite, `sites` are changed.
+    If Λ is not positive semi-definite, `sites` are changed.
     """
     n, d = nu.shape
     lower = np.empty((d, d))
@@ -288,52 +290,15 @@ def difference_sites(y, sites, pi, nu, w, location):
 
 
 @inlined_kernel
-def cavity(mean, cov, y, pi, nu, m, s):
-    """Moments of g under the cavity of one point into `m` (d,) and `s` (d, d).
+def utility_cavity(mean, cov, y, pi, nu, m, s):
+    """Write the moments of g under the cavity of one point to `m` (d,) and `s` (d, d).
 
-    `mean` (c,) and `cov` (c, c) are those of f under the posterior, of which the site `pi` (d, d), `nu` (d,) of the
-    differences is part. Returns the log normaliser of the site under the cavity.
+    `mean` (c,) and `cov` (c, c) are the moments of f under the posterior, which includes the site `pi` (d, d), `nu`
+    (d,) of the differences. Returns the log normaliser of the site under the cavity.
     """
-    d = m.shape[0]
-    for j in range(d):
-        a = j + (j >= y)
-        m[j] = mean[y] - mean[a]
-        for k in range(d):
-            b = k + (k >= y)
-            s[j, k] = cov[y, y] - cov[y, a] - cov[y, b] + cov[a, b]
-    # With S = L Lᵀ the cavity has covariance L (I − Lᵀ Π L)⁻¹ Lᵀ.
-    lower = lower_factor(s)
-    rest = np.zeros((d, d))
-    root = np.empty((d, d))
-    pull = np.empty(d)
-    log_z = 0.0
-    for j in range(d):
-        pull[j] = -nu[j]
-        rest[j, j] += 1.0
-        for k in range(d):
-            pull[j] += pi[j, k] * m[k]
-            root[j, k] = lower[k, j]
-            for a in range(d):
-                for b in range(d):
-                    rest[j, k] -= lower[a, j] * pi[a, b] * lower[b, k]
-        log_z += 0.5 * m[j] * (nu[j] - pull[j])
-    rest = lower_factor(rest)
-    solve_lower(rest, root)
-    for j in range(d):
-        log_z += math.log(rest[j, j])
-        for k in range(d):
-            s[j, k] = 0.0
-            for a in range(d):
-                s[j, k] += root[a, j] * root[a, k]
-    for j in range(d):
-        shift = 0.0
-        for k in range(d):
-            shift += s[j, k] * pull[k]
-        log_z -= 0.5 * pull[j] * shift
-        m[j] += shift
-    for j in range(d):
-        for k in range(d):
-            s[j, k] += 1.0
+    label_differences(mean, cov, y, m, s)
+    log_z = cavity(s, pi, nu, m)
+    s += 1.0
     return log_z
 
 
@@ -382,11 +347,11 @@ def tilted_site(m, s, hermite, rule, order, precision, location, scale):
 
 @kernel
 def full_qep_update(hermite, rule, orders, mean, cov, pi, nu, y, sites, target, scale):
-    """New sites of all points into `target` from the posterior's `mean` (c, n) and `cov` (n, c, c).
+    """Write new sites of all points to `target` from the posterior's `mean` (c, n) and `cov` (n, c, c).
 
-    `pi` (n, d, d) and `nu` (n, d) are the present sites of the differences. `scale` receives what `accelerated_ep`
-    wants to measure changes by. Returns what the points add to the evidence, and the largest change of a site in units
-    of its marginal.
+    `pi` (n, d, d) and `nu` (n, d) are the present sites of the differences. `scale` receives the units of changes for
+    `site_ep`. Returns the sum of the points' terms of the evidence, and the largest change of a site in units of its
+    marginal.
     """
     n, d = nu.shape
     m = np.empty(d)
@@ -397,7 +362,7 @@ def full_qep_update(hermite, rule, orders, mean, cov, pi, nu, y, sites, target, 
     terms = 0.0
     residual = 0.0
     for i in range(n):
-        terms -= cavity(mean[:, i], cov[i], y[i], pi[i], nu[i], m, s)
+        terms -= utility_cavity(mean[:, i], cov[i], y[i], pi[i], nu[i], m, s)
         terms += tilted_site(m, s, hermite, rule, orders[i], precision, location, v)
         for j in range(d):
             precision[j, j] = min(max(precision[j, j], 0.0), BELOW_ONE)
@@ -410,10 +375,10 @@ def full_qep_update(hermite, rule, orders, mean, cov, pi, nu, y, sites, target, 
 
 @kernel
 def qep_update(hermite, rule, orders, mean, cov, y, sites, target, scale):
-    """New sites of all points into `target` from the posterior's `mean` (c, n) and `cov` (n, c, c).
+    """Write new sites of all points to `target` from the posterior's `mean` (c, n) and `cov` (n, c, c).
 
-    `scale` (n, c − 1) receives the marginal variances of g. Returns what the points add to the evidence, and the
-    largest change of a site in units of its marginal.
+    `scale` (n, c − 1) receives the marginal variances of g. Returns the sum of the points' terms of the evidence, and
+    the largest change of a site in units of its marginal.
     """
     _, n, d = sites.shape
     m = np.empty(d)

@@ -2,5 +2,4 @@
 
 row_site_rules: sites of chosen rows, scores of candidate rows, and the bound over all rows
 greedy: greedy choice of the row with the best score, as the posterior grows
-separate: active rows that each latent function chooses for itself
 """

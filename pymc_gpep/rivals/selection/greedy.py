@@ -84,22 +84,22 @@ class Growth(ABC):
         return precision, location
 
     def finish(self) -> None:  # noqa: B027  # there is nothing to do
-        """Let all active rows say what they say, as they do here from the first."""
+        """Finish the growth. All active rows have their sites already."""
 
     @abstractmethod
     def covariance(self, places: Places | slice = slice(None)) -> Array:
         """Return the covariance of the functions of some candidates, (·, c, c)."""
 
     def between(self, place: int, column: Array, places: Places | slice = slice(None)) -> Array:
-        """Covariances (c, ·, c) of the functions of one candidate with those of some.
+        """Return covariances (c, ·, c) between the functions of a candidate and the functions of some candidates.
 
         Parameters
         ----------
         place : int
         column : array (q, ·)
-            Prior covariance of some candidates with it.
+            Prior covariance of some candidates with this candidate.
         places : array of int
-            These; all if not given.
+            Numbers of these candidates; all candidates if not given.
         """
         size, every = self.size, np.arange(self.n_functions)
         known = np.matmul(self._stubs[:, None, :size, place], self._stubs[:, :size, places])[:, 0]
@@ -108,7 +108,7 @@ class Growth(ABC):
         return found
 
     def fill(self, places: Places, cross: Array, variance: Array, mean: Array) -> None:
-        """Put new candidates where others were.
+        """Replace candidates by new candidates.
 
         Parameters
         ----------
@@ -130,17 +130,17 @@ class Growth(ABC):
 
     @abstractmethod
     def _fill(self, places: Places, stubs: Array, variance: Array) -> None:
-        """The rest, from the stubs (·, size, f) and the variances without what couples functions (·, f)."""
+        """Write the remaining moments, from stubs (·, size, f) and variances without coupling of functions (·, f)."""
 
     def include(self, place: int, column: Array, precision: Array, location: Array, prior_mean: Array) -> None:
-        """Make a candidate active; it stays among the candidates, and says what it is like there.
+        """Make a candidate active. It stays among the candidates, with its moments.
 
         Parameters
         ----------
         place : int
             Which.
         column : array (q, p)
-            Prior covariance of all candidates with it.
+            Prior covariance of all candidates with this candidate.
         precision, location : array (c,)
             π and ν of its site.
         prior_mean : array (c,)
@@ -167,7 +167,7 @@ class Growth(ABC):
 
     @abstractmethod
     def _include(self, new: Array, rows: Array, stretch: Array, new_weights: Array) -> None:
-        """Moments with what stubs, B and β get by a new active row."""
+        """Update the moments and the low-rank factors B and β for one more active row."""
 
 
 class IndependentGrowth(Growth):
@@ -230,7 +230,7 @@ class CoupledGrowth(Growth):
         self._covariance[places] = cov
 
     def _include(self, new: Array, rows: Array, stretch: Array, new_weights: Array) -> None:
-        # What m takes from a variance the first rotation gives back, so that neither is there.
+        # The first rotation restores the part of a variance that m subtracts, so that both are left out.
         append_coupled(
             self.size, self._lower, self._common, self._shared, new, rows.copy(), stretch, new_weights, self.mean,
             self._covariance,
@@ -266,7 +266,7 @@ EVEN = Reweighting(1.0, 0.5, 1)
 
 
 class LiquidGrowth:
-    """The verbs of `Growth` where the sites of the latest active rows are those of EP.
+    """The methods of `Growth`, with EP sites for the latest active rows.
 
     Parameters
     ----------
@@ -340,7 +340,7 @@ class LiquidGrowth:
         return found
 
     def fill(self, places: Places, cross: Array, variance: Array, mean: Array) -> None:
-        """Put new candidates where others were, see `Growth`; `places` has none of `held`."""
+        """Replace candidates by new candidates, see `Growth`; `places` does not contain `held`."""
         size = self._frozen.size
         self._frozen.fill(places, cross[:, :size], variance, mean)
         for at, place in enumerate(self.held):
@@ -422,7 +422,7 @@ class LiquidGrowth:
         return float(max(np.abs(step[0] * variance).max(), np.abs(step[1] * np.sqrt(variance)).max()))
 
     def _freeze(self) -> None:
-        """Give the oldest of the rows that move to the frozen ones."""
+        """Freeze the oldest moving row."""
         k, place = len(self.held), int(self.held[0])
         precision, location = self._own[:, :, 0].copy()
         root = self._frozen.sites_class(precision[:, None], location[:, None]).roots[0]
@@ -444,10 +444,10 @@ _FIRST = 3  # rows of different classes to begin with, before scores say anythin
 
 @dataclass
 class Candidates:
-    """Some of the rows, which know what the active ones say of them.
+    """Candidate rows with their posterior moments given the active rows.
 
-    Where the rule is `separate`, each function chooses rows as if it were the only one (Seeger and Jordan 2004,
-    section 6). It goes by what a site on its own latent value would tell. The site itself comes from the tilted
+    With the rule `separate`, each function chooses rows independently (Seeger and Jordan 2004, section 6). The score of
+    a row is the information from a site on the function's latent value. The site itself comes from the tilted
     distribution of all functions of the row. The active rows are then the union, in the order of their first choice.
 
     Parameters
@@ -461,7 +461,7 @@ class Candidates:
     rows : array (p,) of int
         The candidates to begin with.
     liquid : int
-        Active rows, the latest ones, whose sites move until later ones take their turn.
+        Number of latest active rows whose sites still move; later rows replace earlier rows.
     passes : int
         Times that they move after each inclusion.
     weights : Reweighting
@@ -531,7 +531,7 @@ class Candidates:
         return np.concatenate([growth.held for growth in self.growths])
 
     def _covariances(self, group: slice) -> slice:
-        """Covariances of the functions of a group, among those of the prior."""
+        """Return the covariances of the functions of a group from the prior's covariances."""
         return slice(0, 1) if self.prior.n_covariances == 1 else group
 
     def include_first(self, count: int) -> Self:
@@ -570,9 +570,9 @@ class Candidates:
         return Matched(weights**2 * found.precision, weights * found.location)
 
     def scores(self, name: str) -> tuple[Places, Array]:
-        """Places where some group may have a site, and the highest of the scores of these sites.
+        """Return candidates where a group may have a site, and the highest score of these sites.
 
-        Separate sites that tell nothing are left out, as in the paper.
+        Separate sites without information are left out, as in the paper.
         """
         waiting = self.waiting & self._room[:, None]
         places = np.flatnonzero(waiting.any(axis=0))
@@ -585,7 +585,7 @@ class Candidates:
         return places, found.max(axis=0)
 
     def include(self, place: int, score: float = np.nan) -> None:
-        """Give a candidate its site for the group that scored best, or for all where there was no score."""
+        """Add the site of a candidate for the group with the best score, or for all groups without scores."""
         row, own = int(self.rows[place]), np.array([place])
         site = self._match(own, *self.moments(own), self.weights(1, len(self._position) + 1))
         column = self.prior.block(self.rows[own], self.rows).cross[:, 0]
@@ -600,7 +600,7 @@ class Candidates:
             self.waiting[k, place] = False
 
     def finish(self) -> Self:
-        """Let all active rows say what they say, once there are no more to choose."""
+        """Finish the growth after the last choice: all active rows get their sites."""
         for growth in self.growths:
             growth.finish()
         return self
@@ -638,10 +638,10 @@ def choose_rows(
     active : int
         Number of active rows, d ≤ n; of each function where the rule is `separate`.
     criterion : str
-        Name of a score, one of `SCORES`.
+        Name of a score in `SCORES`.
     pool : int
-        Candidates that are scored at each inclusion. With fewer than all rows the part `retained` of them, those that
-        score best, stay, and others are drawn in place of the rest.
+        Number of candidates to score at each inclusion. If this is below the number of rows, the share `retained` with
+        the best scores stays, and new candidates replace the rest.
     retained : float
     rng : np.random.Generator
     """
@@ -659,7 +659,7 @@ def choose_rows(
     keep = int(retained * (size - moving))
     while not candidates.full:
         places, scores = candidates.scores(criterion)
-        if not len(places):  # no row would tell anything
+        if not len(places):  # no row has information
             break
         scores = np.where(np.isfinite(scores), scores, -np.inf)
         best = int(scores.argmax())

@@ -1,23 +1,22 @@
 """Sites and scores of candidate rows, and the bound of the log evidence over all rows given the active rows.
 
-The bound is Σ_i E log p(y_i | f_i) − KL(q ‖ p) over the active latent values f_I, with the exact prior of all others
-given these (Seeger and Jordan 2004, equation 15). With the sites exp(νᵀf − ½ fᵀΠf) held, q = N(m + K b, K − K M K). A
-row with prior covariances C_k with the active ones has moments
+The bound is Σ_i E log p(y_i | f_i) − KL(q ‖ p) over the active latent values f_I, with the exact prior of further
+values (Seeger and Jordan 2004, equation 15). With the sites exp(νᵀf − ½ fᵀΠf) held, q = N(m + K b, K − K M K). A row
+with prior covariances C_k with the active rows has moments
 
     h_k = m_k + C_k b_k,   A_kl = δ_kl (κ_k − C_k B_k C_kᵀ) + C_k T_k (C_l T_l)ᵀ,   M = blockdiag(B) − T Tᵀ.
 
 Derivatives follow from dM = −M dK M and db = −M (dK b + dm), in O(c d²) for a row (there appendix A, by another way).
 
 The average of a log density is exact for one function. Several functions enter by their differences from the observed
-one, x = μ + L s with s standard normal. Their average is over a fixed rule of nodes, and derivatives are those of the
-rule, through the Cholesky factor L.
+function, x = μ + L s with s standard normal. Their average is a sum over fixed nodes, and its derivatives pass through
+the Cholesky factor L.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -25,10 +24,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.posterior import DensePosterior
+from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.moments.inner_ep import site_parameters
+from pymc_gpep.likelihoods.factor_averages import normal_rule
 from pymc_gpep.likelihoods.likelihood import Likelihood, LogDensity, log_density_with_slope
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
@@ -50,7 +50,7 @@ from pymc_gpep.rivals.computations import (
 from pymc_gpep.rivals.responses import projected_sites
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.problem import own_matrix
-from pymc_gpep.solvers.sparse_ep import site_of
+from pymc_gpep.solvers.site_ep import site_of
 
 _MOST = 81  # nodes of a product rule
 _FINEST, _COARSEST = 20, 3  # nodes in each of its dimensions
@@ -125,7 +125,7 @@ def _by_nodes(log_density: LogDensity, labels: NDArray[np.int64], mean: Array, c
 
 @lru_cache(maxsize=8)
 def _differences(c: int) -> Array:
-    """Return the differences of the function of each label from all others, (c, c − 1, c)."""
+    """Return the differences between the function of each label and all other functions, (c, c − 1, c)."""
     return np.stack([np.delete(np.eye(c)[y] - np.eye(c), y, axis=0) for y in range(c)])
 
 
@@ -139,9 +139,7 @@ def _rule(d: int) -> tuple[Array, Array]:
         axes = [np.linalg.qr(rng.standard_normal((d, d)))[0] for _ in range(max(_SPHERE // (2 * d), 1))]
         points = np.sqrt(d) * np.concatenate([side * each for each in axes for side in (1.0, -1.0)])
         return points, np.full(len(points), 1.0 / len(points))
-    nodes, weights = np.polynomial.hermite_e.hermegauss(order)
-    weights = weights / weights.sum()
-    return np.array(list(product(nodes, repeat=d))), np.array([np.prod(each) for each in product(weights, repeat=d)])
+    return normal_rule(order, d)
 
 
 class BoundSlopes(NamedTuple):
@@ -171,17 +169,17 @@ class ActiveBound:
 
     Parameters
     ----------
-    posterior : DensePosterior
+    posterior : Posterior
         Posterior of the active latent values.
     """
 
-    def __init__(self, posterior: DensePosterior) -> None:
+    def __init__(self, posterior: Posterior) -> None:
         self._posterior = posterior
-        self._b, self._t = posterior.smoothing()
+        self._b, self._t = posterior.algebra.smoothing()
         self.value: float = -posterior.divergence
         c, d = posterior.weights.shape
         self._pull = np.zeros((c, d))  # Σ C_kᵀ slope_k
-        self._inner = np.zeros((c, d, d))  # what M gets by the covariances of rows
+        self._inner = np.zeros((c, d, d))  # part of M from the covariances of rows
         self._common = np.zeros((d, d))
 
     def value_of(self, block: Block, labels: NDArray[np.int64], likelihood: Likelihood, weight: float) -> None:
@@ -204,12 +202,12 @@ class ActiveBound:
         return _Rows(cross, smoothed, shared, (mean, cov))
 
     def add(self, block: Block, labels: NDArray[np.int64], likelihood: Likelihood, weight: float) -> Block:
-        """Add rows, each `weight` times; returns derivatives in their prior moments, in the shape of these.
+        """Add rows with weight `weight`, and return derivatives in their prior moments, in the same shapes.
 
         Parameters
         ----------
         block : Block
-            Prior moments of B rows: covariances with the active ones (q, d, B), variances (q, B), means (c, B).
+            Prior moments of B rows: covariances with the active rows (q, d, B), variances (q, B), means (c, B).
         labels : array (B,)
         likelihood : Likelihood
             With the parameters of these rows.
@@ -242,7 +240,7 @@ class ActiveBound:
         posterior, b, t = self._posterior, self._b, self._t
         k_prior, weights = posterior.prior.k, posterior.weights
         c, d = weights.shape
-        # Through b: −(M r) bᵀ of what pulls at the means, less K b of the divergence.
+        # Through b: −(M r) bᵀ for the derivative r in the means, less K b of the divergence.
         pulled = self._m_times(self._pull - np.stack([own_matrix(k_prior, k) @ weights[k] for k in range(c)]))
         common = self._common
         if t is not None:
@@ -386,7 +384,7 @@ class RowSiteRule(ABC):
 
     @abstractmethod
     def fits(self, likelihood: Likelihood) -> bool:
-        """Whether a likelihood has what it takes."""
+        """Whether a likelihood provides the computations of this rule."""
 
     @abstractmethod
     def match(self, seen: SeenRows) -> Matched:
@@ -411,9 +409,9 @@ RANDOM = "random"
 
 
 def information(rule: RowSiteRule, seen: SeenRows) -> Array:
-    """Return the information of each row (p,): the divergence of the posterior with its site from that without.
+    """Return the information of each row (p,): the divergence between the posteriors with and without its site.
 
-    Seeger and Jordan (2004, equation 14) mean the largest. Separate sites have one of each function, (c, p).
+    Seeger and Jordan (2004, equation 14) choose the largest. Separate sites have a value for each function, (c, p).
     """
     return rule.told(seen).information
 
@@ -637,12 +635,12 @@ def rows_can_be_chosen(likelihood: Likelihood) -> bool:
 
 
 def selection_rule(name: str | None, likelihood: Likelihood) -> RowSiteRule:
-    """Return the rule of a name for a likelihood, the first that fits if there is no name.
+    """Return the rule with this name for a likelihood, or the first suitable rule if no name is given.
 
     Raises
     ------
     ValueError
-        If there is no such rule.
+        If no such rule exists.
     """
     fitting = [rule for rule in RULES if rule.fits(likelihood)]
     for rule in fitting:

@@ -4,23 +4,43 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from pymc_gpep.approximations import METHODS, approximator
-from pymc_gpep.checks.doubts import nothing_learned, other_mode
-from pymc_gpep.evidence.memory import check_memory
+from pymc_gpep.array_types import Array
+from pymc_gpep.checks.converged_fits import mirror_image, nothing_learned, other_mode
+from pymc_gpep.evidence.memory_check import check_memory
 from pymc_gpep.fits.fit import Fit
+from pymc_gpep.gaussians.place_prior import PlacePrior
 from pymc_gpep.graphs.interpreted import evaluate
-from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.hyper.inducing_inputs import initial_inducing
+from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior, InducingRowsLogPosterior
+from pymc_gpep.prior_moments.inducing_sum import as_sum, by_inducing_rows, inputs_of
 from pymc_gpep.prior_moments.precision_sum import suited
 from pymc_gpep.prior_moments.prior_functions import by_groups, prior_type_of
 from pymc_gpep.reading import GPClassifier, StructureError
+from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
+# Probability beyond bounds that counts: a cut there moves a mean by 0.003 standard deviations.
+_BEYOND = 1e-3
+
 
 @dataclass(frozen=True)
 class AllRows(Plan):
-    """Methods that work on all latent values together have no options but those of their approximation."""
+    """Options of methods on all latent values together, besides the options of their approximation.
+
+    Parameters
+    ----------
+    inducing : int or array (M, d), optional
+        Fixed inducing inputs of the only Gaussian process: an array, or the number of centres that k-means finds among
+        its inputs. Memory and time are then linear in the number of rows. `"ep"` and `"laplace"` integrate residuals
+        (FITC). `"kl"` maximises the variational bound.
+    """
+
+    inducing: Any = None
 
     takes: ClassVar[tuple[str, ...]] = ("starts",)
     sums: ClassVar[bool] = True
@@ -34,33 +54,90 @@ class AllRows(Plan):
             method, classifier.likelihood_model, options, self.besides(), others, classifier.prior.singular
         )
 
+    def read(self, classifier: GPClassifier) -> GPClassifier:
+        """See `Plan`: with inducing inputs a process is the term of a sum."""
+        return classifier if self.inducing is None else as_sum(classifier)
+
+    def work(self, classifier: GPClassifier) -> float:
+        """See `Plan`; n M² with M inducing inputs."""
+        if self.inducing is None:
+            return super().work(classifier)
+        size = self.inducing if np.ndim(self.inducing) == 0 else np.shape(self.inducing)[-2]
+        return classifier.n_points * float(size) ** 2
+
     def check(self, given: FitTask) -> None:
+        if self.inducing is not None and not given.approximator.takes(PlacePrior):
+            raise ValueError(
+                f"method={given.method!r} works on the covariance of all rows, and takes no inducing inputs. "
+                'Take method="ep", "laplace" or "kl", or leave inducing out.'
+            )
         if given.classifier.prior.singular and given.approximator.inverts_prior:
             raise StructureError(
                 f"method={given.method!r} needs the inverse of the prior covariance, and a sum of fewer effects than "
                 "rows has a singular one. Take method='kl', which has a lower bound as well."
             )
         grouped = by_groups(given.classifier, given.approximator)
-        self._check_memory(given, suited(grouped, given.approximator))
+        if self.inducing is None:
+            grouped = suited(grouped, given.approximator)
+        else:
+            grouped = by_inducing_rows(grouped, self._inducing_inputs(given), given.approximator)
+        self._check_memory(given, grouped)
+
+    def _inducing_inputs(self, given: FitTask) -> Array:
+        """Inducing inputs (M, d): those given, or centres of the different inputs of the process."""
+        inputs = np.unique(inputs_of(given.classifier, given.space.data), axis=0)
+        rows = InMemory(inputs, np.zeros(len(inputs), np.int64))
+        if np.ndim(self.inducing) == 0 and self.inducing == len(inputs):
+            return inputs
+        deviations = inputs.std(axis=0)
+        scales = 1.0 / np.where(deviations > 0.0, deviations, 1.0)
+        (found,) = initial_inducing(self.inducing, rows, 1, True, given.seed, centre_scales=scales)
+        return np.asarray(found)
 
     def _check_memory(self, given: FitTask, classifier: GPClassifier) -> None:
         prior_type = prior_type_of(classifier, given.approximator)
         check_memory(classifier, f"method={given.method!r}", learned=True, prior_type=prior_type)
 
     def doubt(self, fit: Fit) -> str:
+        if why := _bounds_with_effect(fit):
+            return why
         if why := other_mode(fit.log_posterior.approximator, fit.solution, fit.classifier.groups):
+            return why
+        if why := mirror_image(fit.solution, fit.classifier.class_names):
             return why
         if fit.classifier.prior.effects:  # covariances of sums have no length scales to speak of
             return ""
         return nothing_learned(fit.log_posterior, fit.theta, fit.solution)  # type: ignore[arg-type]  # its own
 
     def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Climb:
+        if self.inducing is not None and "mode" in kwargs:
+            raise NotImplementedError("Inducing inputs of this method have no compiled form. Leave backend out.")
+        run.stage("making the graph of the log posterior")
+        if "mode" in kwargs:  # compiled code does not support sparse precisions
+            self._check_memory(given, by_groups(given.classifier, given.approximator))
+        log_posterior = self._log_posterior(given, kwargs)
+        log_posterior.prepare()
+        log_posterior.check_proper(given.first)
         for each in given.classifier.each:
             warn_of_single_class(each, *evaluate([each.labels]))
-        run.stage("making the graph of the log posterior")
-        if "mode" in kwargs:  # compiled code knows no sparse precision
-            self._check_memory(given, by_groups(given.classifier, given.approximator))
-        log_posterior = DenseLogPosterior(given.classifier, given.approximator, kwargs)
-        log_posterior.prepare()
         run.graphs_are_made()
         return Climb(given, log_posterior)
+
+    def _log_posterior(self, given: FitTask, kwargs: dict[str, Any]) -> DenseLogPosterior:
+        parts = given.classifier, given.approximator, kwargs
+        if self.inducing is None:
+            return DenseLogPosterior(*parts)
+        return InducingRowsLogPosterior(*parts, inducing=self._inducing_inputs(given))
+
+
+def _bounds_with_effect(fit: Fit) -> str:
+    """Return a warning that names uniform variables whose bounds cut off mass of the posterior, or an empty text."""
+    cut = {name: p for name, p in fit.beyond_bounds.items() if p > _BEYOND}
+    if not cut:
+        return ""
+    several = fit.classifier.likelihood_model.function_axis
+    instead = "pm.sample() draws from the model with them" if several else "method='ep' takes them into account"
+    return (
+        f"The bounds of {', '.join(map(repr, cut))} are left out, and the posterior has a probability of up to "
+        f"{max(cut.values()):.2g} beyond them: {instead}."
+    )

@@ -23,16 +23,14 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
-from pymc_gpep.processes.cross_covariance import functions_of
+from pymc_gpep.processes.processes import functions_of
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.likelihood_elsewhere import LikelihoodElsewhere
-from pymc_gpep.rows.chunks import column_deviations
+from pymc_gpep.reading.classifier import LikelihoodElsewhere
 from pymc_gpep.rows.fingerprint import fingerprint
-from pymc_gpep.rows.rows import RowError, Rows
-from pymc_gpep.solvers.step_blocks import StepBlocks
+from pymc_gpep.rows.rows import RowError, Rows, column_deviations
+from pymc_gpep.solvers.step_algebra import StepBlocks
 from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace, average_loss
-from pymc_gpep.streaming.features import model_blocks
-from pymc_gpep.streaming.first_scales import first_scales
+from pymc_gpep.streaming.features import first_scales, model_blocks
 from pymc_gpep.streaming.memories import STREAMING_METHODS, Memory
 from pymc_gpep.streaming.rules import RULES, Rule, rule_for
 from pymc_gpep.streaming.run import Batches as BatchOrder
@@ -67,18 +65,17 @@ _TAKES_NO = {  # options of other plans, and why batches refuse them
 
 @dataclass(frozen=True)
 class ByBatches(Plan):
-    """Options of `"sparse_ep"`, `"sparse_sep"` and `"sparse_vi"` by batches, besides those of the memory.
+    """Options of `"sparse_ep"`, `"sparse_sep"` and `"sparse_vi"` by batches, besides the options of the memory.
 
     Parameters
     ----------
     inducing : int or array (M, d) or (c, M, d), optional
         Number of inducing inputs of each function, or these themselves. If not given 150, 50 of 500 rows or fewer, and
-        a tenth of the rows between. They begin at centres of the classes where all functions have the same ones, else
-        at rows of the data (k-means++). Up to 300 rows, if these are no more than one and a half batches, are all
-        inducing inputs, and one batch. Learned ones would fit what is particular to so few rows. Where nothing else
-        is given that is of steps, `"sparse_ep"` takes sweeps over such rows instead. Their sites couple the classes,
-        and `n` limits the iterations of the optimiser. That is for 2000 latent values at most, of functions that share
-        their covariance.
+        a tenth of the rows between. They begin at centres of the classes if all functions share them, otherwise at rows
+        of the data (k-means++). Up to 300 rows, if these are no more than one and a half batches, are all inducing
+        inputs, and one batch. Learned inducing inputs would overfit so few rows. If no option of steps is given,
+        `"sparse_ep"` makes sweeps over such rows instead. Their sites couple the classes, and `n` limits the iterations
+        of the optimiser. That is for 2000 latent values at most, of functions that share their covariance.
     learn_inducing : bool, optional
         Whether inducing inputs are learned with the hyperparameters, or stay where they are. If not given they stay
         where effects stand beside the process. The joint posterior of both holds for features that do not move. They
@@ -100,7 +97,7 @@ class ByBatches(Plan):
         Epochs in which hyperparameters and inducing inputs stay, while q is found. One if not given, and no more than a
         tenth of all steps.
     decay : float, optional
-        The step size of q after e epochs is 1 / (1 + decay e) of what it is in the first one.
+        The step size of q after e epochs is 1 / (1 + decay e) of its value in the first epoch.
     jitter : float
         Jitter added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
         hundredfold, and once more, where that has no Cholesky factor.
@@ -146,7 +143,7 @@ class ByBatches(Plan):
         return method in STREAMING_METHODS and (batches or method not in SPARSE_APPROXIMATIONS.names)
 
     def _memory(self, method: str, options: Mapping[str, Any]) -> Memory:
-        """Return what remembers rows between batches, with its options."""
+        """Return the memory of rows between batches, with its options."""
         memories = {each.name: each for each in STREAMING_METHODS[method]}
         if self.memory is not None:
             check_name("memory", self.memory, memories, f" for {method}")
@@ -164,7 +161,7 @@ class ByBatches(Plan):
         return chosen(**plain(options))
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
-        """See `Plan`: what remembers rows between batches."""
+        """See `Plan`: the memory of rows between batches."""
         memory = self._memory(method, options)
         likelihood = classifier.likelihood_model
         check_fits(method, lambda each: any(rule.fits(each) for rule in RULES), likelihood, classifier.prior.singular)
@@ -264,7 +261,7 @@ class _Stepping(Search):
         return self.log_posterior.steps
 
     def alarming(self, fit: Fit, n: int) -> bool:
-        """See `Search`: steps that were given up, or led away, and no others."""
+        """See `Search`: only steps that were given up, or diverged."""
         return self._alarming
 
     def run(self, n: int, run: FitRun, fit_of: Callable[[LogPosterior, Trace], Fit], begin: Fit | None) -> None:
@@ -371,7 +368,7 @@ class _Stepping(Search):
         return not self._blocks.n_effects and not self._plan.takes_all(self._blocks)
 
     def _prepare(self) -> tuple[BatchProblem, State, BatchOrder]:
-        """What is fitted, where it begins, and the order of the rows."""
+        """Return the problem, its initial state, and the order of the rows."""
         given, plan = self._given, self._plan
         rows, places, c = self._blocks.rows, self._blocks.places, self._blocks.n_functions
         held = _held(rows, self._kwargs)
@@ -415,7 +412,7 @@ def _held(rows: Rows, compile_kwargs: Mapping[str, Any]) -> Array | None:
 
 
 def _with_scales(given: FitTask, blocks: InducingBlocks, first: Array, prior: StepBlocks) -> Array:
-    """Where hyperparameters begin, with length scales from the data if nobody has said what they are at first."""
+    """Return initial hyperparameters, with length scales from the data unless initial values are given."""
     model = given.classifier.model
     functions = prior.scale_functions()
     started = given.left_off is not None or not np.array_equal(given.first, given.space.initial_point())

@@ -17,7 +17,7 @@ from pymc_gpep.hyper.several_starts import Follow
 from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
-from pymc_gpep.processes.cross_covariance import functions_of
+from pymc_gpep.processes.processes import functions_of
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.streaming.memories import STREAMING_METHODS
 from pymc_gpep.variational.fit_run import FitRun
@@ -137,7 +137,7 @@ class InducingInputs(Plan):
 
 
 def _direction(optimiser: Optimiser | None, bounded: bool) -> Direction:
-    """Steps of `update="inner"`. On a bound those by signs alone are refused too often."""
+    """Return steps of `update="inner"`. On a bound, steps by signs alone are rejected too often."""
     if callable(optimiser):
         return OptimiserSteps(optimiser)
     return OptimiserSteps(pm.adam(learning_rate=_RATE), _MOST) if bounded else SignedSteps()

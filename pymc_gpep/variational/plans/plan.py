@@ -13,7 +13,7 @@ from pymc_gpep.hyper.several_starts import Follow, maximise_from, one_after_anot
 from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.log_posterior import Gps, LogPosterior
-from pymc_gpep.reading import GPClassifier
+from pymc_gpep.reading import GPClassifier, StructureError
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.streaming.state import LeftOff
 from pymc_gpep.variational.fit_run import FitRun
@@ -34,7 +34,7 @@ class FitTask:
         The approximation with its options.
     gps : tuple of pm.gp.Latent, or None
     rows : Rows or None
-        Rows in place of those of the model.
+        Rows in place of the rows of the model.
     seed : int
     first : array
         Unconstrained values where hyperparameters begin.
@@ -78,17 +78,17 @@ class Search(ABC):
 
     @abstractmethod
     def run(self, n: int, run: FitRun, fit_of: Callable[[LogPosterior, Trace], Fit], begin: Fit | None) -> None:
-        """Search for at most n iterations or steps; `trace` and `log_posterior` are what was found.
+        """Search for at most n iterations or steps; `trace` and `log_posterior` hold the result.
 
         Parameters
         ----------
         n : int
         run : FitRun
-            Told of stages and iterations.
+            Receives stages and iterations.
         fit_of : function of (log_posterior, trace)
             Makes the fit so far.
         begin : Fit or None
-            A fit of this search to go on from.
+            A fit of this search to continue.
         """
 
     @property
@@ -103,7 +103,7 @@ class Search(ABC):
 
 @dataclass(frozen=True)
 class Plan(ABC):
-    """The options of a kind of method, besides those of its approximation."""
+    """The options of a kind of method, besides the options of its approximation."""
 
     limit: ClassVar[str] = "the limit on iterations of the optimiser,"
     """Meaning of `n`, in words."""
@@ -131,7 +131,7 @@ class Plan(ABC):
 
     @classmethod
     def besides(cls) -> str:
-        """Options besides those of the approximation, for a message."""
+        """Options besides the options of the approximation, for a message."""
         listed = ", ".join([*cls.names(), "hyper", "hyper_options"])
         return f", {listed} and likelihood, besides pm.fit's own: n, start, random_seed, callbacks and progressbar"
 
@@ -142,9 +142,9 @@ class Plan(ABC):
         Raises
         ------
         TypeError
-            If there is no such option; `others` may have been meant.
+            If an option is unknown; `others` are candidates for its name.
         ValueError
-            If the method does not fit the model's likelihood, or an option has a value that makes no sense.
+            If the method does not suit the model's likelihood, or an option has an invalid value.
         """
 
     def read(self, classifier: GPClassifier) -> GPClassifier:
@@ -159,12 +159,22 @@ class Plan(ABC):
 
     @abstractmethod
     def check(self, given: FitTask) -> None:
-        """Refuse what cannot be fitted, before any work."""
+        """Refuse invalid fits before any work."""
+
+    def work(self, classifier: GPClassifier) -> float:
+        """Numbers that the algebra of one solve handles, c n³ of matrices of all rows."""
+        return classifier.n_functions * float(classifier.n_points) ** 3
 
     @staticmethod
     def check_numbers(given: FitTask) -> None:
-        """Refuse a likelihood whose parameters depend on hyperparameters, for methods that hold them."""
+        """Refuse learned parameters of a likelihood, which these methods hold, and flat priors with rows elsewhere."""
         classifier = given.classifier
+        wide = [str(v.name) for v, each in classifier.prior.recipes.items() if each.wide] if given.rows else []
+        if wide:
+            raise StructureError(
+                f"{wide[0]!r} has a flat prior, whose posterior may be improper, and only rows of the model are looked "
+                f"at for that. Give it a density, pm.Normal({wide[0]!r}, 0, s), or put all rows into the model."
+            )
         if learned := classifier.learned_parameters:
             named = ", ".join(sorted(repr(each.name) for each in learned))
             raise NotImplementedError(
@@ -174,7 +184,7 @@ class Plan(ABC):
             )
 
     def doubt(self, fit: Fit) -> str:
-        """Return what makes a fit that converged doubtful, in words; empty if nothing does."""
+        """Return doubts about a converged fit, in words; empty without doubts."""
         return ""
 
     @abstractmethod
@@ -261,5 +271,5 @@ class Climb(Search):
         return self.log_posterior
 
     def judged(self, found: Optimum) -> Optimum:
-        """Return what was found, not converged and with a reason where its end is not a maximum."""
+        """Return the result; it is marked as not converged, with a reason, if its end is not a maximum."""
         return looked_at(found, self._given.space, self.log_posterior)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.posterior import posterior_of
 from pymc_gpep.rivals.ivm import row_sample, sites_of
 from pymc_gpep.rivals.selection.greedy import Candidates
 from pymc_gpep.rivals.selection.row_site_rules import ActiveBound
@@ -52,7 +52,7 @@ def test_value_is_that_of_dense_algebra(case):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("per_class", [False, True])
-def test_derivatives_are_those_of_differences(case, per_class):
+def test_derivatives_match_differences(case, per_class):
     problem = case.problem(10, per_class=per_class)
     _, sites = filtered(case, problem)
     _, of_k, of_mean = moments(case, problem, sites, 1.7)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.posterior import posterior_of
 from pymc_gpep.rivals.ivm import sites_of
 from pymc_gpep.rivals.selection.greedy import Candidates
 from tests.reference.active_rows import MATCHES, adf
@@ -14,7 +14,7 @@ ORDER = np.array([3, 1, 8, 10, 5, 0])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_sites_and_moments_are_those_of_dense_filtering(case):
+def test_sites_and_moments_match_dense_filtering(case):
     problem = case.problem()
     grown = Candidates(case.rows(problem), problem.y, case.likelihood, case.rule, len(ORDER), np.arange(12))
     for row in ORDER:
@@ -31,7 +31,7 @@ def test_sites_and_moments_are_those_of_dense_filtering(case):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.c == 3], ids=str)
 @pytest.mark.parametrize("per_class", [False, True])
-def test_what_has_grown_is_what_is_made_at_once(case, per_class):
+def test_growth_row_by_row_equals_growth_at_once(case, per_class):
     problem = case.problem(60, per_class=per_class)
     k, m = problem.K.copy(), problem.m.copy()
     k[..., 1, :], m[:, 1] = k[..., 0, :], m[:, 0]  # a row that is there twice

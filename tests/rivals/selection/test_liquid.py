@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import approximator
-from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.posterior import posterior_of
 from pymc_gpep.rivals.ivm import IVM, sites_of
 from pymc_gpep.rivals.selection.greedy import Candidates, Reweighting
 from pymc_gpep.rivals.selection.row_site_rules import DenseRows
@@ -80,7 +80,7 @@ def test_refuses_weights_that_do_not_grow_to_1(weights):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.c == 3], ids=str)
 @pytest.mark.parametrize("per_class", [False, True])
-def test_moments_are_those_of_the_sites_while_rows_freeze_and_candidates_change(case, per_class):
+def test_moments_match_the_sites_while_rows_freeze_and_candidates_change(case, per_class):
     problem = case.problem(40, per_class=per_class)
     grown = Candidates(case.rows(problem), problem.y, case.likelihood, case.rule, 15, np.arange(30), 4, 2)
     for row in range(15):
@@ -113,7 +113,7 @@ def test_a_choice_keeps_rows_that_still_move_among_candidates():
     assert away_from_fixed_point(20) < 0.1 * away_from_fixed_point(1)
 
 
-def test_rows_that_move_take_no_place_of_those_that_are_scored(monkeypatch):
+def test_moving_rows_do_not_replace_scored_candidates(monkeypatch):
     case = CASES[0]
     problem = case.problem(40)
     counts = []

@@ -16,7 +16,7 @@ ORDER = [3, 1, 6]
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("score", SCORES)
-def test_scores_are_those_of_brute_force(case, score):
+def test_scores_match_brute_force(case, score):
     n = 8
     problem = case.problem(n)
     grown = Candidates(case.rows(problem), problem.y, case.likelihood, case.rule, 4, np.arange(n))
@@ -52,7 +52,7 @@ def test_a_wrong_label_is_chosen_early(score):
     assert 5 in chosen
 
 
-def test_what_does_not_look_at_labels_chooses_the_same_with_others():
+def test_scores_without_labels_do_not_change_with_labels():
     problem = random_problem(3, 30, 3)
     case = CASES[0]
     grown = Candidates(case.rows(problem), problem.y, case.likelihood, case.rule, 3, np.arange(30))
@@ -63,7 +63,7 @@ def test_what_does_not_look_at_labels_chooses_the_same_with_others():
     assert (grown.scores("information")[1] != before).any()
 
 
-def test_the_same_seed_chooses_the_same_rows_whatever_their_order():
+def test_same_seed_chooses_the_same_rows_in_any_order():
     problem = random_problem(3, 40, 3)
     rows = DenseRows(problem.K, problem.m)
     one, two, other = (

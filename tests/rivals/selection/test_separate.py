@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.posterior import posterior_of
 from pymc_gpep.rivals.ivm import IVM, sites_of
 from pymc_gpep.rivals.selection.greedy import Candidates
 from tests.reference.active_rows import MATCHES, bound, separate
@@ -32,7 +32,7 @@ def grow(case, problem, score="information", n=12):
     [(SEPARATE[0], "expected", False, 6), (SEPARATE[1], "information", True, 12)],
     ids=str,
 )
-def test_rows_and_sites_are_those_of_brute_force(case, score, per_class, n):
+def test_rows_and_sites_match_brute_force(case, score, per_class, n):
     problem = case.problem(n, per_class=per_class)
     grown = grow(case, problem, score, n)
     exact = separate(case.likelihood.name, problem.K, problem.m, problem.y, FIRST, ACTIVE, score)
@@ -48,7 +48,7 @@ def test_rows_and_sites_are_those_of_brute_force(case, score, per_class, n):
 
 
 @EVERY
-def test_candidates_that_come_later_know_what_all_others_do(case):
+def test_later_candidates_have_the_moments_given_all_active_rows(case):
     problem = case.problem()
     grown = grow(case, problem)
     before = grown.moments(np.arange(12))
@@ -120,7 +120,7 @@ def test_a_small_pool_gives_every_function_as_many_rows(case):
     assert_array_equal(chosen.rows, again.rows)
 
 
-def test_functions_share_what_the_prior_has_in_common():
+def test_shared_covariance_chooses_the_rows_of_equal_covariances():
     """One covariance for all functions chooses the same rows as three equal ones."""
     case = SEPARATE[0]
     problem = case.problem(30, per_class=False)

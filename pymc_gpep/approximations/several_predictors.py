@@ -1,0 +1,467 @@
+"""Laplace's method, EP and KL for rows of several linear predictors, whose curvature may have any sign.
+
+A step of Newton's method uses the exact curvature W. If W gives no posterior, the step uses absolute eigenvalues of W.
+At the mode W is exact. The evidence has the derivatives of `pymc_gpep.solvers.newton`, with
+blocks in place of numbers.
+
+The means may be corrected as for one latent function (`pymc_gpep.approximations.laplace`): `smoothed_mean` averages the
+log density over the covariances of the rows.
+
+EP gives a row the marginal N(m, Σ), a site of precision Π and weights b. The cavity of the row has the covariance
+V = (Σ⁻¹ − Π)⁻¹ and the mean m − V b. Tilted moments are computed by quadrature
+(`pymc_gpep.likelihoods.tilted_rows`). With h = log ∫ p(y | f) N(f | μ, V) df, and sites scaled to be 1 at m, the
+evidence is
+
+    Σ [h + ½ bᵀV b + ½ log|V| − ½ log|Σ|] − ½ log|I + ΠK| − ½ bᵀ(m − m₀).
+
+At the fixed point it is stationary in the sites, and has derivatives at fixed sites. EP begins at Laplace's sites,
+which for a product of predictors are away from its saddle at zero.
+
+KL has the Gaussian q nearest to the posterior (Opper and Archambeau 2009), by the same sites. The bound is
+Σ E_q[log p(y_i | f_i)] − KL(q ‖ p). At its maximum the sites have the precision −E_q[∇∇ log p] and the force
+E_q[∇ log p] at the mean. Averages are sums over nodes: a product of Gauss–Hermite rules for up to three predictors, and
+points of a rule of degree 3 for more.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+from scipy.sparse.linalg import LinearOperator, eigs
+
+from pymc_gpep.approximations.approximator import AcceleratedEP
+from pymc_gpep.approximations.kl import AcceleratedBound
+from pymc_gpep.approximations.laplace import BlockAscent, NewtonApproximation
+from pymc_gpep.approximations.limits import at_least
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.gaussians.prior_form import covariance_root
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.kernels.moments.predictor_sites import (
+    block_cavities,
+    matched_sites,
+    pack_precision,
+    pack_sites,
+    packed_size,
+    shrink_negative,
+    unpack_sites,
+)
+from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
+from pymc_gpep.likelihoods.factor_averages import normal_rule
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.local_computations import PredictorsDensity, PredictorsDerivatives, PredictorsNodes
+from pymc_gpep.likelihoods.tilted_rows import TiltedRows
+from pymc_gpep.solvers.newton import log_posterior, newton
+from pymc_gpep.solvers.prior_form import Algebra
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
+from pymc_gpep.solvers.scalar_bound import accelerated_ascent
+from pymc_gpep.solvers.site_ep import SCHEMES, Ended, SitePosterior, largest_change, site_ep
+
+_MOST_STEPS = 50  # Steps to the smoothed means.
+_TOLERANCE = 1e-8  # Largest change of a smoothed mean.
+_LEAST = 1e-3  # Smallest curvature in place of a negative one.
+_ESCAPES, _DIRECTIONS = 20, 8  # Starts away from a saddle of the log posterior, and directions of each.
+_AWAY = 4.0 * 0.5 ** np.arange(12)  # Distances of these starts, in standard normals.
+
+
+class _PredictorsAscent(BlockAscent):
+    """The function that Newton's method climbs, of a likelihood whose curvature may have any sign.
+
+    Attributes
+    ----------
+    exact : bool
+        Whether the curvature that was factorised last is that of the log density. Where its posterior does not exist,
+        its eigenvalues are replaced by their absolute values, so that steps go up.
+    """
+
+    sees_common = True
+
+    def __init__(self, problem: Problem, density: PredictorsDensity) -> None:
+        parameters = problem.parameters
+        super().__init__(
+            problem,
+            lambda f, y, gradient: density.log_density(f, y, parameters, gradient),
+            lambda f, y, w: density.curvature(f, y, parameters, w),
+        )
+        self.algebra, self.exact = problem.prior.blocks(len(problem.mean), signed=True), False
+
+    def factorise(self) -> tuple[bool, float]:
+        ok, log_det = super().factorise()
+        self.exact = ok
+        if ok or not np.isfinite(self.w).all():
+            return ok, log_det
+        values, vectors = np.linalg.eigh(self.w)
+        return self.algebra.factorise(
+            np.einsum("iak,ik,ibk->iab", vectors, np.maximum(np.abs(values), _LEAST), vectors)
+        )
+
+    def away(self, x: Array) -> Array:
+        """Return the highest of some coordinates beside a saddle, along its directions of largest negative curvature.
+
+        A direction is f = K b with W K b = λ b, where λ is less than −1.
+        """
+        prior, image = self._problem.prior, np.empty_like(self.f)
+
+        def product(b: Array) -> Array:
+            prior.multiply(prior.coordinates(b.reshape(self.f.shape)), image)
+            return np.einsum("iab,bi->ai", self.w, image).ravel()
+
+        operator = LinearOperator((image.size, image.size), product, dtype=np.float64)
+        rng = np.random.default_rng(0)
+        count = min(_DIRECTIONS, image.size - 2)
+        values, vectors = eigs(operator, k=count, which="SR", v0=rng.standard_normal(image.size), tol=1e-3)
+        direction = np.zeros_like(x)
+        for b in vectors.T[(values.real < -1.0) | (values.real == values.real.min())]:
+            own = prior.coordinates(np.ascontiguousarray(b.real).reshape(self.f.shape))
+            prior.multiply(own, image)
+            direction += own / np.sqrt(prior.inner(own, own, image))
+        tried = [x + t * direction for t in (*_AWAY, *-_AWAY)]
+        return max(tried, key=lambda at: np.nan_to_num(log_posterior(self._problem, at, self, image), nan=-np.inf))
+
+
+class _AveragedAscent(_PredictorsAscent):
+    """The same for the log density averaged over normal latent values with covariances (n, c, c) around f."""
+
+    def __init__(self, problem: Problem, density: PredictorsDensity, cov: Array) -> None:
+        super().__init__(problem, density)
+        root = covariance_root(cov)
+        k = cov.shape[1]
+        nodes, weights = averaging_rule(k, _NODES.get(k, 0))
+        moves = [(weight, root @ node) for weight, node in zip(weights, nodes, strict=True)]
+        of_point, of_curvature = self._log_density, self._curvature
+
+        def log_density(f: Array, y: Observed, gradient: Array) -> float:
+            value, own = 0.0, np.empty_like(gradient)
+            gradient[:] = 0.0
+            for weight, move in moves:
+                value += weight * of_point(f + move.T, y, own)
+                gradient += weight * own
+            return value
+
+        def curvature(f: Array, y: Observed, w: Array) -> None:
+            own = np.empty_like(w)
+            w[:] = 0.0
+            for weight, move in moves:
+                of_curvature(f + move.T, y, own)
+                w += weight * own
+
+        self._log_density, self._curvature = log_density, curvature
+
+
+@lru_cache
+def averaging_rule(k: int, count: int) -> tuple[Array, Array]:
+    """Return nodes (d, k) and weights (d,) of averages over k standard normals, exact for cubic functions at least.
+
+    Up to three normals have `count` nodes along each.
+    """
+    if k not in _NODES:
+        return math.sqrt(k) * np.concatenate([np.eye(k), -np.eye(k)]), np.full(2 * k, 0.5 / k)
+    return normal_rule(count, k)
+
+
+_NODES = {1: 9, 2: 7, 3: 5}  # Nodes along each latent value.
+
+
+def laplace_predictors(
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    density: PredictorsDensity,
+    smoothed_mean: bool,
+    tolerance: float,
+) -> Found:
+    """Laplace approximation of several predictors; `start`, which is overwritten, holds the weights b (c, n).
+
+    A search that ends at a saddle of the log posterior, as products of predictors have one at zero, begins again
+    nearby.
+    """
+    c, n = problem.mean.shape
+    b, parameters = start.reshape(c, n), problem.parameters
+    ascent = _PredictorsAscent(problem, density)
+    x = problem.prior.coordinates(b).copy()
+    for _ in range(_ESCAPES):
+        evidence, status = newton(problem, x, ascent, history, tolerance=tolerance)
+        if ascent.exact or status not in (CONVERGED, OUT_OF_DIGITS):
+            break
+        status = NOT_CONCAVE
+        x = ascent.away(x)
+    b[:] = problem.prior.weights(x, ascent.gradient)
+    found = status in (CONVERGED, OUT_OF_ITERATIONS, OUT_OF_DIGITS) and ascent.exact
+    cov = np.full((n, c, c), np.nan)
+    if found:
+        ascent.algebra.moments(b, np.empty((c, n)), cov)
+
+    def derivatives() -> Derivatives:
+        slope, image = np.empty((2, c, n))
+        density.curvature_slope(ascent.f, problem.labels, parameters, cov, slope)
+        moved = ascent.algebra.moved(slope)
+        problem.prior.multiply(moved.coordinates, image)
+        slopes = np.full_like(parameters, np.nan)
+        if slopes.size and problem.slopes:
+            density.parameter_slopes(ascent.f, problem.labels, parameters, cov, image, slopes)
+        return Derivatives(ascent.algebra.gradient(b, moved, x), moved.weights + b, slopes)
+
+    weights, mean = b if found else np.full_like(b, np.nan), ascent.f
+    if smoothed_mean and found and status == CONVERGED:
+        averaged, smooth = _AveragedAscent(problem, density, cov), x.copy()
+        steps = History(_MOST_STEPS, watched=False)
+        _, status = newton(problem, smooth, averaged, steps, tolerance=max(tolerance, _TOLERANCE))
+        weights, mean = problem.prior.weights(smooth, averaged.gradient).copy(), averaged.f
+    return Found(evidence, status, weights, mean, cov, ascent.w, derivatives)
+
+
+@dataclass(frozen=True)
+class LaplacePredictors(NewtonApproximation):
+    """Gaussian at the posterior mode, with the curvature of the log posterior there.
+
+    Parameters
+    ----------
+    smoothed_mean : bool
+        Whether means maximise the log density averaged over Laplace's covariances. They are nearer to the means of a
+        skewed posterior. Variances and evidences stay at the mode.
+    """
+
+    smoothed_mean: bool = False
+
+    name: ClassVar[str] = "laplace"
+    site_form: ClassVar[SiteForm] = SiteForm.SIGNED
+    needs: ClassVar[tuple[type, ...]] = (PredictorsDensity,)
+    algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
+    follows_parameters: ClassVar[bool] = True
+
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        density = likelihood.computation(PredictorsDensity)
+        return laplace_predictors(problem, start, history, density=density, **self.settings)
+
+
+_AT_MODE, _FEW = 1e-4, 100  # Tolerance of the mode that a solve from cold begins at, and iterations.
+_WIDEST = 10.0  # Largest variance of a cavity, in units of the prior variance.
+_AT_A_TIME = 16_384  # Nodes whose derivatives are computed together.
+_CLOSE = 1e-2  # Residual below which the rules of quadratures are compared with larger rules.
+
+
+class BlockSitePosterior(SitePosterior):
+    """The posterior of k predictors under packed sites (2, n, d), see `pymc_gpep.kernels.moments.predictor_sites`."""
+
+    def __init__(self, problem: Problem) -> None:
+        (k, n), self._problem, self.least = problem.mean.shape, problem, -np.inf
+        self._algebra = problem.prior.blocks(k, signed=True)
+        self.precision, self.cov = np.full((2, n, k, k), np.nan)
+        self._location, self.weights, self.mean = np.full((3, k, n), np.nan)
+        self._coordinates = np.empty(0)
+
+    def take(self, sites: Array) -> tuple[bool, float]:
+        """See `ImpliedPosterior`; sites are scaled to be 1 at the posterior mean."""
+        prior, prior_mean = self._problem.prior, self._problem.mean
+        self.precision = np.empty_like(self.precision)
+        unpack_sites(sites, self.precision, self._location)
+        ok, log_det = self._algebra.factorise(self.precision)
+        if not ok:
+            return False, np.nan
+        moved = self._algebra.moved(self._location - np.einsum("iab,bi->ai", self.precision, prior_mean))
+        self.weights[:], self._coordinates = moved.weights, moved.coordinates
+        prior.multiply(moved.coordinates, self.mean)
+        length = prior.inner(moved.coordinates, moved.coordinates, self.mean)
+        self.mean += prior_mean
+        self.cov[:] = self._algebra.marginal_covariances()
+        return True, -0.5 * (log_det + length)
+
+    def shrink(self, sites: Array, factor: float) -> bool:
+        """See `ImpliedPosterior`; by the eigenvalues of the blocks."""
+        precision, location = np.empty_like(self.precision), np.empty_like(self._location)
+        unpack_sites(sites, precision, location)
+        return bool(np.isfinite(precision).all() and shrink_negative(precision, factor, sites))
+
+    def gradient(self) -> Array:
+        return self._algebra.gradient(self.weights, None, self._coordinates)
+
+
+def sites_at_laplace(problem: Problem, density: PredictorsDensity) -> Array | None:
+    """Return packed sites (2, n, d) at Laplace's mode; None without one."""
+    k, n = problem.mean.shape
+    at_mode = laplace_predictors(
+        problem._replace(slopes=False),
+        np.zeros(k * n),
+        History(_FEW, watched=False),
+        density=density,
+        smoothed_mean=False,
+        tolerance=_AT_MODE,
+    )
+    if not (np.isfinite(at_mode.cov).all() and np.isfinite(at_mode.weights).all()):
+        return None
+    sites = np.zeros((2, n, packed_size(k)))
+    sites[1, :, :k] = (at_mode.weights + np.einsum("iab,bi->ai", at_mode.precision, at_mode.mean)).T
+    for i, own in enumerate(at_mode.precision):
+        pack_precision(own, sites, i)
+    return sites
+
+
+@dataclass(frozen=True)
+class EPPredictors(AcceleratedEP):
+    """Gaussian sites that match mean and covariance of a row's predictors under its tilted distribution."""
+
+    name: ClassVar[str] = "ep"
+    site_form: ClassVar[SiteForm] = SiteForm.SIGNED
+    needs: ClassVar[tuple[type, ...]] = (PredictorsDensity, PredictorsNodes)
+    matches_moments: ClassVar[bool] = True
+    whole_factors: ClassVar[str] = "of several linear predictors"
+    algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
+    follows_parameters: ClassVar[bool] = True
+    looseness: ClassVar[float] = 50.0
+    schemes: ClassVar[tuple[str, ...]] = (*SCHEMES, "EP with site precisions of at least 0")
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
+        """Length of the vector that a solve starts from: packed sites."""
+        return 2 * n_points * int(packed_size(n_functions))
+
+    def between(self, starts: Array, weights: Array, nearest: int) -> Array:
+        """The nearest start: some combinations of blocks have no posterior."""
+        return starts[nearest].copy()
+
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        k, n = problem.mean.shape
+        if (
+            not start.any()
+            and (begin := sites_at_laplace(problem, likelihood.computation(PredictorsDensity))) is not None
+        ):
+            start[:] = begin.ravel()
+        rows = TiltedRows(likelihood.computation(PredictorsNodes), problem.labels, problem.parameters, k)
+        at, wide = np.empty((n, k)), np.empty((n, k, k))
+        root = np.empty((n, k, k))
+        widest = np.ascontiguousarray(np.broadcast_to(_WIDEST * problem.prior.variances, (k, n)))
+        compared = np.inf
+
+        def matched(
+            posterior: BlockSitePosterior, sites: Array, target: Array, scale: Array
+        ) -> tuple[bool, float, float]:
+            nonlocal compared
+            terms = block_cavities(
+                posterior.mean, posterior.cov, posterior.precision, posterior.weights, widest, at, wide
+            )
+            root[:] = rows.cavities(at, wide)
+            tilted = rows.moments(at, root)
+            matched_sites(at, root, tilted.mean, tilted.cov, posterior.cov, posterior.least, target, scale)
+            residual = largest_change(target, sites, scale)
+            if residual < _CLOSE * min(compared, 1.0):
+                compared = residual
+                if rows.refine(at, root):
+                    tilted = rows.moments(at, root)
+                    matched_sites(at, root, tilted.mean, tilted.cov, posterior.cov, posterior.least, target, scale)
+                    residual = largest_change(target, sites, scale)
+            return True, float(tilted.log_z.sum()) + terms, residual
+
+        posterior = BlockSitePosterior(problem)
+        sites = start.reshape(2, n, -1)
+        ended = site_ep(
+            posterior, sites, history, update=matched, last_least=-np.inf, largest_precision=np.inf, **self.iteration
+        )
+
+        def parameters() -> Array:
+            slopes = np.full_like(problem.parameters, np.nan)
+            if slopes.size and problem.slopes:
+                rows.parameter_slopes(at, root, slopes)
+            return slopes
+
+        return posterior.found(ended, parameters)
+
+
+@dataclass(frozen=True)
+class KLPredictors(AcceleratedBound):
+    """The Gaussian q with the smallest KL(q ‖ posterior); the evidence is a lower bound, the best by a Gaussian.
+
+    Parameters
+    ----------
+    order : int
+        Nodes along each predictor, for up to three predictors.
+    """
+
+    order: int = field(default=12, metadata=at_least(2))
+
+    name: ClassVar[str] = "kl"
+    site_form: ClassVar[SiteForm] = SiteForm.SIGNED
+    needs: ClassVar[tuple[type, ...]] = (PredictorsDensity, PredictorsDerivatives)
+    algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
+    follows_parameters: ClassVar[bool] = True
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
+        """Length of the vector that a solve starts from: packed sites."""
+        return 2 * n_points * int(packed_size(n_functions))
+
+    def between(self, starts: Array, weights: Array, nearest: int) -> Array:
+        """The nearest start: some combinations of blocks have no posterior."""
+        return starts[nearest].copy()
+
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        n = problem.mean.shape[1]
+        density = likelihood.computation(PredictorsDensity)
+        if not start.any() and (begin := sites_at_laplace(problem, density)) is not None:
+            start[:] = begin.ravel()
+        averages = _Averages(problem, likelihood.computation(PredictorsDerivatives), self.order)
+        posterior = BlockSitePosterior(problem)
+
+        def sweep(sites: Array, natural: Array, better: Array, scale: Array) -> tuple[bool, float, float]:
+            ok, value = posterior.take(sites)
+            if not ok:
+                return False, np.nan, np.nan
+            total, slope, curvature = averages(posterior.mean, posterior.cov)
+            value += total + 0.5 * float((posterior.precision * posterior.cov).sum())
+            location = slope + np.einsum("iab,bi->ai", curvature, posterior.mean)
+            pack_sites(curvature, location, posterior.cov, natural, scale)
+            better[:] = natural
+            return True, value, largest_change(natural, sites, scale)
+
+        evidence, status = accelerated_ascent(
+            sweep,
+            start.reshape(2, n, -1),
+            history,
+            tolerance=self.tolerance,
+            depth=self.depth,
+            mixing=self.mixing,
+            largest_precision=np.inf,
+            least_precision=-np.inf,
+        )
+        return posterior.found(
+            Ended(evidence, status, 0), lambda: averages.parameter_slopes(posterior.mean, posterior.cov)
+        )
+
+
+class _Averages:
+    """Averages of a log density and of its derivatives over normal latent values of rows."""
+
+    def __init__(self, problem: Problem, density: PredictorsDerivatives, order: int) -> None:
+        self._problem, self._density = problem, density
+        self._nodes, self._weights = averaging_rule(len(problem.mean), order)
+
+    def __call__(self, mean: Array, cov: Array) -> tuple[float, Array, Array]:
+        """Return the sum of averages, their gradients (k, n), and negative averages (n, k, k) of second derivatives."""
+        total, slope, curvature = 0.0, np.empty_like(mean), np.empty_like(cov)
+        for rows, f, y, parameters in self._parts(mean, cov):
+            value, gradient, hessian = self._density.derivatives(f, y, parameters)
+            shape, k = (len(self._weights), -1), len(mean)
+            total += float((self._weights @ value.reshape(shape)).sum())
+            slope[:, rows] = np.einsum("d,kdm->km", self._weights, gradient.reshape(k, *shape))
+            curvature[rows] = -np.einsum("d,dmab->mab", self._weights, hessian.reshape(*shape, k, k))
+        return total, slope, curvature
+
+    def parameter_slopes(self, mean: Array, cov: Array) -> Array:
+        """Return derivatives (p, n) of averages in each row of the parameters."""
+        out = np.full_like(self._problem.parameters, np.nan)
+        if out.size and self._problem.slopes:
+            for rows, f, y, parameters in self._parts(mean, cov):
+                found = self._density.slopes(f, y, parameters).reshape(len(out), len(self._weights), -1)
+                out[:, rows] = np.einsum("d,pdm->pm", self._weights, found)
+        return out
+
+    def _parts(self, mean: Array, cov: Array) -> Iterator[tuple[slice, Array, Observed, Array]]:
+        """Yield some rows, with latent values (k, d m), observations and parameters at their nodes."""
+        d, n = len(self._weights), mean.shape[1]
+        root = covariance_root(cov)
+        step = max(1, _AT_A_TIME // d)
+        for begin in range(0, n, step):
+            rows = slice(begin, begin + step)
+            f = mean[:, None, rows] + np.einsum("mab,db->adm", root[rows], self._nodes)
+            y, parameters = self._problem.labels[rows], self._problem.parameters[:, rows]
+            yield rows, f.reshape(len(mean), -1), np.tile(y, d), np.tile(parameters, d)

@@ -1,0 +1,99 @@
+"""Check that the matrices of a dense method fit into memory, before any of them is allocated."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from pymc_gpep.approximations.methods import FURTHER_METHODS, SPARSE_APPROXIMATIONS
+from pymc_gpep.gaussians.prior import DensePrior
+from pymc_gpep.gaussians.prior_form import PriorForm
+from pymc_gpep.reading.classifier import GPClassifier, ReadModel
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+_GIGABYTE = 1e9
+
+
+def least_memory(prior_type: type[PriorForm], c: int, n: int, q: int, learned: bool) -> float:
+    """Bytes that the matrices of a fit take at the least; see `PriorForm.matrices`."""
+    matrices, columns = prior_type.matrices(c, n, q, learned)
+    return 8.0 * matrices * n * columns
+
+
+def check_memory(
+    read: ReadModel, what: str, *, learned: bool = False, prior_type: type[PriorForm] = DensePrior
+) -> None:
+    """Raise a MemoryError, with a way out, if a dense method on all rows of a model cannot fit into memory.
+
+    The least memory of the method is compared with the available memory, so that only impossible fits are refused.
+
+    Parameters
+    ----------
+    read : GPClassifier or GPModel
+    what : str
+        The work that would be done, for the message.
+    learned : bool
+        Whether derivatives in hyperparameters are computed.
+    prior_type : type, optional
+        The type of prior, which determines the number of matrices and of their columns.
+    """
+    prior = read.prior
+    c, n = prior.n_functions, prior.n_points  # groups of rows are points
+    size = c, n, prior.n_normals, learned and bool(prior.hyperparameters)
+    matrices, columns = prior_type.matrices(*size)
+    needed, there = least_memory(prior_type, *size), available_memory()
+    if needed <= there:
+        return
+    ways = []
+    if isinstance(read, GPClassifier):
+        likelihood = read.likelihood_model
+        sparse = [kind.name for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood)]
+        ways += [f'pm.fit(method="{name}", inducing=100), with inducing inputs' for name in sparse[:1]]
+        further = [kind for kind in FURTHER_METHODS if kind.approximates(likelihood)]
+        ways += [f'pm.fit(method="{kind.name}", {kind.example}), with {kind.by}' for kind in further]
+        if not ways and prior_type.square and c == 1 and prior.processes:
+            ways = [f'pm.fit(method="{likelihood.method}", inducing=200), with inducing inputs']
+    held, takes = ("matrices", "They take") if matrices > 1 else ("matrix", "It takes")
+    raise MemoryError(
+        f"{what} works on at least {matrices} {held} of {n} × {columns} numbers for {c} latent "
+        f"function{'s' * (c > 1)}. {takes} {needed / _GIGABYTE:.1f} GB, and {there / _GIGABYTE:.1f} GB of memory are "
+        "free. "
+        + (f"Without such matrices there is {', or '.join(ways)}. " if ways else "")
+        + f"{'Or give' if ways else 'Give'} the model fewer rows."
+    )
+
+
+def available_memory() -> float:
+    """Return the bytes that this process may still take; infinite if the system does not report them."""
+    return min(_limits(), default=np.inf)
+
+
+def _limits() -> Iterator[float]:
+    if (free := _numbers("/proc/meminfo").get("MemAvailable")) is not None:
+        yield 1024.0 * free
+    resident = 1024.0 * _numbers("/proc/self/status").get("VmRSS", 0.0)
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = _text(limit).strip()
+        if text.isdigit():
+            yield float(text) - resident
+    if resource is not None:
+        of_addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if of_addresses != resource.RLIM_INFINITY:
+            yield of_addresses - 1024.0 * _numbers("/proc/self/status").get("VmSize", 0.0)
+
+
+def _numbers(path: str) -> dict[str, float]:
+    """Return numbers of a file of lines `name: number unit`, by name; empty if the file does not exist."""
+    pairs = (line.split() for line in _text(path).splitlines())
+    return {pair[0].rstrip(":"): float(pair[1]) for pair in pairs if len(pair) > 1 and pair[1].isdigit()}
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

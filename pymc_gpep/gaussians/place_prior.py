@@ -1,0 +1,454 @@
+"""Priors by rows of few coefficients with a residual for each place, and their algebra: K = J Jᵀ + R Rᵀ.
+
+A row is f_i = m_i + J_i z + r_i e_p. The q standard normals z are common to all rows, and e_p is a standard normal of
+the place p. Rows of one place share it. The FITC prior of a process with inducing inputs is of this form (Snelson and
+Ghahramani 2006).
+
+Given z, residuals of places are independent. With the precisions π of sites, the place p has
+
+    d_p = 1 + Σ_i r_i² π_i,   C_p = Σ_i r_i π_i J_i,   H_i = J_i − r_i C_p / d_p,
+
+and with e integrated out z has the precision Λ = I + JᵀΠJ − Cᵀ D⁻¹ C = L Lᵀ. So
+
+    log|I + ΠK| = log|Λ| + Σ_p log d_p,   var f_i = |L⁻¹ H_i|² + r_i² / d_p.
+
+If all places have one row, then Λ = I + Jᵀ diag(π / d) J and H_i = J_i / d_i. No matrix has two axes over rows.
+
+A variational bound (Titsias 2009; Hensman, Matthews and Ghahramani 2015) has the same prior. Its residuals keep their
+prior given z: sites are sites of J z, and variances of f_i contain r_i². Then d = 1 and C = 0.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import cho_solve
+from scipy.linalg.blas import dtrmm
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.prior_form import BoundForm, PosteriorByAlgebra, PriorForm
+from pymc_gpep.gaussians.row_prior import IndependentRows, PriorByRows, factor_beside_prior
+from pymc_gpep.gaussians.sites import IndependentSites
+from pymc_gpep.kernels.special.normal import LOG_2PI
+from pymc_gpep.solvers.coefficients import Coefficients, blocks_of_rows, coefficients
+from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, check_finite
+from pymc_gpep.solvers.site_algebra import Moved
+from pymc_gpep.solvers.team import Team
+
+type Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlaceStructure:
+    """The parts of a prior by rows and places that data fix.
+
+    Attributes
+    ----------
+    places : array (n,)
+        Place of each row.
+    count : int
+        Number of places, p.
+    flat : tuple of int
+        Positions among the q normals z of numbers that have a flat prior.
+    integrated : bool
+        Whether sites act on whole latent values; otherwise residuals keep their prior, as in a variational bound.
+    """
+
+    places: Indices
+    count: int
+    flat: tuple[int, ...] = ()
+    integrated: bool = True
+
+    @property
+    def lacks(self) -> frozenset[Algebra]:
+        """Abilities of the form that flat numbers take away."""
+        return frozenset({Algebra.VARIANCES} if self.flat else ())
+
+    @cached_property
+    def alone(self) -> bool:
+        """Whether no two rows share a place."""
+        return len(np.unique(self.places)) == len(self.places)
+
+    def __repr__(self) -> str:
+        return f"with {self.count} places"
+
+
+class PlaceRows(Coefficients):
+    """Rows of q coefficients J (n, q), and an entry r (n,) at the place of each row among p further columns."""
+
+    def __init__(self, rows: Coefficients, entries: Array, places: Indices, count: int, size: int) -> None:
+        self.rows, self.entries, self.places, self.count, self.size = rows, entries, places, count, size
+
+    def _split(self, numbers: Array) -> tuple[Array, Array]:
+        return numbers[..., : self.size], numbers[..., self.size :]
+
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        """Rows J, some at a time."""
+        for some in blocks_of_rows(len(self.entries), self.size):
+            yield some, self.rows.some(np.arange(some.start, some.stop))
+
+    def at_places(self, of_rows: Array) -> Array:
+        """Return Σ_i w_i (p,) over the rows of each place, of w (n,)."""
+        return np.bincount(self.places, of_rows, self.count)
+
+    def gram(self, weights: Array) -> Array:
+        every = self.some(np.arange(len(weights)))
+        return np.asarray(every.T @ (weights[:, None] * every))
+
+    def products(self, numbers: Array) -> Array:
+        z, e = self._split(numbers)
+        return self.rows.products(z) + self.entries * e[self.places]
+
+    def sums(self, weights: Array) -> Array:
+        return np.concatenate([self.rows.sums(weights), self.at_places(self.entries * weights)])
+
+    def variances(self, root: Array) -> Array:
+        z, e = self._split(root)
+        half = self.rows.combined(z.T) + self.entries[:, None] * e.T[self.places]
+        return np.einsum("ij,ij->i", half, half)
+
+    def combined(self, matrix: Array) -> Array:
+        z, e = self._split(matrix.T)
+        return np.asarray(self.rows.combined(z.T) + self.entries[:, None] * e.T[self.places])
+
+    def some(self, rows: NDArray[np.int64]) -> Array:
+        found = np.zeros((len(rows), self.size + self.count))
+        found[:, : self.size] = self.rows.some(rows)
+        found[np.arange(len(rows)), self.size + self.places[rows]] = self.entries[rows]
+        return found
+
+
+class PlacePrior(PriorByRows):
+    """f = m + J z + R e with q normals z of all rows, and a normal e of each place.
+
+    Numbers are (1, q + p): z, and e after them.
+
+    Parameters
+    ----------
+    array : array (1, n, q + 1)
+        J, and r as the last column.
+    mean : array (1, n)
+    structure : PlaceStructure
+    """
+
+    algebras = frozenset({Algebra.FUNCTION, Algebra.VARIANCES})
+
+    def __init__(self, array: Array, mean: Array, structure: PlaceStructure) -> None:
+        super().__init__(array, mean)
+        self.structure = structure
+        self._integrated = structure.integrated
+
+    @classmethod
+    def checked(  # type: ignore[override]  # entries are nowhere without a structure
+        cls, array: ArrayLike, mean: ArrayLike, structure: PlaceStructure
+    ) -> Self:
+        """Make a prior of arrays that may be anything.
+
+        Raises
+        ------
+        ValueError
+            Naming the argument, if a shape does not fit or a value is not finite.
+        """
+        means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
+        numbers = np.asarray(array, dtype=np.float64)
+        n = len(structure.places)
+        if means.shape != (1, n) or numbers.ndim != 3 or numbers.shape[:2] != (1, n) or numbers.shape[2] < 1:
+            raise ValueError(
+                f"mean must be (1, {n}) and coefficients with residuals (1, {n}, q + 1), but they have the shapes "
+                f"{means.shape} and {numbers.shape}."
+            )
+        check_finite({"mean": means, "coefficients": numbers})
+        return cls(numbers, means, structure)
+
+    @property
+    def maker(self) -> BoundForm:
+        return BoundForm(PlacePrior, self.structure)
+
+    @classmethod
+    def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
+        return (3 if learned else 2), max(q - n, 1)
+
+    @classmethod
+    def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
+        return n * (q - known.count + 1)
+
+    @classmethod
+    def algebra(cls, n: int, q: int, known: Any = None) -> str:
+        own = "a residual at each" if known.integrated else "a variational bound at each"
+        return f"By inducing inputs: {n} rows of {q - known.count} standard normals, {own} of {known.count} places."
+
+    @cached_property
+    def rows(self) -> PlaceRows:
+        """J and r, (n, q + p)."""
+        own, size = self.structure, self.array.shape[2] - 1
+        return PlaceRows(coefficients(self.array[0, :, :-1]), self.residual_roots, own.places, own.count, size)
+
+    @property
+    def residual_roots(self) -> Array:
+        """Standard deviations r (n,) of the residuals, whose signs are of rows."""
+        return self.array[0, :, -1]
+
+    @property
+    def size(self) -> int:
+        """See `PriorForm`: the number of normals that all rows share, q."""
+        return self.array.shape[2] - 1
+
+    @property
+    def n_normals(self) -> int:
+        """Number of standard normals, q + p."""
+        return self.array.shape[2] - 1 + self.structure.count
+
+    @cached_property
+    def flat(self) -> Indices:
+        return np.array(self.structure.flat, np.int64)
+
+    @cached_property
+    def variances(self) -> Array:
+        """Prior variances, (1, n)."""
+        return np.einsum("iq,iq->i", self.array[0], self.array[0])[None]
+
+    def is_covariance(self, team: Team) -> bool:
+        """See `PriorForm`; J Jᵀ + R Rᵀ always is one."""
+        return True
+
+    def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
+        j, r, places = self.array[0, :, :-1], self.residual_roots, self.structure.places
+        same = places[points][:, None] == places[others]
+        return np.asarray(j[points] @ j[others].T + np.where(same, r[points][:, None] * r[others], 0.0))[None]
+
+    @cached_property
+    def k(self) -> Array:
+        every = np.arange(self.shape[1])
+        return self.among(every, every)
+
+    def some(self, points: NDArray[np.int64]) -> "PlacePrior":
+        own = self.structure
+        rest = PlaceStructure(own.places[points], own.count, own.flat, own.integrated)
+        return PlacePrior(self.array[:, points], self.mean[:, points], rest)
+
+    def at(self, points: NDArray[np.int64]) -> Array:
+        return self.rows.some(points)[None]
+
+    def rows_at(self, points: NDArray[np.int64]) -> PlaceRows:
+        own = self.rows
+        j = coefficients(self.array[0, points, :-1])
+        return PlaceRows(j, own.entries[points], own.places[points], own.count, own.size)
+
+    def known_variances(self, rows: Coefficients) -> Array:
+        assert isinstance(rows, PlaceRows)
+        return rows.rows.variances(np.eye(rows.size)) + rows.entries**2
+
+    # Residuals that keep their prior have the coordinate 0.
+
+    def pull(self, force: Array) -> Array:
+        found = super().pull(force)
+        if not self._integrated:
+            found[:, self.rows.size :] = 0.0
+        return found
+
+    def variance_gradient(self, of_variance: Array) -> Array:
+        return 2.0 * of_variance[:, None] * self.array
+
+    def posterior(self, prior_mean: Array, *, signed: bool = False) -> FunctionPosterior:
+        return _PlacePosterior(self, PlaceAlgebra(self, 1), prior_mean, signed=signed)
+
+    @cached_property
+    def roots(self) -> Array:
+        """All coefficients, (1, n, q + p)."""
+        return self.at(np.arange(self.shape[1]))
+
+
+class _PlacePosterior(PosteriorByAlgebra):
+    """The posterior of one function, whose sites may act on J z alone."""
+
+    _prior: PlacePrior
+
+    @property
+    def site_variance(self) -> Array:
+        own = self._prior
+        return self.variance if own.structure.integrated else self.variance - own.residual_roots**2
+
+
+class PlaceAlgebra(IndependentRows):
+    """The algebra by Λ = I + JᵀΠJ − Cᵀ D⁻¹ C, see `pymc_gpep.gaussians.place_prior`."""
+
+    prior: PlacePrior
+    kind: ClassVar[type[IndependentSites]] = IndependentSites
+
+    def factorise(self, precision: Array) -> tuple[bool, float]:
+        self.sites, self._centre = self.kind(precision.copy(), np.empty(0)), None
+        for name in ("_root", "_inverse", "_squares", "_at_places"):
+            vars(self).pop(name, None)
+        prior, rows, pi = self.prior, self.prior.rows, precision[0]
+        self._integrated = prior.structure.integrated
+        stretch = rows.at_places(rows.entries**2 * pi) if self._integrated else np.zeros(rows.count)
+        self._d = 1.0 + stretch
+        if not (np.isfinite(self._d).all() and (self._d > 0.0).all()):
+            return False, np.nan
+        self._alone = prior.structure.alone or not self._integrated
+        self._pi = pi / self._d[rows.places] if self._integrated and self._alone else pi
+        lower = np.tril(rows.rows.gram(self._pi))
+        if not self._alone:
+            lower -= np.tril(self._at_places.T @ (self._at_places / self._d[:, None]))
+        factor = factor_beside_prior(lower, prior.flat if prior.flat.size else None)
+        if factor is None:
+            return False, np.nan
+        self._factor = factor
+        log_det = 2.0 * float(np.log(self._factor.diagonal()).sum()) + float(np.log(self._d).sum())
+        return True, log_det - prior.flat.size * LOG_2PI
+
+    @cached_property
+    def _inverse(self) -> Array:
+        """Λ⁻¹, (q, q)."""
+        return np.asarray(self._root.T @ self._root)
+
+    @cached_property
+    def _at_places(self) -> Array:
+        """C, (p, q)."""
+        rows = self.prior.rows
+        found = np.zeros((rows.count, rows.size))
+        if self._integrated:
+            for some, j in self._blocks():
+                np.add.at(found, rows.places[some], (rows.entries * self.sites.precision[0])[some, None] * j)
+        return found
+
+    def _blocks(self) -> Iterator[tuple[slice, Array]]:
+        """Rows J of the prior, some at a time."""
+        rows = self.prior.array[0, :, :-1]
+        return ((some, rows[some]) for some in blocks_of_rows(*rows.shape))
+
+    def _seen(self, rows: PlaceRows, some: slice, j: Array) -> Array:
+        """H of some rows, whose J is given, as a new array."""
+        if not self._integrated:
+            return j.copy()
+        places = rows.places[some]
+        if rows is self.prior.rows and self._alone:
+            return np.asarray(j / self._d[places][:, None])
+        return np.asarray(j - (rows.entries[some] / self._d[places])[:, None] * self._at_places[places])
+
+    def _halves(self, rows: PlaceRows) -> Iterator[tuple[slice, Array]]:
+        """Return H L⁻ᵀ of rows, some at a time."""
+        for some, j in self._blocks() if rows is self.prior.rows else rows.blocks():
+            seen = self._seen(rows, some, j)
+            yield some, dtrmm(1.0, self._root, seen.T, lower=1, overwrite_b=1).T
+
+    @cached_property
+    def _squares(self) -> Array:
+        """|L⁻¹ H_i|² (n,) of the rows of the prior."""
+        return self._squared(self.prior.rows)
+
+    def _squared(self, rows: PlaceRows) -> Array:
+        found = np.empty(len(rows.entries))
+        for some, half in self._halves(rows):
+            np.einsum("ij,ij->i", half, half, out=found[some])
+        return found
+
+    def _solved(self, right: Array) -> Array:
+        """Λ⁻¹ r of all q + p numbers."""
+        rows = self.prior.rows
+        z, e = right[: rows.size], right[rows.size :]
+        if not self._integrated:
+            return np.concatenate([cho_solve((self._factor, True), z, check_finite=False), np.zeros_like(e)])
+        weights = rows.entries * self.sites.precision[0]
+        z = z - rows.rows.sums(weights * (e / self._d)[rows.places])
+        z = cho_solve((self._factor, True), z, check_finite=False)
+        return np.concatenate([z, (e - rows.at_places(weights * rows.rows.products(z))) / self._d])
+
+    def marginal_covariances(self) -> Array:
+        rows = self.prior.rows
+        return (self._squares + rows.entries**2 / self._d[rows.places])[:, None, None]
+
+    def site_covariances(self) -> Array:
+        return self.marginal_covariances() if self._integrated else self._squares[:, None, None]
+
+    def kept(self) -> Array:
+        """See `SiteAlgebra`; residuals that keep their prior are not of the variance that a site takes."""
+        rows, pi = self.prior.rows, self.sites.precision[0]
+        if self._integrated and self._alone:  # 1 − π r² / d is 1 / d
+            found = 1.0 / self._d[rows.places] - pi * self._squares
+        elif self._integrated:
+            found = 1.0 - pi * self.marginal_covariances()[:, 0, 0]
+        else:
+            found = 1.0 - pi * self._squares
+        return np.maximum(found, self.prior.least_kept)[:, None, None]
+
+    def cavities(self, mean: Array, cov: Array, weights: Array) -> tuple[Array, Array]:
+        rest = np.zeros(len(cov)) if self._integrated else self.prior.residual_roots**2
+        wide = (cov - rest[:, None, None]) / self.kept()
+        return mean.T - wide[:, 0] * weights.T, wide + rest[:, None, None]
+
+    def taken(self) -> float:
+        return float(self.sites.precision[0] @ self.site_covariances()[:, 0, 0])
+
+    def gradient(self, b: Array, moved: Moved | None = None, x: Array | None = None) -> Array:
+        """See `SiteAlgebra`; of J, and of r in the last column."""
+        rows, pi, b = self.prior.rows, self.sites.precision[0], b[0]
+        numbers = self.prior.coordinates(b[None])[0] if x is None else x[0]
+        u, change = np.zeros_like(b), np.zeros_like(numbers)
+        if moved is not None:
+            u, change = moved.weights[0], moved.coordinates[0]
+        found = np.empty_like(self.prior.array[0])
+        q, places, r = rows.size, rows.places, rows.entries
+        for some, j in self._blocks():
+            seen = self._seen(rows, some, j) @ self._inverse
+            own = found[some]
+            np.multiply(seen, -pi[some, None], out=own[:, :q])
+            own[:, :q] += np.outer(b[some] + u[some], numbers[:q])
+            if moved is not None:
+                own[:, :q] += np.outer(b[some], change[:q])
+            if self._integrated and not self._alone:
+                own[:, q] = np.einsum("ij,ij->i", seen, self._at_places[places[some]])
+        d = self._d[places]
+        if not self._integrated:
+            found[:, q] = -pi * r
+            return found[None]
+        with_c = r * pi * d * self._squares if self._alone else found[:, q]  # H Λ⁻¹ C
+        found[:, q] = (b + u) * numbers[q:][places] + b * change[q:][places] - pi * (r - with_c) / d
+        return found[None]
+
+    # Functions of all q + p numbers.
+
+    def covariance_times(self, column: Array) -> Array:
+        """Product of the posterior covariance of the numbers and a column (q + p,)."""
+        found = self._solved(column)
+        if not self._integrated:
+            size = self.prior.rows.size
+            found[size:] = column[size:]
+        return found
+
+    def covariance_at(self, left: Coefficients, variance: Array) -> Array:  # type: ignore[override]  # rows T
+        assert isinstance(left, PlaceRows)
+        own = self._squared(left) + left.entries**2 / self._d[left.places]
+        return (own + variance[0])[:, None, None]
+
+    def root_among(self, points: NDArray[np.intp]) -> Array:
+        rows = self.prior.rows_at(points)
+        halves = np.concatenate([half for _, half in self._halves(rows)])
+        which, of = np.unique(rows.places, return_inverse=True)
+        rest = np.zeros((len(points), len(which)))
+        rest[np.arange(len(points)), of] = rows.entries / np.sqrt(self._d[rows.places])
+        return np.concatenate([halves, rest], axis=1)[None]
+
+    def covariance_among(self, points: NDArray[np.intp]) -> Array:
+        half = self.root_among(points)
+        return np.asarray(np.einsum("kiq,ljq->kilj", half, half, optimize=True))
+
+    def whitened_variance(self, prior: PriorForm) -> Array:
+        half = (self._at_places / self._d[:, None]) @ self._root.T
+        own = 1.0 / self._d + np.einsum("ij,ij->i", half, half)
+        return np.concatenate([np.einsum("ij,ij->j", self._root, self._root), own])[None]
+
+    def whitened_covariance(self, prior: PriorForm) -> Array:
+        scaled = self._at_places / self._d[:, None]
+        between = -self._inverse @ scaled.T
+        found = np.block([[self._inverse, between], [between.T, np.diag(1.0 / self._d) - scaled @ between]])
+        return found[None, :, None]
+
+    def deviations(self, rng: np.random.Generator, draws: int, prior: PriorForm) -> Array:
+        z = rng.standard_normal((draws, len(self._factor))) @ self._root
+        e = rng.standard_normal((draws, len(self._d))) / np.sqrt(self._d)
+        e -= z @ (self._at_places / self._d[:, None]).T
+        return np.concatenate([z, e], axis=1)[:, None]

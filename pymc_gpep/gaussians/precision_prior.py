@@ -1,0 +1,401 @@
+"""A prior covariance K = A Q⁻¹ Aᵀ of one function, by rows A of few coefficients and a sparse precision Q.
+
+With P = Q + AᵀΠA and x ~ N(0, Q⁻¹)
+
+    log|I + ΠK| = log|P| − log|Q|,   var f_i = a_iᵀ P⁻¹ a_i,   (I + ΠK)⁻¹ r = r − Π A P⁻¹ Aᵀ r.
+
+Entries of inverses are computed only where a factor has them, so that no matrix is dense. The posterior mean of x is
+v = P⁻¹Aᵀ(ν − Πm). Weights b = ν − Π(m + A v) are computed from it: v = Q⁻¹Aᵀb cancels where the prior is wide. The
+derivatives of the log normaliser at fixed sites are
+
+    b vᵀ − Π A P⁻¹ in entries of A,   ½ (Q⁻¹ − P⁻¹ − vvᵀ) in those of Q.
+
+The difference 1 − π var f loses digits where a row all but decides on its latent value alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.prior_form import BoundForm, PosteriorByAlgebra, PriorForm
+from pymc_gpep.gaussians.row_prior import IndependentRows, PriorByRows
+from pymc_gpep.gaussians.sites import IndependentSites
+from pymc_gpep.kernels.gaussians.sparse_rows import add_gram
+from pymc_gpep.kernels.special.normal import LOG_2PI
+from pymc_gpep.solvers.coefficients import Coefficients, Entries
+from pymc_gpep.solvers.prior_form import STEP_ROUNDING, Algebra, FunctionPosterior, check_finite
+from pymc_gpep.solvers.site_algebra import Moved, NotPositiveDefiniteError
+from pymc_gpep.solvers.sparse_precision import FactorPattern, SparsePrecision, pairs_of_rows
+from pymc_gpep.solvers.team import Team
+
+type Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class PrecisionStructure:
+    """Where rows A (n, q) and a prior precision Q + V W⁻¹ Vᵀ of x have entries.
+
+    Attributes
+    ----------
+    cells : array (n, k)
+        Positions of the coefficients of each row, without duplicates; padding repeats a position.
+    first, second : array (m,)
+        Rows and columns of the entries of Q, on one side of the diagonal; duplicate entries add up.
+    columns : array (p, q)
+        Vᵀ.
+    widths : array (p,)
+        The diagonal of W, see `pymc_gpep.solvers.sparse_precision`.
+    together : sequence of tuple of array
+        Further pairs of positions whose posterior covariances are computed.
+    flat : array (f,)
+        Places of numbers that have a flat prior. Q has no entry of its own for them, and is proper with 1 on the
+        diagonal there.
+    """
+
+    cells: Indices
+    first: Indices
+    second: Indices
+    columns: Array
+    widths: Array
+    together: Sequence[tuple[Indices, Indices]] = field(default=())
+    flat: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def q(self) -> int:
+        """How many numbers x there are."""
+        return self.columns.shape[1]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many rows there are, and how many coefficients each may have."""
+        n, k = self.cells.shape
+        return n, k
+
+    def split(self, array: Array) -> tuple[Array, Array]:
+        """Return coefficients (n, k) and entries (m,) of Q of the array that holds both."""
+        flat = array.reshape(-1)
+        return flat[: self.cells.size].reshape(self.cells.shape), flat[self.cells.size :]
+
+    @cached_property
+    def _pairs(self) -> tuple[Indices, Indices]:
+        """Pairs of places (n, k(k + 1)/2) of each row."""
+        return pairs_of_rows(self.cells)
+
+    @cached_property
+    def prior(self) -> FactorPattern:
+        """The pattern of Q, where rows have no two places that depend on each other with it unless it is in there."""
+        components = FactorPattern(self.q, self.first, self.second).components
+        own, other = _distinct(self.q, [self._pairs])
+        alike = components[own] == components[other]
+        return FactorPattern(self.q, np.r_[self.first, own[alike]], np.r_[self.second, other[alike]])
+
+    @cached_property
+    def posterior(self) -> FactorPattern:
+        """The pattern of Q + AᵀΠA."""
+        own, other = _distinct(self.q, [self._pairs, *self.together])
+        return FactorPattern(self.q, np.r_[self.first, own], np.r_[self.second, other])
+
+    @cached_property
+    def prior_slots(self) -> tuple[Indices, Indices]:
+        """Slots in the prior's pattern of the entries of Q, and of the pairs of rows."""
+        return self.prior.slots(self.first, self.second), self.prior.slots(*self._pairs)
+
+    @cached_property
+    def posterior_slots(self) -> tuple[Indices, Indices]:
+        """The same in the pattern of the posterior."""
+        return self.posterior.slots(self.first, self.second), self.posterior.slots(*self._pairs)
+
+    @cached_property
+    def flat_slots(self) -> Indices:
+        """Slots in the prior's pattern of the diagonal at flat numbers."""
+        return self.prior.slots(self.flat, self.flat)
+
+    @cached_property
+    def last(self) -> list[tuple[Array, SparsePrecision | None]]:
+        """Entries (m,) of Q that were factorised last, and the factor; empty before the first."""
+        return []
+
+    @cached_property
+    def counted(self) -> Array:
+        """How often an entry (m,) of Q stands in the matrix: off the diagonal on either side of it."""
+        return np.where(self.first == self.second, 1.0, 2.0)
+
+
+def _distinct(q: int, pairs: Sequence[tuple[Indices, Indices]]) -> tuple[Indices, Indices]:
+    """Return each pair of different places once."""
+    codes = [np.unique(np.maximum(one, other).ravel() * q + np.minimum(one, other).ravel()) for one, other in pairs]
+    own, other = np.divmod(np.unique(np.concatenate(codes)), q)
+    return own[own != other], other[own != other]
+
+
+class PrecisionPrior(PriorByRows):
+    """f = m + A x for numbers x ~ N(0, Q⁻¹), with a sparse precision Q.
+
+    Numbers have one axis in front, (1, q), as functions have.
+
+    Parameters
+    ----------
+    array : array (1, 1, nk + m)
+        Coefficients (n, k) and entries (m,) of Q, one after the other.
+    mean : array (1, n)
+    structure : PrecisionStructure
+        Places of coefficients and entries.
+    """
+
+    algebras = frozenset({Algebra.FUNCTION})
+
+    def __init__(self, array: Array, mean: Array, structure: PrecisionStructure) -> None:
+        super().__init__(array, mean)
+        self.structure = structure
+        self.values, self.entries_of_precision = structure.split(self.array)
+        self._rows = Entries(structure.cells, self.values, structure.q)
+
+    @classmethod
+    def checked(  # type: ignore[override]  # entries are nowhere without a structure
+        cls, array: ArrayLike, mean: ArrayLike, structure: PrecisionStructure
+    ) -> Self:
+        """Make a prior of arrays that may be anything.
+
+        Raises
+        ------
+        ValueError
+            Naming the argument, if a shape does not fit or a value is not finite.
+        """
+        means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
+        numbers = np.asarray(array, dtype=np.float64)
+        n, size = len(structure.cells), structure.cells.size + len(structure.first)
+        if means.shape != (1, n) or numbers.shape != (1, 1, size):
+            raise ValueError(
+                f"mean must be (1, {n}) and coefficients with a precision (1, 1, {size}), but they have the shapes "
+                f"{means.shape} and {numbers.shape}."
+            )
+        check_finite({"mean": means, "coefficients": numbers})
+        return cls(numbers, means, structure)
+
+    @property
+    def maker(self) -> BoundForm:
+        return BoundForm(PrecisionPrior, self.structure)
+
+    @classmethod
+    def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
+        return 0, q
+
+    @classmethod
+    def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
+        return int(known.posterior.entries)
+
+    @classmethod
+    def algebra(cls, n: int, q: int, known: Any = None) -> str:
+        entries = known.posterior.entries
+        return f"By a sparse precision: {n} rows of {q} numbers, with {entries} entries in its factor."
+
+    @property
+    def rows(self) -> Entries:
+        """A, (n, q)."""
+        return self._rows
+
+    @property
+    def n_normals(self) -> int:
+        """Length of x, q."""
+        return self.structure.q
+
+    @cached_property
+    def factor(self) -> SparsePrecision | None:
+        """Q, factorised with 1 on the diagonal at flat numbers; None if that is not positive definite.
+
+        A Q that does not depend on hyperparameters, as of a lattice with a scale in front, is factorised once.
+        """
+        s = self.structure
+        if s.last and np.array_equal(s.last[0][0], self.entries_of_precision):
+            return s.last[0][1]
+        found = self._factorised(s.prior, s.prior_slots[0], s.flat_slots)
+        s.last[:] = [(self.entries_of_precision.copy(), found)]
+        return found
+
+    @property
+    def flat(self) -> Indices:
+        return self.structure.flat
+
+    @property
+    def precision(self) -> SparsePrecision:
+        """`factor`, where there is one.
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If it is not positive definite.
+        """
+        if self.factor is None:
+            raise NotPositiveDefiniteError(
+                "The prior precision of the integrated variables is not positive definite to working precision. Add to "
+                "the diagonal of a precision, tau + 1e-6 * scipy.sparse.eye_array(n), or give hyperparameters priors "
+                "that hold them."
+            )
+        return self.factor
+
+    def posterior_precision(self, precision: Array) -> SparsePrecision | None:
+        """Q + AᵀΠA, factorised, with Π = diag(π); None where it is not positive definite."""
+        entries, pairs = self.structure.posterior_slots
+        return self._factorised(self.structure.posterior, entries, None, pairs, precision)
+
+    def _factorised(
+        self,
+        pattern: FactorPattern,
+        slots: NDArray[np.int64],
+        ones: NDArray[np.int64] | None = None,
+        pairs: NDArray[np.int64] | None = None,
+        precision: Array | None = None,
+    ) -> SparsePrecision | None:
+        total = _summed(slots, self.entries_of_precision, pattern.entries + 1)
+        if ones is not None:
+            total[ones] += 1.0
+        if pairs is not None:
+            add_gram(pairs, self.values, precision, total)
+        return SparsePrecision.factorised(pattern, total, self.structure.columns, self.structure.widths)
+
+    def gradient(
+        self, posterior: SparsePrecision, precision: Array, b: Array, v: Array, moved: Moved | None = None
+    ) -> Array:
+        """The derivative of the log normaliser at fixed sites in the array, see `FunctionPosterior.gradient`."""
+        s = self.structure
+        (prior_slots, _), (slots, pairs) = s.prior_slots, s.posterior_slots
+        u = np.zeros_like(v) if moved is None else moved.coordinates[0]
+        of_values = -precision[:, None] * posterior.row_products(pairs, s.cells, self.values)
+        of_values += b[:, None] * (v + u)[s.cells]
+        of_values += 0.0 if moved is None else moved.weights[0][:, None] * v[s.cells]
+        i, j = s.first, s.second
+        inverse = self.precision.entries(prior_slots, i, j) - posterior.entries(slots, i, j)
+        of_entries = 0.5 * s.counted * (inverse - v[i] * v[j] - u[i] * v[j] - v[i] * u[j])
+        return np.concatenate([of_values.ravel(), of_entries])[None, None]
+
+    def solved(self, right: Array) -> Array:
+        """Q⁻¹ r of r (q,) or of each row of (m, q); NaN if Q is not positive definite."""
+        return np.full_like(right, np.nan) if self.factor is None else self.factor.solve(right)
+
+    def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
+        return np.asarray(self.at(points) @ self.solved(self.at(others)[0]).T)
+
+    @cached_property
+    def variances(self) -> Array:
+        """See `PriorForm`; 0 if Q is not positive definite, which `is_covariance` tells."""
+        s = self.structure
+        if self.factor is None:
+            return np.zeros((1, len(s.cells)))
+        return self.factor.row_variances(s.prior_slots[1], s.cells, self.values)[None]
+
+    def check(self) -> None:
+        _ = self.precision
+
+    def is_covariance(self, team: Team) -> bool:
+        return self.factor is not None
+
+    def coordinates(self, b: Array) -> Array:
+        """See `PriorForm`; x (1, q), with 0 for flat numbers, which weights do not fix."""
+        return self.solved(self.rows.sums(b[0]))[None]
+
+    def precision_times(self, x: Array) -> Array:
+        """Q x (q,), of x (q,)."""
+        s = self.structure
+        found = _summed(s.first, self.entries_of_precision * x[s.second], s.q)
+        found += _summed(s.second, np.where(s.first == s.second, 0.0, self.entries_of_precision) * x[s.first], s.q)
+        held = s.widths != 0.0  # a width of 0 holds its sum at 0, and adds nothing
+        found += (s.columns[held] @ x / s.widths[held]) @ s.columns[held]
+        return np.asarray(found)
+
+    def residual(self, gradient: Array, x: Array) -> Array:
+        """See `PriorForm`; Aᵀ∇ − Q x."""
+        return self.pull(gradient) - self.precision_times(x[0])
+
+    def inner(self, x: Array, step: Array, image: Array) -> float:
+        return float(x[0] @ self.precision_times(step[0]))
+
+    def rounding(self, x: Array) -> float:
+        """See `PriorForm`; |f_i − m_i| is at most the root of K_ii xᵀQx, with 1 for a flat prior's precision."""
+        if not x.size:  # no posterior was found
+            return 0.0
+        length = self.inner(x, x, x) + float((x[0, self.flat] ** 2).sum())
+        return STEP_ROUNDING * float(np.sqrt(self.variances.max() * max(length, 0.0)))
+
+    def posterior(self, prior_mean: Array, *, signed: bool = False) -> FunctionPosterior:
+        return PosteriorByAlgebra(self, PrecisionAlgebra(self, 1), prior_mean, signed=signed)
+
+    def at(self, points: NDArray[np.int64]) -> Array:
+        """Return A (1, s, q) at some points (s,)."""
+        return self.rows.some(points)[None]
+
+    def rows_at(self, points: NDArray[np.int64]) -> Coefficients:
+        return Entries(self.structure.cells[points], self.values[points], self.n_normals)
+
+    def known_variances(self, rows: Coefficients) -> Array:
+        return self.precision.variances(rows)
+
+    def some(self, points: NDArray[np.int64]) -> "PrecisionPrior":
+        """Return the prior at some points (s,)."""
+        own = self.structure
+        structure = PrecisionStructure(own.cells[points], own.first, own.second, own.columns, own.widths, flat=own.flat)
+        array = np.concatenate([self.values[points].ravel(), self.entries_of_precision])
+        return PrecisionPrior(array[None, None], self.mean[:, points], structure)
+
+    @cached_property
+    def roots(self) -> Array:
+        """A root of the covariance (1, n, q), for the few callers that need it."""
+        every = self.at(np.arange(self.shape[1]))[0]
+        return self.precision.halved(every)[None]
+
+    def whitened_slope(self, slope: Array) -> Array:
+        """Q⁻¹ Aᵀ s (1, q) of s (1, n): the posterior mean of x, where s are its weights b."""
+        return self.precision.solve(self.rows.sums(slope[0]))[None]
+
+
+class PrecisionAlgebra(IndependentRows):
+    """The algebra by P = Q + AᵀΠA = L Lᵀ: the posterior of x is N(v, P⁻¹)."""
+
+    prior: PrecisionPrior
+    factor: SparsePrecision
+    """P, factorised."""
+
+    def factorise(self, precision: Array) -> tuple[bool, float]:
+        self.sites, self._centre = IndependentSites(precision.copy(), np.empty(0)), None
+        found = None if self.prior.factor is None else self.prior.posterior_precision(precision[0])
+        if found is None:
+            return False, np.nan
+        self.factor = found
+        return True, found.log_det - self.prior.precision.log_det - self.prior.flat.size * LOG_2PI
+
+    def _solved(self, right: Array) -> Array:
+        """P⁻¹ r (q,)."""
+        return self.factor.solve(right)
+
+    def marginal_covariances(self) -> Array:
+        s = self.prior.structure
+        return self.factor.row_variances(s.posterior_slots[1], s.cells, self.prior.values)[:, None, None]
+
+    def gradient(self, b: Array, moved: Moved | None = None, x: Array | None = None) -> Array:
+        v = self.prior.coordinates(b) if x is None else x
+        return self.prior.gradient(self.factor, self.sites.precision[0], b[0], v[0], moved)
+
+    def covariance_at(self, left: Coefficients, variance: Array) -> Array:  # type: ignore[override]  # rows T
+        return (self.factor.variances(left) + variance[0])[:, None, None]
+
+    def root_among(self, points: NDArray[np.intp]) -> Array:
+        return self.factor.halved(self.prior.at(points)[0])[None]
+
+    def whitened_variance(self, prior: PriorForm) -> Array:
+        q = self.prior.n_normals
+        return self.factor.variances(Entries(np.arange(q)[:, None], np.ones((q, 1)), q))[None]
+
+    def whitened_covariance(self, prior: PriorForm) -> Array:
+        return self.factor.solve(np.eye(self.prior.n_normals))[None, :, None]
+
+    def deviations(self, rng: np.random.Generator, draws: int, prior: PriorForm) -> Array:
+        return self.factor.spread(rng.standard_normal((draws, self.prior.n_normals)))[:, None]
+
+
+def _summed(places: NDArray[np.int64], values: Array, size: int) -> Array:
+    """Return sums (size,) of the values at each place, also of no values, of which `bincount` returns integers."""
+    return np.bincount(places, values, size).astype(np.float64, copy=False)

@@ -1,0 +1,475 @@
+"""The contracts of a form of prior and of its algebra: the questions of fits, draws and predictions.
+
+M is (I + ΠK)⁻¹ Π, for the prior covariance K and the precision Π that was factorised. A posterior covariance is
+K − K M K.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.sites import Sites
+from pymc_gpep.solvers.inducing import Block
+from pymc_gpep.solvers.prior_form import EPSILON, Algebra, FunctionPosterior, SolverPrior
+from pymc_gpep.solvers.site_algebra import NO_COVARIANCE, Moved, NotPositiveDefiniteError, SiteAlgebra
+from pymc_gpep.solvers.team import ALONE, Team
+
+# Numbers that a solution keeps for each latent value: moments, sites, observations and start.
+_BY_ROW = 12
+
+
+class TakesForms(Protocol):
+    """The part of an approximation's contract that priors use."""
+
+    def takes(self, form: Any, /) -> bool:
+        """Whether its solver takes a prior of this form."""
+        ...
+
+
+class PriorForm(SolverPrior):
+    """A Gaussian prior in one form, as fits, draws and predictions use it."""
+
+    algebras: ClassVar[frozenset[Algebra]]
+    """Abilities that it offers to solvers."""
+    by_normals: ClassVar[bool] = False
+    """Whether its whitened values are the numbers that a model's latent functions are made of."""
+
+    @classmethod
+    def checked(cls, array: Any, mean: Any) -> Self:
+        """Make a prior of arrays that may be anything.
+
+        Raises
+        ------
+        ValueError
+            Naming the argument, if a shape does not fit or a value is not finite.
+        """
+        return cls(np.asarray(array, dtype=np.float64), np.atleast_2d(np.asarray(mean, dtype=np.float64)))
+
+    @property
+    def flat_columns(self) -> Array:
+        """Columns (c, n, p) of J at flat numbers."""
+        return np.zeros((*self.shape, 0))
+
+    @property
+    def maker(self) -> Any:
+        """The maker of priors of the same form, from an array and a mean."""
+        return type(self)
+
+    # The memory of a fit, and words about it.
+
+    @classmethod
+    @abstractmethod
+    def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
+        """Return the least number of matrices with n rows that a fit holds, and the number of their columns.
+
+        Parameters
+        ----------
+        c, n, q : int
+            Numbers of functions, of points, and of standard normals.
+        learned : bool
+            Whether derivatives in hyperparameters are computed.
+        """
+
+    @classmethod
+    @abstractmethod
+    def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
+        """Number of entries of the matrices of a solution; `known` is the part of the prior that data fix."""
+
+    @classmethod
+    def kept(cls, c: int, n: int, q: int, known: Any = None) -> int:
+        """Number of values of a solution, without the part of the prior that data fix."""
+        return cls.entries(c, n, q, known) + _BY_ROW * c * n
+
+    @classmethod
+    def algebra(cls, n: int, q: int, known: Any = None) -> str:
+        """A sentence about the matrices of the algebra, empty for dense matrices."""
+        return ""
+
+    # The covariance.
+
+    @abstractmethod
+    def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
+        """Prior covariances (1 or c, s, t) of some points (s,) with further points (t,)."""
+
+    @abstractmethod
+    def some(self, points: NDArray[np.int64]) -> "PriorForm":
+        """Return the prior at some points (s,)."""
+
+    # Standard normals z.
+
+    @property
+    @abstractmethod
+    def roots(self) -> Array:
+        """The whole matrix J (1 or c, n, q); few callers need it."""
+
+    @abstractmethod
+    def latent(self, z: Array) -> Array:
+        """Latent values f = m + J z, of z (c, q) or (count, c, q)."""
+
+    @abstractmethod
+    def whitened_slope(self, slope: Array) -> Array:
+        """The derivative Jᵀ s (..., c, q) with respect to z of a function with the derivative s (..., c, n) in f."""
+
+    @abstractmethod
+    def draw_normals(self, rng: np.random.Generator, count: int) -> Array:
+        """Draws of z, (count, c, q)."""
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        return self.latent(self.draw_normals(rng, count))
+
+    def images(self, b: Array) -> Array:
+        """K b (count, c, n), of b (count, c, n)."""
+        found = np.empty_like(b)
+        for own, out in zip(b, found, strict=True):
+            self.multiply(self.coordinates(own), out)
+        return found
+
+    # New points. A form has them by `left`, a variance (1 or c, m) and means (c, m): covariances `left` with the points
+    # of the data (1 or c, m, n) and prior variances, or rows J* (cm, q) and the variance of e of m* + J* z + e.
+
+    def point_of(self, i: int) -> tuple[Any, Array, Array]:
+        """Return point i of this prior as a new point of the prior at all other points."""
+        own, others = np.array([i]), np.delete(np.arange(self.shape[1]), i)
+        return self.among(own, others), self.variances[:, own], self.mean[:, own]
+
+    def image(self, left: Any, x: Array) -> Array:
+        """f − m (c, m) at new points, of the coordinates x of the values at the data."""
+        return np.einsum("kmn,kn->km", np.broadcast_to(left, (len(x), *left.shape[1:])), x)
+
+    def block(self, left: Any, variance: Array, mean: Array) -> Block:
+        """Return prior moments of new points, with their covariances or coefficients."""
+        return Block(left.swapaxes(1, 2), variance, mean)
+
+    def draw_at(self, rng: np.random.Generator, f: Array, z: Array, left: Any, variance: Array, mean: Array) -> Array:
+        """Draws (count, c, m) at new points, given draws of f (count, c, n) and of z that make them."""
+        found = np.empty((len(f), *mean.shape))
+        for own, values in zip(found, f, strict=True):
+            centre, rest = self.conditional(values, left, variance, mean)
+            own[:] = centre + np.sqrt(rest) * rng.standard_normal(mean.shape)
+        return found
+
+    def conditional(self, f: Array, k_cross: Array, k_new: Array, new_mean: Array) -> tuple[Array, Array]:
+        """Mean and variance (c, m) of the latent functions at m new points given their values at the old.
+
+        Parameters
+        ----------
+        f : array (c, n)
+        k_cross : array (1 or c, m, n)
+            Prior covariance between the new points and the old.
+        k_new : array (1 or c, m)
+            Prior variances at the new points.
+        new_mean : array (c, m)
+            Prior mean at the new points.
+        """
+        raise NotImplementedError
+
+    @property
+    def size(self) -> int:
+        """Number of values that determine each function; here the values at points."""
+        return self.shape[1]
+
+    @property
+    def own(self) -> Array:
+        """Prior variances of the numbers that describe a function, (1 or c, n)."""
+        return self.variances
+
+    def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
+        """Prior covariances (1 or c, n, s) of some points with the numbers of a function, and variances.
+
+        Covariances of a point with itself are NaN.
+        """
+        cross = self.among(some, np.arange(self.shape[1]))
+        cross[:, np.arange(some.size), some] = np.nan
+        return cross, self.variances[:, some]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundForm:
+    """Makes priors that have something in common, which data of a model fix, as a form makes them.
+
+    Parameters
+    ----------
+    kind : type of PriorForm
+        Takes an array, a mean, and the value `known`.
+    known : object
+    """
+
+    kind: Any
+    known: Any
+
+    @property
+    def square(self) -> bool:
+        return bool(self.kind.square)
+
+    @property
+    def algebras(self) -> frozenset[Algebra]:
+        return frozenset(self.kind.algebras - getattr(self.known, "lacks", frozenset()))
+
+    @property
+    def by_normals(self) -> bool:
+        return bool(self.kind.by_normals)
+
+    @property
+    def __name__(self) -> str:
+        return f"{self.kind.__name__} {self.known}"
+
+    def matrices(self, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
+        count, columns = self.kind.matrices(c, n, q, learned)
+        return int(count), int(columns)
+
+    def __call__(self, array: Array, mean: Array) -> PriorForm:
+        """Return the prior of an array."""
+        made: PriorForm = self.kind(array, mean, self.known)
+        return made
+
+    def checked(self, array: Any, mean: Any) -> PriorForm:
+        """Return the prior of arrays that may be anything; see `PriorForm.checked`."""
+        made: PriorForm = self.kind.checked(array, mean, self.known)
+        return made
+
+    def entries(self, c: int, n: int, q: int) -> int:
+        return int(self.kind.entries(c, n, q, self.known))
+
+    def kept(self, c: int, n: int, q: int) -> int:
+        return int(self.kind.kept(c, n, q, self.known))
+
+    def algebra(self, n: int, q: int) -> str:
+        return str(self.kind.algebra(n, q, self.known))
+
+
+class PosteriorByAlgebra(FunctionPosterior):
+    """The posterior of one function by the algebra of its form of prior.
+
+    Parameters
+    ----------
+    prior : PriorForm
+    algebra : SiteAlgebra
+        Algebra of the prior and precisions (1, n).
+    prior_mean : array (n,)
+    signed : bool
+        Whether precisions may be below zero.
+    """
+
+    def __init__(self, prior: PriorForm, algebra: SiteAlgebra, prior_mean: Array, *, signed: bool = False) -> None:
+        super().__init__(prior, prior_mean)
+        self._algebra, self._signed = algebra, signed
+
+    def decompose(self, precision: Array) -> bool:
+        """See `FunctionPosterior`; precisions as before are not factorised again."""
+        if np.isfinite(self.log_det) and np.array_equal(precision, self.precision):
+            return True
+        self.precision[:], self.log_det = precision, np.nan
+        if not (self._signed or (precision >= 0.0).all()):
+            return False
+        exists, self.log_det = self._algebra.factorise(self.precision[None])
+        return exists
+
+    def spread(self) -> None:
+        self.variance[:] = self._algebra.marginal_covariances()[:, 0, 0]
+
+    @property
+    def kept(self) -> Array:
+        found = self._algebra.kept()
+        if found is None:
+            return np.asarray(np.maximum(1.0 - self.precision * self.variance, self._prior.least_kept))
+        return found[:, 0, 0]
+
+    def solve(self, right: Array) -> Array:
+        step = np.empty_like(right)
+        self._algebra.solve(right, step)
+        return step
+
+    def gradient(self, moved: Moved | None = None, of_variance: Array | None = None) -> Array:
+        found = self._algebra.gradient(self.weights[None], moved, self.coordinates)
+        if of_variance is not None:
+            found += self._prior.variance_gradient(of_variance)
+        return found
+
+
+class PosteriorAlgebra(SiteAlgebra):
+    """Algebra of a prior and one kind of sites, while solving and afterwards.
+
+    A form of prior needs the methods of `SiteAlgebra`. All other answers follow from them. A form overrides an answer
+    that it computes faster, or with more digits.
+
+    Attributes
+    ----------
+    prior : PriorForm
+    sites : Sites
+        Sites whose precision was taken.
+    """
+
+    signed: "type[PosteriorAlgebra] | None" = None
+    """Algebra for precisions of any sign; the class itself if None."""
+
+    prior: PriorForm
+    sites: Sites
+
+    @abstractmethod
+    def __init__(self, prior: PriorForm, n_functions: int, team: Team = ALONE) -> None: ...
+
+    def take(self, sites: Sites) -> float:
+        """Factorise the precision of sites, and return log|I + KΠ|.
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If the posterior is not proper.
+        """
+        with np.errstate(all="ignore"):
+            exists, log_det = self.factorise(sites.precision)
+        if not exists:
+            raise NotPositiveDefiniteError(NO_COVARIANCE)
+        self.sites = sites
+        return log_det - sites.log_total
+
+    def located(self, force: Array) -> tuple[Array, Array]:
+        """Return coordinates x (c, n) or (1, q) and weights b (c, n) of the posterior mean, for a force ν − Πm."""
+        b = np.empty_like(force)
+        self.weights(force, b)
+        return b, b
+
+    def moments(self, b: Array, mean: Array, cov: Array) -> None:
+        self.prior.multiply(self.prior.coordinates(b), mean)
+        cov[:] = self.marginal_covariances()
+
+    def pulled(self, f: Array) -> Array:
+        """Return M f (count, c, n), of f (count, c, n)."""
+        force = self.sites.product(f)
+        found = np.empty_like(force)
+        for own, out in zip(force, found, strict=True):
+            self.weights(own, out)
+        return found
+
+    def joint_covariance(self, left: Array, prior: Array) -> Array:
+        """Prior − leftᵀ M left, (c, p, c, p), see `Posterior.joint_covariance`."""
+        (c, n), p = self.prior.shape, left.shape[-1]
+        columns = np.zeros((c, p, c, n))
+        columns[range(c), :, range(c)] = np.broadcast_to(left, (c, n, p)).swapaxes(1, 2)
+        pulled = self.pulled(columns.reshape(c * p, c, n)).reshape(c, p, c, n)
+        cov = -np.einsum("kin,lmkn->kilm", columns[range(c), :, range(c)], pulled, optimize=True)
+        cov[range(c), :, range(c)] += np.broadcast_to(prior, (c, p, p))
+        return np.asarray(cov)
+
+    def marginal_variance(self, left: Array, prior: Array) -> Array:
+        """Diagonal (c, p) of `joint_covariance`."""
+        (c, n), p = self.prior.shape, left.shape[-1]
+        found = np.array(np.broadcast_to(prior.diagonal(axis1=-2, axis2=-1), (c, p)))
+        for k, own in enumerate(np.broadcast_to(left, (c, n, p))):
+            columns = np.zeros((p, c, n))
+            columns[:, k] = own.T
+            found[k] -= (columns * self.pulled(columns)).sum(axis=(1, 2))
+        return found
+
+    def covariance_at(self, left: Array, variance: Array) -> Array:
+        """Covariance (m, c, c) between functions at new points, see `Posterior.predict`; `variance` is (c, m)."""
+        (c, n), m = self.prior.shape, variance.shape[1]
+        cov = np.empty((m, c, c))
+        for i in range(m):
+            own = np.broadcast_to(left[:, i], (c, n))
+            pulled = self.pulled(own[:, None] * np.eye(c)[:, :, None])
+            cov[i] = -np.einsum("kn,lkn->kl", own, pulled)
+        cov[:, range(c), range(c)] = np.maximum(cov[:, range(c), range(c)] + variance.T, 0.0)
+        return cov
+
+    def covariance_among(self, points: NDArray[np.intp]) -> Array:
+        """Covariance (c, s, c, s) of f at some points (s,) of the data."""
+        every = np.arange(self.prior.shape[1])
+        return self.joint_covariance(self.prior.among(every, points), self.prior.among(points, points))
+
+    def root_among(self, points: NDArray[np.intp]) -> Array:
+        """R (c, s, p), with the covariance R Rᵀ of f at some points (s,)."""
+        joint = self.covariance_among(points)
+        c, s = joint.shape[:2]
+        return covariance_root(joint.reshape(c * s, c * s)).reshape(c, s, c * s)
+
+    def whitened_variance(self, prior: PriorForm) -> Array:
+        """Variance (c, q) of z where f = m + J z, J being the roots of a prior with the same covariance."""
+        return np.maximum(self.marginal_variance(prior.roots, np.eye(prior.roots.shape[-1])), 0.0)
+
+    def whitened_covariance(self, prior: PriorForm) -> Array:
+        """Covariance (c, q, c, q) of z."""
+        return self.joint_covariance(prior.roots, np.eye(prior.roots.shape[-1]))
+
+    def deviations(self, rng: np.random.Generator, draws: int, prior: PriorForm) -> Array:
+        """Draws (draws, c, q) of z less its mean: exact, by perturbation.
+
+        Let f₀ = J z be a draw of the prior less its mean. Let ε be normal, with the precision of the sites as its
+        covariance. Then z + Jᵀ(ε − M (f₀ + K ε)) has the posterior covariance. A precision without roots
+        makes no such ε, and draws are by a root of the posterior covariance.
+        """
+        if self.sites.signed:
+            covariance = self.whitened_covariance(prior)
+            c, q = covariance.shape[:2]
+            root = covariance_root(covariance.reshape(c * q, c * q))
+            return np.asarray((root @ rng.standard_normal((c * q, draws))).T.reshape(draws, c, q))
+        z = prior.draw_normals(rng, draws)
+        noise = self.sites.noise(rng, draws)
+        moved = prior.latent(z)
+        moved -= prior.mean
+        moved += self.prior.images(noise)
+        noise -= self.pulled(moved)
+        z += prior.whitened_slope(noise)
+        return z
+
+    def site_covariances(self) -> Array:
+        """Posterior covariances (n, c, c) of the parts of latent values on which sites act."""
+        return self.marginal_covariances()
+
+    def site_blocks(self) -> tuple[Array, Array]:
+        """See `Posterior.site_blocks`."""
+        roots = self.sites.roots
+        kept = self.kept()
+        if kept is not None:
+            return roots, kept
+        found = np.eye(roots.shape[2]) - roots.swapaxes(1, 2) @ self.marginal_covariances() @ roots
+        if roots.shape[2] == 1:
+            return roots, np.maximum(found, EPSILON)
+        values, vectors = np.linalg.eigh(found)
+        return roots, (vectors * np.maximum(values, EPSILON)[:, None]) @ vectors.swapaxes(1, 2)
+
+    def cavities(self, mean: Array, cov: Array, weights: Array) -> tuple[Array, Array]:
+        """See `Posterior.cavities`."""
+        if self.sites.signed:
+            # Π annihilates the common part of all functions, whose part of Σ is the same in the cavity.
+            wide = np.linalg.solve(np.eye(len(mean)) - cov @ self.sites.blocks, cov)
+            wide = 0.5 * (wide + wide.swapaxes(1, 2))
+        else:
+            roots, kept = self.site_blocks()
+            half = cov @ roots
+            wide = cov + half @ np.linalg.solve(kept, half.swapaxes(1, 2))
+        return mean.T - np.einsum("iab,bi->ia", wide, weights), wide
+
+    def taken(self) -> float:
+        """Return tr ΠΣ, Σ being the posterior covariance."""
+        if self.sites.signed:
+            return float((self.sites.blocks * self.marginal_covariances()).sum())
+        _, kept = self.site_blocks()
+        return float((np.eye(kept.shape[-1]) - kept).trace(axis1=1, axis2=2).sum())
+
+    def smoothing(self) -> tuple[Array, Array | None]:
+        """B (1 or c, n, n) and T (c, n, n) of M = blockdiag(B) − T Tᵀ, T stacked; None for a T that is 0.
+
+        Raises
+        ------
+        TypeError
+            If M is not of this form.
+        """
+        raise TypeError(f"{type(self).__name__} has no such factors.")
+
+
+def covariance_root(k: Array) -> Array:
+    """Return R (..., n, n) with R Rᵀ = K, of covariances K (..., n, n) that may be singular."""
+    values, vectors = np.linalg.eigh(k)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
+
+
+def scaled_symmetric(lower: Array, root: Array) -> Array:
+    """D S D, where the lower triangle of `lower` (n, n) holds the symmetric S and D = diag(root)."""
+    triangle = np.tril(lower)
+    full: Array = (triangle + np.tril(triangle, -1).T) * root[:, None] * root
+    return full

@@ -1,0 +1,440 @@
+"""Cavities, tilted moments and sites of rows of several predictors, with blocks of any sign.
+
+A site of k predictors is packed in twice d = k (k + 1) / 2 numbers. The first d are precisions, whose diagonal stands
+first. The others are locations, with zeros behind.
+
+A cavity is N(μ, R Rᵀ), and f = μ + R z with standard normals z. Tilted moments are those of z. The first numbers z of a
+row are outer ones, and the others inner ones. R is a lower triangle, with rows in the order of outer and inner
+predictors. So outer predictors depend on outer numbers alone.
+
+At a node of the outer numbers there is a conditional distribution of the inner numbers. It is normal if the log
+density is quadratic in inner predictors. Otherwise there is one inner number, which has nodes of its own.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.linalg.small_matrices import eigenvectors, lower_factor, solve_square
+
+_ROUNDING = 1e-12  # relative to the variances: added to a covariance that may be singular
+_TINY = 1e-30
+_NOTHING = 1e-20  # variance of a predictor without a site
+
+
+@kernel
+def packed_size(k):
+    """Number of precisions of a site of k predictors."""
+    return k * (k + 1) // 2
+
+
+@kernel
+def unpack_sites(sites, precision, location):
+    """Write precisions (n, k, k) and locations (k, n) of packed sites (2, n, d)."""
+    n, k, _ = precision.shape
+    for i in range(n):
+        place = k
+        for a in range(k):
+            precision[i, a, a] = sites[0, i, a]
+            location[a, i] = sites[1, i, a]
+            for e in range(a + 1, k):
+                precision[i, a, e] = sites[0, i, place]
+                precision[i, e, a] = sites[0, i, place]
+                place += 1
+
+
+@kernel
+def pack_precision(precision, sites, i):
+    """Write the precision (k, k) of site i into packed sites (2, n, d)."""
+    k = precision.shape[0]
+    place = k
+    for a in range(k):
+        sites[0, i, a] = precision[a, a]
+        for e in range(a + 1, k):
+            sites[0, i, place] = precision[a, e]
+            place += 1
+
+
+@kernel
+def shrink_negative(precision, factor, sites):
+    """Multiply negative eigenvalues of precisions (n, k, k) by a factor, in packed sites. Return whether any is so."""
+    n, k, _ = precision.shape
+    own, vectors = np.empty((k, k)), np.empty((k, k))
+    found = False
+    for i in range(n):
+        own[:] = precision[i]
+        eigenvectors(own, vectors)
+        below = False
+        for j in range(k):
+            if own[j, j] < 0.0:
+                own[j, j] *= factor
+                below = True
+        if below:
+            found = True
+            _combine(own, vectors, precision[i])
+            pack_precision(precision[i], sites, i)
+    return found
+
+
+@kernel
+def _combine(values, vectors, out):
+    """Write Σ_j λ_j v_j v_jᵀ, with λ on the diagonal of `values`."""
+    k = out.shape[0]
+    for a in range(k):
+        for e in range(k):
+            total = 0.0
+            for j in range(k):
+                total += values[j, j] * vectors[a, j] * vectors[e, j]
+            out[a, e] = total
+
+
+@kernel
+def _root(cov):
+    """Return the lower Cholesky factor of a covariance that may be singular."""
+    k = cov.shape[0]
+    own = cov.copy()
+    jitter = _ROUNDING
+    for _ in range(4):
+        for a in range(k):
+            own[a, a] = cov[a, a] * (1.0 + jitter) + _TINY
+        lower = lower_factor(own)
+        if np.isfinite(lower[k - 1, k - 1]):
+            return lower
+        jitter *= 1e3
+    return lower
+
+
+@kernel
+def ordered_roots(cov, order, out):
+    """Write roots R (n, k, k) of covariances that may be singular: lower triangles, with rows in an order (k,)."""
+    n, k, _ = cov.shape
+    own = np.empty((k, k))
+    for i in range(n):
+        for a in range(k):
+            for e in range(k):
+                own[a, e] = cov[i, order[a], order[e]]
+        lower = _root(own)
+        for a in range(k):
+            for e in range(k):
+                out[i, order[a], e] = lower[a, e]
+
+
+@kernel
+def block_cavities(mean, cov, precision, weights, widest, at, wide):
+    """Write means (n, k) and covariances (n, k, k) of the marginals without their sites.
+
+    Returns Σ ½ bᵀVb + ½ log|V| − ½ log|Σ|, what the sites that are 1 at the posterior mean leave over.
+
+    Parameters
+    ----------
+    mean, cov, precision, weights : array (k, n), (n, k, k), (n, k, k), (k, n)
+        Posterior moments, precisions of sites, and b.
+    widest : array (k, n)
+        Variances of the widest cavity. Sites of negative precision may leave a cavity wider than all distributions.
+    at, wide : array
+    """
+    k, n = mean.shape
+    kept, vectors, half = np.empty((k, k)), np.empty((k, k)), np.empty((k, k))
+    total = 0.0
+    for i in range(n):
+        lower = _root(cov[i])
+        for a in range(k):
+            for e in range(k):
+                half[a, e] = 0.0
+                for j in range(e, k):
+                    half[a, e] += precision[i, a, j] * lower[j, e]
+        for a in range(k):
+            for e in range(a + 1):
+                value = 1.0 if a == e else 0.0
+                for j in range(a, k):
+                    value -= lower[j, a] * half[j, e]
+                kept[a, e] = value
+                kept[e, a] = value
+        eigenvectors(kept, vectors)
+        wide[i] = 0.0
+        for j in range(k):
+            least = 0.0
+            for a in range(k):
+                half[a, j] = 0.0
+                for e in range(a + 1):
+                    half[a, j] += lower[a, e] * vectors[e, j]
+                if widest[a, i] > _NOTHING:
+                    least += half[a, j] * half[a, j] / widest[a, i]
+            value = kept[j, j]
+            if not value > least:
+                value = least
+            total -= 0.5 * math.log(value)
+            for a in range(k):
+                for e in range(k):
+                    wide[i, a, e] += half[a, j] * half[e, j] / value
+        for a in range(k):
+            pulled = 0.0
+            for e in range(k):
+                pulled += wide[i, a, e] * weights[e, i]
+            at[i, a] = mean[a, i] - pulled
+            total += 0.5 * weights[a, i] * pulled
+    return total
+
+
+@kernel
+def place_nodes(at, root, centre, scale, nodes, within, spread, inner, f, squares):
+    """Write latent values (k, m, d, e) of the nodes of rows, and ½|z|² (m, d) of their outer numbers.
+
+    Parameters
+    ----------
+    at, root : array (m, k), (m, k, k)
+    centre, scale : array (m, o), (m, o, o)
+        Outer numbers are centre + scale · node.
+    nodes : array (d, o)
+    within : array (m, d, k − o)
+        Centres of inner numbers.
+    spread : array (m, d)
+        Scale of the first inner number, which is centre + spread · inner node.
+    inner : array (e,)
+    f, squares : array
+    """
+    (d, o), k = nodes.shape, at.shape[1]
+    z, base = np.empty(k), np.empty(k)
+    for i in range(at.shape[0]):
+        for s in range(d):
+            _place(nodes[s], centre[i], scale[i], within[i, s], z)
+            total = 0.0
+            for a in range(o):
+                total += z[a] * z[a]
+            squares[i, s] = 0.5 * total
+            for a in range(k):
+                base[a] = at[i, a]
+                for e in range(k):
+                    base[a] += root[i, a, e] * z[e]
+            for j in range(inner.shape[0]):
+                for a in range(k):
+                    f[a, i, s, j] = base[a] + root[i, a, o] * spread[i, s] * inner[j]
+
+
+@kernel
+def inner_moments(values, within, spread, inner, log_weights, weights, log_z, mean, cov):
+    """Write conditional moments of one inner number at outer nodes, and the weights (m, d, e) of inner nodes.
+
+    `log_z` (m, d) receives the log of the average of exp(values), `mean` (m, d, 1) and `cov` (m, d, 1, 1) the moments.
+    """
+    m, d, e = values.shape
+    for i in range(m):
+        for s in range(d):
+            top = -np.inf
+            for j in range(e):
+                z = within[i, s, 0] + spread[i, s] * inner[j]
+                own = values[i, s, j] - 0.5 * z * z + log_weights[j]
+                if not own > -np.inf:
+                    own = -np.inf
+                weights[i, s, j] = own
+                top = max(top, own)
+            if top == -np.inf:
+                log_z[i, s] = -np.inf
+                mean[i, s, 0], cov[i, s, 0, 0] = within[i, s, 0], spread[i, s] ** 2
+                weights[i, s] = 1.0 / e
+                continue
+            total, first, second = 0.0, 0.0, 0.0
+            for j in range(e):
+                own = math.exp(weights[i, s, j] - top)
+                weights[i, s, j] = own
+                total += own
+                first += own * inner[j]
+                second += own * inner[j] * inner[j]
+            first /= total
+            for j in range(e):
+                weights[i, s, j] /= total
+            log_z[i, s] = top + math.log(total * spread[i, s])
+            mean[i, s, 0] = within[i, s, 0] + spread[i, s] * first
+            cov[i, s, 0, 0] = spread[i, s] ** 2 * max(second / total - first * first, 0.0)
+
+
+@kernel
+def normal_moments(root, order, value, gradient, hessian, log_z, mean, cov):
+    """Write conditional moments of inner numbers that are normal, from a log density that is quadratic in these.
+
+    Parameters
+    ----------
+    root : array (m, k, k)
+    order : array (k,)
+    value, gradient, hessian : array (m, d), (q, m, d), (q, q, m, d)
+        The log density and its derivatives in the q inner predictors, where the inner numbers are 0.
+    log_z, mean, cov : array (m, d), (m, d, q), (m, d, q, q)
+    """
+    (m, d), k, q = value.shape, root.shape[1], gradient.shape[0]
+    o = k - q
+    whole, right = np.empty((q, q)), np.empty((q, q + 1))
+    for i in range(m):
+        for s in range(d):
+            for a in range(q):
+                right[a, q] = 0.0
+                for e in range(a, q):
+                    right[a, q] += root[i, order[o + e], o + a] * gradient[e, i, s]
+                for e in range(q):
+                    own = 1.0 if a == e else 0.0
+                    right[a, e] = own
+                    for g in range(a, q):
+                        for h in range(e, q):
+                            own -= root[i, order[o + g], o + a] * hessian[g, h, i, s] * root[i, order[o + h], o + e]
+                    whole[a, e] = own
+            pull = right[:, q].copy()
+            determinant = solve_square(whole, right)
+            total = 0.0
+            for a in range(q):
+                mean[i, s, a] = right[a, q]
+                total += pull[a] * right[a, q]
+                for e in range(q):
+                    cov[i, s, a, e] = 0.5 * (right[a, e] + right[e, a])
+            log_z[i, s] = value[i, s] + 0.5 * total - 0.5 * math.log(determinant)
+
+
+@kernel
+def node_moments(log_inner, squares, log_weights, nodes, centre, scale, within, inner_cov, weights, log_z, mean, cov):
+    """Write weights (m, d) of outer nodes, and log averages (m,), means (m, k) and covariances (m, k, k) of z.
+
+    `log_inner` (m, d), `within` (m, d, q) and `inner_cov` (m, d, q, q) are log averages over inner numbers and their
+    conditional moments.
+    """
+    (d, o), q = nodes.shape, within.shape[2]
+    k = o + q
+    z = np.empty(k)
+    for i in range(log_inner.shape[0]):
+        top = -np.inf
+        for s in range(d):
+            own = log_inner[i, s] - squares[i, s] + log_weights[s]
+            if not own > -np.inf:
+                own = -np.inf
+            weights[i, s] = own
+            top = max(top, own)
+        total = 0.0
+        for s in range(d):
+            weights[i, s] = math.exp(weights[i, s] - top) if top > -np.inf else np.nan
+            total += weights[i, s]
+        log_z[i] = top + math.log(total)
+        for a in range(o):
+            log_z[i] += math.log(scale[i, a, a])
+        mean[i] = 0.0
+        cov[i] = 0.0
+        for s in range(d):
+            weights[i, s] /= total
+            if weights[i, s] > 0.0:
+                _place(nodes[s], centre[i], scale[i], within[i, s], z)
+                for a in range(k):
+                    mean[i, a] += weights[i, s] * z[a]
+        for s in range(d):
+            weight = weights[i, s]
+            if not weight > 0.0:
+                continue
+            _place(nodes[s], centre[i], scale[i], within[i, s], z)
+            for a in range(k):
+                for e in range(a + 1):
+                    own = (z[a] - mean[i, a]) * (z[e] - mean[i, e])
+                    if e >= o:
+                        own += inner_cov[i, s, a - o, e - o]
+                    cov[i, a, e] += weight * own
+        for a in range(k):
+            for e in range(a):
+                cov[i, e, a] = cov[i, a, e]
+
+
+@kernel
+def _place(node, centre, scale, within, z):
+    """Write the numbers z (k,) of a node: outer numbers, and the centre of inner numbers."""
+    o = node.shape[0]
+    for a in range(o):
+        z[a] = centre[a]
+        for e in range(a + 1):
+            z[a] += scale[a, e] * node[e]
+    for a in range(within.shape[0]):
+        z[o + a] = within[a]
+
+
+@kernel
+def lower_roots(cov, out):
+    """Write lower Cholesky factors of covariances (m, k, k); rows whose covariance has none are left as they are."""
+    k = cov.shape[1]
+    for i in range(cov.shape[0]):
+        lower = lower_factor(cov[i])
+        if np.isfinite(lower[k - 1, k - 1]) and lower[k - 1, k - 1] > 0.0:
+            out[i] = lower
+
+
+@kernel
+def matched_sites(at, root, mean, cov, posterior, least, target, scale):
+    """Write the packed sites (2, n, d) that give the cavities tilted moments, and variances (n, d) of their numbers.
+
+    Parameters
+    ----------
+    at, root : array (n, k), (n, k, k)
+        Cavities.
+    mean, cov : array (n, k), (n, k, k)
+        Tilted moments of z.
+    posterior : array (n, k, k)
+        Posterior covariances.
+    least : float
+        Least eigenvalue of a precision, 0 or −∞.
+    target, scale : array
+    """
+    n, k = at.shape
+    own, vectors, inverse, turned = np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty((k, k))
+    for i in range(n):
+        own[:] = cov[i]
+        eigenvectors(own, vectors)
+        for j in range(k):
+            own[j, j] = 1.0 / own[j, j] - 1.0 if own[j, j] > 0.0 else np.nan
+            if own[j, j] < least:
+                own[j, j] = least
+        # R⁻ᵀ P R⁻¹ is Σ_j λ_j (R⁻ᵀ v_j)(R⁻ᵀ v_j)ᵀ.
+        for a in range(k):
+            for e in range(k):
+                turned[a, e] = vectors[a, e]
+                inverse[a, e] = root[i, e, a]
+        solve_square(inverse, turned)
+        target[0, i] = 0.0
+        target[1, i] = 0.0
+        for j in range(k):
+            value = own[j, j]
+            pull, level = 0.0, 0.0
+            for a in range(k):
+                pull += vectors[a, j] * mean[i, a]
+                level += turned[a, j] * at[i, a]
+            force = (1.0 + value) * pull + value * level
+            place = k
+            for a in range(k):
+                target[1, i, a] += force * turned[a, j]
+                target[0, i, a] += value * turned[a, j] * turned[a, j]
+                for e in range(a + 1, k):
+                    target[0, i, place] += value * turned[a, j] * turned[e, j]
+                    place += 1
+        _settle(posterior[i], target, scale, i)
+
+
+@kernel
+def pack_sites(precision, location, posterior, target, scale):
+    """Write packed sites (2, n, d) of precisions (n, k, k) and locations (k, n), and variances (n, d) of their numbers.
+
+    `posterior` (n, k, k) are posterior covariances.
+    """
+    n, k, _ = precision.shape
+    for i in range(n):
+        pack_precision(precision[i], target, i)
+        target[1, i] = 0.0
+        for a in range(k):
+            target[1, i, a] = location[a, i]
+        _settle(posterior[i], target, scale, i)
+
+
+@kernel
+def _settle(posterior, target, scale, i):
+    """Write the variances of the numbers of site i, and take the site off predictors without variance."""
+    k = posterior.shape[0]
+    place = k
+    for a in range(k):
+        scale[i, a] = posterior[a, a]
+        if not posterior[a, a] > _NOTHING:
+            target[0, i, a], target[1, i, a] = 0.0, 0.0
+        for e in range(a + 1, k):
+            scale[i, place] = math.sqrt(posterior[a, a] * posterior[e, e])
+            if not min(posterior[a, a], posterior[e, e]) > _NOTHING:
+                target[0, i, place] = 0.0
+            place += 1

@@ -1,0 +1,250 @@
+"""Parts of iterations: Anderson acceleration, Newton's direction, descent on the free energy of EP.
+
+Acceleration of a fixed-point iteration x ← x + f(x) keeps a memory of the last steps. The next point is the mixed step
+from the combination of past points whose residual is smallest in a weighted norm (Walker and Ni 2011, SIAM J. Numer.
+Anal. 49, type II). A memory is a pair of arrays, past steps `dx` and past changes of the residual `df`, (memory,
+dimension), used as a ring.
+
+Newton's direction is for the mode of latent values f ~ N(m, K), in matrix products with K alone. W (n, c, c) holds
+minus the second derivatives of the log likelihood at each point. The direction d solves (W + K⁻¹) d = r. It is computed
+together with K⁻¹ d, which determines the latent values even if K is singular.
+
+Descent has matching cavities, the energy and safe steps of each site. `pymc_gpep.approximations.nested_ep` has the
+formulas.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.linalg.lapack import cholesky, copy_into, multiply_functions, solve_with_cholesky
+from pymc_gpep.kernels.moments.inner_ep import matched_site
+from pymc_gpep.kernels.special.normal import LOG_2PI, probit_moments
+
+_RIDGE = 1e-12  # relative to the trace: residuals of a converged iteration are parallel to rounding
+_BISECTIONS = 90
+
+
+@kernel
+def _weighted_dot(weight, a, b):
+    total = 0.0
+    for i in range(weight.shape[0]):
+        total += weight[i] * a[i] * b[i]
+    return total
+
+
+@kernel
+def weighted_norm(weight, f):
+    """Σ weight · f²."""
+    return _weighted_dot(weight, f, f)
+
+
+@kernel
+def residual_products(weight, f, df, used):
+    """Weighted inner products of the first `used` changes of the residual, and of these with the residual `f`."""
+    gram = np.empty((used, used))
+    rhs = np.empty(used)
+    for a in range(used):
+        for e in range(a + 1):
+            gram[a, e] = _weighted_dot(weight, df[a], df[e])
+            gram[e, a] = gram[a, e]
+        rhs[a] = _weighted_dot(weight, df[a], f)
+    return gram, rhs
+
+
+@kernel
+def combination(gram, rhs):
+    """How much of each past change makes the residual smallest; `gram` is overwritten."""
+    used = rhs.shape[0]
+    trace = 0.0
+    for a in range(used):
+        trace += gram[a, a]
+    for a in range(used):
+        gram[a, a] += _RIDGE * trace
+    return solve_with_cholesky(gram, rhs) if cholesky(gram) else np.zeros(used)
+
+
+@kernel
+def combined_step(f, dx, df, gamma, mixing, step):
+    """Write the mixed step from a combination of past points into `step`."""
+    for i in range(step.shape[0]):
+        step[i] = mixing * f[i]
+        for a in range(gamma.shape[0]):
+            step[i] -= gamma[a] * (dx[a, i] + mixing * df[a, i])
+
+
+@kernel
+def accelerated_step(weight, f, dx, df, used, mixing, step):
+    """Write the accelerated step into `step`; the first `used` rows of the memory count."""
+    gram, rhs = residual_products(weight, f, df, used)
+    combined_step(f, dx, df, combination(gram, rhs), mixing, step)
+
+
+@kernel
+def inner_product(x, y):
+    """Sum of the products of the elements of two (c, n) arrays."""
+    total = 0.0
+    for a in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            total += x[a, i] * y[a, i]
+    return total
+
+
+@kernel
+def newton_direction(k, w, r, reduction, limit, d, pull, left):
+    """Solve (W + K⁻¹) d = r for d and `pull` = K⁻¹ d, (c, n), approximately: any number of steps gives an ascent.
+
+    The method is conjugate gradients with the preconditioner K. The residuals it goes through are then K⁻¹ d as they
+    stand, and the spectrum that decides the speed is that of I + KW. W all but vanishes at the points that are
+    classified with certainty, so that a large prior variance does little harm.
+
+    Parameters
+    ----------
+    k : (1 or c, n, n) array
+    w : (n, c, c) array
+    r : (c, n) array
+    reduction : float
+        The K-norm that the residual is to fall to, relative to that of r.
+    limit : int
+        Limit on steps.
+    d, pull, left : (c, n) arrays
+        Overwritten with the direction, K⁻¹ times it, and the rest of r.
+    """
+    c, n = r.shape
+    d[:] = 0.0
+    pull[:] = 0.0
+    copy_into(left, r)
+    conditioned = np.empty((c, n))
+    multiply_functions(k, left, conditioned)
+    search = conditioned.copy()
+    search_pull = left.copy()
+    curved = np.empty((c, n))
+    size = inner_product(left, conditioned)
+    enough = reduction * reduction * size
+    gain = np.inf
+    total = 0.0
+    for _ in range(limit):
+        if not (size > 0.0 and (size > enough or gain > reduction * reduction * total)):
+            break
+        for i in range(n):
+            for a in range(c):
+                curved[a, i] = search_pull[a, i]
+                for e in range(c):
+                    curved[a, i] += w[i, a, e] * search[e, i]
+        length = size / inner_product(search, curved)
+        gain = length * size
+        total += gain
+        for a in range(c):
+            for i in range(n):
+                d[a, i] += length * search[a, i]
+                pull[a, i] += length * search_pull[a, i]
+                left[a, i] -= length * curved[a, i]
+        multiply_functions(k, left, conditioned)
+        new_size = inner_product(left, conditioned)
+        ratio = new_size / size
+        size = new_size
+        for a in range(c):
+            for i in range(n):
+                search[a, i] = conditioned[a, i] + ratio * search[a, i]
+                search_pull[a, i] = left[a, i] + ratio * search_pull[a, i]
+
+
+@kernel
+def _cavity_at(z, variance):
+    """Mean and 1/a of the tilted distribution of given variance whose cavity mean over √(1 + variance) is z."""
+    _, h, _, truncated = probit_moments(z)
+    rest = h + z if z > -5.0 else (1.0 - truncated) / h
+    half = 1.0 - variance
+    root = math.sqrt(half * half + 4.0 * truncated * variance)
+    w = 2.0 * variance / (half + root) if half >= 0.0 else (root - half) / (2.0 * truncated)
+    return (z + w * rest) / math.sqrt(1.0 + w), w
+
+
+@kernel
+def matching_cavity(mean, variance):
+    """Return natural parameters (a, b) of the cavity whose tilted distribution with Φ has these moments.
+
+    If this cavity does not exist, a = 0 and b < 0: the nearest tilted distribution has less variance.
+    """
+    spread = math.sqrt(mean * mean + 4.0)
+    limit = -2.0 / (mean + spread) if mean > 0.0 else 0.5 * (mean - spread)
+    if variance >= (1.0 + 1.0 / (limit * limit)) * (1.0 - 1e-10):
+        return 0.0, limit
+    low, high = -1e6, max(mean, 0.0) + 40.0
+    for _ in range(_BISECTIONS):
+        z = 0.5 * (low + high)
+        if _cavity_at(z, variance)[0] < mean:
+            low = z
+        else:
+            high = z
+    z = 0.5 * (low + high)
+    _, w = _cavity_at(z, variance)
+    return 1.0 / w, z * math.sqrt(1.0 + w) / w
+
+
+@kernel
+def _tilted_log_normaliser(a, b):
+    """log ∫ Φ(g) exp(b g − a g²/2) dg, for a > 0 or b < 0."""
+    if a == 0.0:
+        return 0.5 * b * b - math.log(-b)
+    w = 1.0 / a
+    return probit_moments(b * w / math.sqrt(1.0 + w))[0] + 0.5 * b * b * w + 0.5 * (LOG_2PI + math.log(w))
+
+
+@kernel
+def site_energies(sites, moments, cavities, target):
+    """Matching cavities and EP's new sites, each (2, n, c − 1), from the marginal moments of all g.
+
+    Returns the sites' terms of the energy, of EP's −log Z, and the residual of EP.
+    """
+    _, n, others = sites.shape
+    energy = 0.0
+    negative_evidence = 0.0
+    residual = 0.0
+    for i in range(n):
+        for j in range(others):
+            alpha, beta = sites[0, i, j], sites[1, i, j]
+            mu, z = moments[0, i, j], moments[1, i, j]
+            a, b = matching_cavity(mu, z)
+            cavities[0, i, j] = a
+            cavities[1, i, j] = b
+            energy += (beta + b) * mu - 0.5 * (alpha + a) * (z + mu * mu) + 0.5 * (LOG_2PI + 1.0 + math.log(z))
+            energy -= _tilted_log_normaliser(a, b)
+            keep = 1.0 - alpha * z
+            cavity_mean, cavity_variance = (mu - beta * z) / keep, z / keep
+            log_z, target[0, i, j], target[1, i, j] = matched_site(cavity_mean, cavity_variance)
+            negative_evidence -= log_z - 0.5 * math.log(keep)
+            negative_evidence += 0.5 * (mu * mu / z - cavity_mean * cavity_mean / cavity_variance)
+            residual = max(residual, abs(target[0, i, j] - alpha) * z, abs(target[1, i, j] - beta) * math.sqrt(z))
+    return energy, negative_evidence, residual
+
+
+@kernel
+def safe_step(sites, moments, cavities, step, trial):
+    """Go by `step` towards the sites that the matching cavities leave over."""
+    _, n, others = sites.shape
+    for i in range(n):
+        for j in range(others):
+            z = moments[1, i, j]
+            alpha = 1.0 / z - cavities[0, i, j]
+            beta = moments[0, i, j] / z - cavities[1, i, j]
+            trial[0, i, j] = max(0.0, sites[0, i, j] + step * (alpha - sites[0, i, j]))
+            trial[1, i, j] = sites[1, i, j] + step * (beta - sites[1, i, j])
+
+
+@kernel
+def first_order(sites, moments, cavities, trial_moments):
+    """Change of the energy to first order in the marginal moments.
+
+    dF/dμ = (β + b) − (α + a) μ and dF/dz = ½ (1/z − α − a).
+    """
+    _, n, others = sites.shape
+    total = 0.0
+    for i in range(n):
+        for j in range(others):
+            alpha, beta = sites[0, i, j] + cavities[0, i, j], sites[1, i, j] + cavities[1, i, j]
+            mu, z = moments[0, i, j], moments[1, i, j]
+            total += (beta - alpha * mu) * (trial_moments[0, i, j] - mu)
+            total += 0.5 * (1.0 / z - alpha) * (trial_moments[1, i, j] - z)
+    return total

@@ -1,0 +1,295 @@
+"""The part of a likelihood that approximations use: local computations, and observations in the form of kernels."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from pymc_gpep.argument_types import did_you_mean
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.registry import Registry, table_of
+from pymc_gpep.solvers.problem import NO_PARAMETERS
+
+A_ROW_FOR_EACH_VOTE = (
+    "Votes, how many of them each class has, are pm.Multinomial(n=votes.sum(axis=1), p=pm.math.softmax(f.T, axis=-1)). "
+    "Where classes have no softmax they need a row for each: X=np.repeat(X, votes.sum(axis=1), axis=0), and "
+    "labels np.concatenate([np.repeat(np.arange(votes.shape[1]), row) for row in votes])."
+)
+"""How votes (n, classes) are given, as they are or as single labels."""
+
+
+_SHOWN = 5  # offending labels that an error message lists
+
+
+def recoding(labels: np.ndarray, n_classes: int) -> str:
+    """Return code that makes 0 ... c−1 of labels that are as many classes by other numbers; empty for other labels."""
+    found = np.unique(labels)
+    if n_classes == 2 and found.size == 2:
+        return f"(labels == {found[1]})"
+    if found.size == n_classes and found[-1] - found[0] == n_classes - 1:
+        return f"labels - {found[0]}" if found[0] > 0 else f"labels + {-found[0]}"
+    return ""
+
+
+def one_for_each_point(observed: ArrayLike, n_points: int, name: str, classes: bool = True) -> NDArray[Any]:
+    """Return observations as an array, one for each point.
+
+    Parameters
+    ----------
+    observed : array_like (n,)
+    n_points : int
+        Number n of points.
+    name : str
+        Name that the caller has for them.
+    classes : bool
+        Whether they are classes.
+
+    Raises
+    ------
+    ValueError
+        If they have another shape, or if some are missing.
+    """
+    shape = np.shape(observed)
+    if shape != (n_points,):
+        advice = to_one_axis(shape, classes)
+        raise ValueError(
+            f"{name} must be ({n_points},), one for each point, but have shape {shape_text(shape)}.{advice}"
+        )
+    missing = _missing(observed)
+    if missing.any():
+        raise ValueError(missing_labels(missing, name))
+    return np.asarray(observed)
+
+
+def to_one_axis(shape: tuple[int | None, ...], classes: bool = True) -> str:
+    """How labels of a shape get one axis, as sentences with a space before them; nothing if they have one."""
+    if len(shape) < 2:
+        return ""
+    if sum(size != 1 for size in shape) < 2:
+        return " Give them one axis: np.ravel(y)."
+    sizes = [size for size in shape[1:] if size is not None]
+    times = math.prod(sizes) if len(sizes) == len(shape) - 1 else "k"
+    several = f" For {times} values of each point repeat the point: X=np.repeat(X, {times}, axis=0), and np.ravel(y)."
+    indicators = " Indicators of classes become labels by np.argmax(y, axis=1)."
+    return f"{indicators}{several} {A_ROW_FOR_EACH_VOTE}" if classes else several
+
+
+def missing_labels(missing: NDArray[np.bool_], name: str) -> str:
+    """The message about observations, called by `name`, that are missing, and how to leave them out."""
+    where = [", ".join(map(str, i)) for i in np.argwhere(missing)[:_SHOWN]]
+    more = "; ..." if missing.sum() > _SHOWN else ""
+    return (
+        f"{name} are missing at {missing.sum()} of {missing.size} points (position {'; '.join(where)}{more}). "
+        "Leave these points out, of the prior's X as well: X[keep] and y[keep].astype(int) with keep = pd.notna(y), or "
+        "~y.mask of a masked array. Draw or predict their labels from the fitted model."
+    )
+
+
+def some_of(labels: NDArray[Any]) -> str:
+    """The smallest of the different labels."""
+    return ", ".join(map(str, np.unique(labels)[:_SHOWN].tolist()))
+
+
+def without_marks(labels: NDArray[Any]) -> str:
+    """Return how to leave out points with the label −1, as a sentence after a space; empty without such points."""
+    if labels.dtype.kind not in "if" or labels.min(initial=0) != -1:
+        return ""
+    return " Where -1 marks a missing label, leave the point out: X[keep] and y[keep] with keep = y >= 0."
+
+
+def _plain(values: Any) -> NDArray[Any]:
+    """Return the values as an array, with pandas' own mark where its arrays have missing values."""
+    return np.asarray(np.ma.getdata(values) if np.ma.isMaskedArray(values) else values)
+
+
+def _missing(values: Any) -> NDArray[np.bool_]:
+    """Which of the values are missing."""
+    missing = np.asarray(pd.isna(_plain(values)), bool)
+    return missing | np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else missing
+
+
+def shape_text(shape: tuple[int | None, ...]) -> str:
+    """Return a shape in words, with ? for unknown lengths."""
+    return "(" + ", ".join("?" if s is None else str(s) for s in shape) + ("," if len(shape) == 1 else "") + ")"
+
+
+class RowConstants(NamedTuple):
+    """Constants of rows that do not depend on latent values, computed once for many calls with the same rows."""
+
+    bound_to: Callable[[Observed, Array], tuple[object, ...]]
+    """`(y, parameters)`: local computations, returned, that keep the constants of these very arrays."""
+
+
+class Computation(NamedTuple):
+    """A local computation that a package adds to a likelihood."""
+
+    likelihood: str
+    """Name of the likelihood."""
+    local: object
+    """Of a type of `pymc_gpep.likelihoods.local_computations`, or of another NamedTuple that a method needs."""
+
+    @property
+    def name(self) -> str:
+        """Type and likelihood, as messages have them."""
+        return f"{type(self.local).__name__} of {self.likelihood}"
+
+    def check(self) -> None:
+        """Raise a TypeError unless the computation is a named tuple."""
+        if not isinstance(self.local, tuple) or not hasattr(self.local, "_fields"):
+            raise TypeError(
+                f"The local computation of {self.likelihood!r} is {self.local!r}, but must be an instance of a "
+                "NamedTuple, such as ScalarDensity(derivatives)."
+            )
+
+    def why_unused(self) -> str:
+        """Return why no method finds the computation; empty if methods find it."""
+        likelihoods = table_of("likelihood")
+        if self.likelihood not in likelihoods.names:
+            meant = did_you_mean([self.likelihood], likelihoods.names)
+            return (
+                f"The computation {self.name} is for {self.likelihood!r}, which is not a registered likelihood.{meant}"
+            )
+        if any(type(one) is type(self.local) for one in likelihoods[self.likelihood].local):
+            return f"The computation {self.name} is not used: the likelihood has one of its own."
+        return ""
+
+
+COMPUTATIONS: Registry[Computation] = Registry(
+    "computation", (), of=Computation, classes=False, check=Computation.check, check_read=Computation.why_unused
+)
+"""Computations that were added to likelihoods."""
+
+
+@dataclass(frozen=True)
+class LocalLikelihood(ABC):
+    """A distribution of one observation given the c latent values of its point.
+
+    All instances of a class are equal. They differ only in the parameters of a model besides latent values, which
+    `given` binds to an instance.
+
+    Parameters
+    ----------
+    parameters : array (p, n)
+        Parameters besides latent values at each of n points, NaN until they are bound; p is 0 for most likelihoods.
+    """
+
+    parameters: Array = field(default_factory=lambda: NO_PARAMETERS, compare=False, repr=False)
+    bound: tuple[object, ...] = field(default=(), init=False, compare=False, repr=False)
+    """Local computations with the constants of the rows of a solve (`bound_to`), which go before `local`."""
+
+    name: ClassVar[str]
+    """Name in approximations, messages and files."""
+    sees_common: ClassVar[bool]
+    """Whether a number that is added to all latent values of a point changes anything."""
+    has_parameters: ClassVar[bool] = False
+    """Whether it is given anything besides latent values."""
+    several_rows: ClassVar[bool] = False
+    """Whether the factor of a point is the product over several rows of the data."""
+    rows: ClassVar[tuple[str, ...]] = ()
+    """Names of the rows of its parameters, or one for all of them where their number is free."""
+    largest_precision: ClassVar[float]
+    """Scalar sites of EP have precisions of less than this; 1 where EP has no such sites."""
+    log_concave: ClassVar[bool] = True
+    """Whether its logarithm is concave in the latent values."""
+    of_prior: ClassVar[bool] = False
+    """Whether rows are factors of priors of effects, or some of several likelihoods' rows are."""
+    local: ClassVar[tuple[object, ...]]
+    """Local computations at points, each of another type of `pymc_gpep.likelihoods.local_computations`.
+
+    Kernels there are functions of arrays; they are compiled for speed, and need not be.
+    """
+
+    @property
+    def least_precision(self) -> float:
+        """The least precision of scalar sites: 0, or −∞ where the likelihood is not log-concave."""
+        return 0.0 if self.log_concave else -np.inf
+
+    @property
+    def computations(self) -> Iterator[object]:
+        """Its own local computations, then computations registered for its name, imported on demand."""
+        yield from self.bound
+        yield from self.local
+        # A likelihood made of another one shares its name, but not its arrays: the class has no name.
+        yield from (added.local for added in COMPUTATIONS if added.likelihood == type(self).name)
+
+    def offers(self, kind: type) -> bool:
+        """Whether the likelihood has a local computation of this type, of its own or added."""
+        return any(isinstance(one, kind) for one in self.computations)
+
+    def computation[T](self, kind: type[T]) -> T:
+        """Return the local computation of a type.
+
+        Raises
+        ------
+        ValueError
+            If it has none.
+        """
+        for one in self.computations:
+            if isinstance(one, kind):
+                return one
+        has = ", ".join(type(one).__name__ for one in self.computations) or "none"
+        raise ValueError(f"A {self.name} likelihood has no {kind.__name__}; of local computations it has {has}.")
+
+    def given(self, parameters: Array) -> Self:
+        """The same with parameters (p, n)."""
+        return replace(self, parameters=np.ascontiguousarray(parameters, np.float64)) if self.has_parameters else self
+
+    @property
+    def refused(self) -> str:
+        """Why some methods do not fit it, as sentences after a space; empty if there is nothing to say."""
+        return ""
+
+    @property
+    def effects(self) -> list[str]:
+        """Names of effects whose priors some rows are factors of."""
+        return []
+
+    def priors(self) -> Iterator[tuple[NDArray[np.intp], Any]]:
+        """Yield rows that are factors of a prior, and the likelihood of each prior with its parameters."""
+        return iter(())
+
+    def bound_to(self, observed: Observed, parameters: Array) -> Self:
+        """The same for a solve with these very arrays: their constants are computed once, and live as long as this."""
+        if not self.offers(RowConstants):
+            return self
+        one = copy(self)
+        object.__setattr__(one, "bound", self.computation(RowConstants).bound_to(observed, parameters))
+        return one
+
+    def at(self, points: Any) -> Self:
+        """The same at some of the points, by their index."""
+        return self.given(self.parameters[:, points]) if self.has_parameters else self
+
+    @abstractmethod
+    def n_classes(self, n_functions: int) -> int:
+        """Return the number of classes for a number of latent functions; 0 if observations are not classes."""
+
+    @abstractmethod
+    def check_functions(self, n_functions: int) -> None:
+        """Raise a ValueError unless a point may have so many latent functions."""
+
+    @abstractmethod
+    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Observed:
+        """Return observations in the form of kernels.
+
+        Parameters
+        ----------
+        observed : array_like (n,), or (n, classes) where there is a number for each class
+        n_functions : int
+            Number c of functions.
+        n_points : int
+            Number n of points.
+        name : str
+            Name that the caller has for them.
+
+        Raises
+        ------
+        ValueError
+            If their shape does not fit, or if the likelihood does not allow them.
+        """

@@ -1,0 +1,408 @@
+"""Tilted distributions of rows with several latent values, by quadrature around each.
+
+A tilted distribution is p(y | f) N(f | μ, R Rᵀ) of f = μ + R z. Outer numbers z have the nodes of a product of
+Gauss–Hermite rules. At each of these nodes the inner numbers are integrated. The integral is exact if the log density
+is quadratic in inner predictors. Otherwise one inner number has nodes of its own. So a scale may decide how wide the
+location is.
+
+Nodes are placed by means and covariances (Naylor and Smith 1982). These come from modes at first, and then from the
+moments themselves, until they agree. The number of nodes grows where a larger rule has another result.
+
+J. C. Naylor and A. F. M. Smith (1982). Applications of a method for the efficient computation of posterior
+distributions. *Applied Statistics* 31 (3), 214–225.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.kernels.moments.predictor_sites import (
+    inner_moments,
+    lower_roots,
+    node_moments,
+    normal_moments,
+    ordered_roots,
+    place_nodes,
+)
+from pymc_gpep.likelihoods.factor_averages import normal_rule
+from pymc_gpep.likelihoods.local_computations import PredictorsNodes
+
+type Rows = NDArray[np.intp]
+
+# Nodes along each outer number and along the inner one, by the number of outer numbers.
+_NORMAL = {1: ((15, 1), (31, 1), (91, 1), (181, 1)), 2: ((9, 1), (15, 1), (25, 1)), 3: ((7, 1), (11, 1), (15, 1))}
+_OTHERS = {1: ((11, 9), (17, 15), (31, 25)), 2: ((9, 7), (13, 11), (19, 17)), 3: ((7, 7), (9, 9), (11, 11))}
+_EQUIDISTANT, _END = 50, 9.0  # Fewest equidistant nodes, and the last of these.
+MOST_OUTER = max(_NORMAL)
+"""Largest number of outer predictors."""
+_AT_A_TIME = 16_384  # Nodes whose log densities are computed together.
+_PASSES = 12  # Placements of the nodes of a row.
+_MOVED, _STRETCHED = 0.3, 1.5  # Change of mean and of standard deviation, in their units, after which nodes are moved.
+_SAME = 1e-7  # Difference of log averages and of moments, up to which a larger rule is not needed.
+# Fewest predictors of which the inner predictor is chosen by trial, and rows of a trial.
+_FEWEST_CHOSEN, _LOOKED_AT = 3, 24
+_STEPS, _HALVINGS, _STILL = 50, 30, 1e-6
+# Smallest precision of a distribution at its mode, in units of the cavity's.
+_LEAST_PRECISION = 0.05
+
+
+class Split(NamedTuple):
+    """Predictors of a row in the order of integration."""
+
+    order: NDArray[np.int64]
+    """Numbers of the outer predictors, then of the inner ones, (k,)."""
+    outer: int
+    """Number of the outer predictors."""
+    normal: bool
+    """Whether the log density is quadratic in the inner predictors."""
+
+    @property
+    def inner(self) -> NDArray[np.int64]:
+        """Numbers of the inner predictors."""
+        return self.order[self.outer :]
+
+
+class TiltedNumbers(NamedTuple):
+    """Tilted distributions of rows."""
+
+    log_z: Array
+    """Log averages of the density over the cavities, (n,)."""
+    mean: Array
+    """Means of z, (n, k)."""
+    cov: Array
+    """Covariances of z, (n, k, k)."""
+
+    @classmethod
+    def empty(cls, n: int, k: int) -> "TiltedNumbers":
+        """Return NaN for n rows."""
+        return cls(np.full(n, np.nan), np.full((n, k), np.nan), np.full((n, k, k), np.nan))
+
+
+class _Nodes(NamedTuple):
+    """Nodes of some rows (m,) with the same rule, and conditional moments of inner numbers there."""
+
+    rows: Rows
+    f: Array
+    """Latent values, (k, m d e)."""
+    inner_weights: Array
+    """Weights of the inner nodes, (m, d, e)."""
+    squares: Array
+    """½|z|² of outer numbers, (m, d)."""
+    log_z: Array
+    """Log averages over inner numbers, (m, d)."""
+    mean: Array
+    """(m, d, q)."""
+    cov: Array
+    """(m, d, q, q)."""
+
+
+@lru_cache
+def _rule(k: int, order: int) -> tuple[Array, Array]:
+    """Return nodes (d, k), and log weights (d,) less the log density of nodes.
+
+    A large rule for one number has equidistant nodes. These converge faster if the density has poles near the axis.
+    """
+    if k == 1 and order >= _EQUIDISTANT:
+        nodes = np.linspace(-_END, _END, order)
+        return nodes[:, None], np.full(order, np.log(nodes[1] - nodes[0]) - 0.5 * np.log(2.0 * np.pi))
+    nodes, weights = normal_rule(order, k)
+    kept = weights > 1e-18 * weights.max()
+    return nodes[kept], np.log(weights[kept]) + 0.5 * (nodes[kept] ** 2).sum(axis=1)
+
+
+class TiltedRows:
+    """Quadratures of some rows, whose nodes go along with the cavities.
+
+    Parameters
+    ----------
+    density : PredictorsNodes
+    y : array (n,)
+    parameters : array (p, n)
+    k : int
+        Number of latent values of a row.
+    """
+
+    def __init__(self, density: PredictorsNodes, y: Observed, parameters: Array, k: int) -> None:
+        self._density, self._y, self._parameters, self._k = density, y, parameters, k
+        self._columns = density.columns(y, parameters)
+        self._chosen = k < _FEWEST_CHOSEN
+        self._divide(density.split(y, parameters))
+
+    def _divide(self, split: Split) -> None:
+        """Take a division of the predictors, with nodes that are not yet placed."""
+        self.split, n, o = split, len(self._y), split.outer
+        self._rules = (_NORMAL if split.normal else _OTHERS)[o]
+        self._centre, self._scale = np.full((n, o), np.nan), np.full((n, o, o), np.nan)
+        # Centres and scales of the inner number at outer nodes, for each rule.
+        self._inner: dict[int, tuple[Array, Array]] = {}
+        self._rank = np.zeros(n, np.intp)
+
+    def _choose(self, at: Array, cov: Array) -> None:
+        """Choose the inner predictor for which rules of two sizes agree best, at cavities of a few rows."""
+        self._chosen = True
+        if self.split.normal:
+            return
+        some = np.unique(np.linspace(0, len(at) - 1, _LOOKED_AT).astype(int))
+        mean, wide = np.ascontiguousarray(at[some]), np.ascontiguousarray(cov[some])
+        errors = {}
+        for inner in range(self._k):
+            order = np.array([*(i for i in range(self._k) if i != inner), inner], np.int64)
+            rows = TiltedRows(self._density, self._y[some], self._parameters[:, some], self._k)
+            rows._chosen = True
+            rows._divide(Split(order, self._k - 1, False))
+            root = rows.roots(wide)
+            small = rows.moments(mean, root).log_z
+            rows._rank += 1
+            errors[inner] = np.abs(rows.moments(mean, root).log_z - small).max()
+        best = min(errors, key=lambda i: np.nan_to_num(errors[i], nan=np.inf))
+        self._divide(Split(np.array([*(i for i in range(self._k) if i != best), best], np.int64), self._k - 1, False))
+
+    def cavities(self, at: Array, cov: Array) -> Array:
+        """Return roots R (n, k, k) of the covariances of cavities, which may be singular; `at` (n, k) are means."""
+        if not self._chosen:
+            self._choose(at, cov)
+        return self.roots(cov)
+
+    def roots(self, cov: Array) -> Array:
+        """Return roots R (n, k, k) of covariances that may be singular."""
+        root = np.empty(cov.shape)
+        ordered_roots(np.ascontiguousarray(cov), self.split.order, root)
+        return root
+
+    def moments(self, at: Array, root: Array) -> TiltedNumbers:
+        """Return tilted moments of cavities with means (n, k) and roots (n, k, k) of `roots`."""
+        n, o = len(at), self.split.outer
+        found = TiltedNumbers.empty(n, self._k)
+        begun = ~np.isfinite(self._scale).all(axis=(1, 2))
+        if begun.any():
+            self._begin(np.flatnonzero(begun), at, root)
+        rows = np.arange(n)
+        for _ in range(_PASSES):
+            centre, before = self._centre[rows], self._scale[rows]
+            inside = self._average(rows, at, root, found)
+            mean, cov, scale = found.mean[rows, :o], found.cov[rows, :o, :o], before.copy()
+            lower_roots(np.ascontiguousarray(cov), scale)
+            self._centre[rows], self._scale[rows] = np.where(np.isfinite(mean), mean, centre), scale
+            moved = np.abs(mean - centre) > _MOVED * np.sqrt(cov.diagonal(axis1=1, axis2=2))
+            ratio = np.abs(np.log(np.abs(scale.diagonal(axis1=1, axis2=2) / before.diagonal(axis1=1, axis2=2))))
+            rows = rows[inside | moved.any(axis=1) | (ratio > np.log(_STRETCHED)).any(axis=1)]
+            if not rows.size:
+                break
+        return found
+
+    def refine(self, at: Array, root: Array) -> bool:
+        """Take larger rules for rows where these have other results. Return whether there are such rows."""
+        last, grown = len(self._rules) - 1, False
+        rows = np.flatnonzero(self._rank < last)
+        found = TiltedNumbers.empty(len(at), self._k)
+        self._average(rows, at, root, found)
+        while rows.size:
+            before = [each[rows].copy() for each in found]
+            self._rank[rows] += 1
+            for _ in range(_PASSES):
+                if not self._average(rows, at, root, found).any():
+                    break
+            same = np.abs(found.log_z[rows] - before[0]) < _SAME
+            same &= (np.abs(found.mean[rows] - before[1]) < _SAME).all(axis=1)
+            same &= (np.abs(found.cov[rows] - before[2]) < _SAME).all(axis=(1, 2))
+            self._rank[rows[same]] -= 1
+            grown |= not same.all()
+            rows = rows[~same & (self._rank[rows] < last)]
+        return grown
+
+    def parameter_slopes(self, at: Array, root: Array, out: Array) -> None:
+        """Write derivatives (p, n) of log Z in each row of the parameters."""
+        for nodes in self._conditional(np.arange(len(at)), at, root):
+            rows, (m, d, e) = nodes.rows, nodes.inner_weights.shape
+            weights = self._total(nodes, TiltedNumbers.empty(m, self._k))
+            f, each = nodes.f, nodes.inner_weights * weights[:, :, None]
+            if self.split.normal:
+                f, e = self._normal_nodes(nodes, at, root)
+                each = np.repeat(weights[:, :, None] / e, e, axis=2)
+            y, parameters = np.repeat(self._y[rows], d * e), np.repeat(self._parameters[:, rows], d * e, axis=1)
+            slopes = self._density.slopes(f, y, parameters).reshape(-1, *each.shape)
+            out[:, rows] = np.einsum("pmde,mde->pm", np.where(each > 0.0, slopes, 0.0), each)
+
+    def _normal_nodes(self, nodes: _Nodes, at: Array, root: Array) -> tuple[Array, int]:
+        """Return latent values (k, m d e) of an inner rule of degree 3, and e. Derivatives are quadratic functions."""
+        q = self._k - self.split.outer
+        half = np.sqrt(q) * np.linalg.cholesky(nodes.cov).swapaxes(2, 3)
+        moved = np.concatenate([half, -half], axis=2)
+        inner = root[nodes.rows][:, :, self.split.outer :]
+        f = nodes.f.reshape(self._k, *nodes.squares.shape)[..., None]
+        f = f + np.einsum("maq,mdeq->amde", inner, nodes.mean[:, :, None] + moved)
+        return np.ascontiguousarray(f).reshape(self._k, -1), 2 * q
+
+    def _average(self, rows: Rows, at: Array, root: Array, found: TiltedNumbers) -> NDArray[np.bool_]:
+        """Write the moments of some rows with nodes where they are. Return whether inner nodes of each row move yet."""
+        inside = np.zeros(len(at), bool)
+        for nodes in self._conditional(rows, at, root):
+            some = nodes.rows
+            own = TiltedNumbers.empty(len(some), self._k)
+            weights = self._total(nodes, own)
+            found.log_z[some], found.mean[some], found.cov[some] = own
+            if not self.split.normal:
+                centre, scale = (each[some] for each in self._inner[self._rank[some[0]]])
+                sd = np.sqrt(nodes.cov[:, :, 0, 0])
+                moved = np.abs(nodes.mean[:, :, 0] - centre) > _MOVED * sd
+                moved |= np.abs(np.log(sd / scale)) > np.log(_STRETCHED)
+                inside[some] = (moved & (weights > _SAME) & (sd > 0.0)).any(axis=1)
+                usable = np.isfinite(nodes.mean[:, :, 0]) & (sd > 0.0)
+                kept = self._inner[self._rank[some[0]]]
+                kept[0][some] = np.where(usable, nodes.mean[:, :, 0], centre)
+                kept[1][some] = np.where(usable, sd, scale)
+        return inside[rows]
+
+    def _total(self, nodes: _Nodes, found: TiltedNumbers) -> Array:
+        """Write moments of rows (m,), and return the weights (m, d) of outer nodes."""
+        some = nodes.rows
+        outer, log_weights = self._outer_rule(some)
+        weights = np.empty_like(nodes.squares)
+        node_moments(
+            nodes.log_z,
+            nodes.squares,
+            log_weights,
+            outer,
+            self._centre[some],
+            self._scale[some],
+            nodes.mean,
+            nodes.cov,
+            weights,
+            *found,
+        )
+        return weights
+
+    def _outer_rule(self, rows: Rows) -> tuple[Array, Array]:
+        """Return outer nodes and log weights of rows that have the same rule."""
+        return _rule(self.split.outer, self._rules[self._rank[rows[0]]][0])
+
+    def _conditional(self, rows: Rows, at: Array, root: Array) -> Iterator[_Nodes]:
+        """Yield the nodes of some rows, by rules."""
+        for rank in np.unique(self._rank[rows]):
+            d, e = len(_rule(self.split.outer, self._rules[rank][0])[0]), self._rules[rank][1]
+            own = rows[self._rank[rows] == rank]
+            step = max(1, _AT_A_TIME // (d * e))
+            for some in (own[begin : begin + step] for begin in range(0, len(own), step)):
+                yield self._normal(some, at, root) if self.split.normal else self._by_nodes(some, at, root)
+
+    def _normal(self, rows: Rows, at: Array, root: Array) -> _Nodes:
+        """Return outer nodes with exact conditional moments."""
+        (outer, _), q = self._outer_rule(rows), self._k - self.split.outer
+        m, d = len(rows), len(outer)
+        within, spread = np.zeros((m, d, q)), np.zeros((m, d))
+        f, squares = self._placed(rows, at, root, within, spread, np.zeros(1))
+        value, gradient, hessian = self._density.inner(
+            f, np.repeat(self._columns[:, rows], d, axis=1), self.split.inner
+        )
+        log_z, mean, cov = np.empty((m, d)), np.empty((m, d, q)), np.empty((m, d, q, q))
+        normal_moments(
+            root[rows],
+            self.split.order,
+            value.reshape(m, d),
+            gradient.reshape(q, m, d),
+            hessian.reshape(q, q, m, d),
+            log_z,
+            mean,
+            cov,
+        )
+        return _Nodes(rows, f, np.ones((m, d, 1)), squares, log_z, mean, cov)
+
+    def _by_nodes(self, rows: Rows, at: Array, root: Array) -> _Nodes:
+        """Return outer nodes, and moments of the inner number by nodes of its own."""
+        rank = self._rank[rows[0]]
+        (outer, _), (inner, log_weights) = self._outer_rule(rows), _rule(1, self._rules[rank][1])
+        m, d, e = len(rows), len(outer), len(inner)
+        if rank not in self._inner:
+            self._inner[rank] = np.full((len(at), d), np.nan), np.full((len(at), d), np.nan)
+        centre, scale = self._inner[rank]
+        lacking = rows[~np.isfinite(scale[rows]).all(axis=1)]
+        if lacking.size:
+            centre[lacking], scale[lacking] = self._inner_modes(lacking, at, root)
+        within, spread = centre[rows][:, :, None], scale[rows]
+        f, squares = self._placed(rows, at, root, within, spread, inner[:, 0])
+        values = self._density.values(f, np.repeat(self._columns[:, rows], d * e, axis=1)).reshape(m, d, e)
+        weights, log_z = np.empty((m, d, e)), np.empty((m, d))
+        mean, cov = np.empty((m, d, 1)), np.empty((m, d, 1, 1))
+        inner_moments(np.ascontiguousarray(values), within, spread, inner[:, 0], log_weights, weights, log_z, mean, cov)
+        return _Nodes(rows, f, weights, squares, log_z, mean, cov)
+
+    def _placed(
+        self, rows: Rows, at: Array, root: Array, within: Array, spread: Array, inner: Array
+    ) -> tuple[Array, Array]:
+        """Return latent values (k, m d e) and ½|z|² (m, d) of outer numbers."""
+        outer, _ = self._outer_rule(rows)
+        m, d, e = len(rows), len(outer), len(inner)
+        f, squares = np.empty((self._k, m, d, e)), np.empty((m, d))
+        place_nodes(
+            at[rows], root[rows], self._centre[rows], self._scale[rows], outer, within, spread, inner, f, squares
+        )
+        return f.reshape(self._k, -1), squares
+
+    def _inner_modes(self, rows: Rows, at: Array, root: Array) -> tuple[Array, Array]:
+        """Return modes (m, d) of the inner number at outer nodes, and scales by the curvature there."""
+        outer, _ = self._outer_rule(rows)
+        m, d = len(rows), len(outer)
+        columns = np.repeat(self._columns[:, rows], d, axis=1)
+        own = np.repeat(root[rows, self.split.order[-1], self._k - 1], d)
+        nothing = np.zeros((m, d))
+
+        def height(z: Array) -> tuple[Array, Array, Array]:
+            f, _ = self._placed(rows, at, root, z.reshape(m, d, 1), nothing, np.zeros(1))
+            value, gradient, hessian = self._density.inner(f, columns, self.split.inner)
+            return value - 0.5 * z**2, own * gradient[0] - z, 1.0 - own**2 * np.nan_to_num(hessian[0, 0])
+
+        z, precision = _ascend(height, np.zeros(m * d))
+        return z.reshape(m, d), 1.0 / np.sqrt(np.maximum(np.abs(precision), _LEAST_PRECISION)).reshape(m, d)
+
+    def _begin(self, rows: Rows, at: Array, root: Array) -> None:
+        """Place outer nodes of some rows at the tilted modes, by the curvature there."""
+        at, root, y, parameters = at[rows], root[rows], self._y[rows], self._parameters[:, rows]
+        o = self.split.outer
+
+        def height(z: Array) -> tuple[Array, Array, Array]:
+            f = at + np.einsum("mij,mj->mi", root, z)
+            value, gradient, hessian = self._density.derivatives(f.T, y, parameters)
+            whole = np.eye(self._k) - np.einsum("mai,mab,mbj->mij", root, np.nan_to_num(hessian), root)
+            return value - 0.5 * (z**2).sum(axis=1), np.einsum("mij,mi->mj", root, gradient.T) - z, whole
+
+        z, precision = _ascend(height, np.zeros_like(at))
+        values, vectors = np.linalg.eigh(precision)
+        inverse = np.einsum("mij,mj,mkj->mik", vectors, 1.0 / np.maximum(np.abs(values), _LEAST_PRECISION), vectors)
+        scale = np.broadcast_to(np.eye(o), (len(rows), o, o)).copy()
+        lower_roots(np.ascontiguousarray(inverse[:, :o, :o]), scale)
+        self._centre[rows], self._scale[rows] = z[:, :o], scale
+
+
+def _ascend(height: Callable[[Array], tuple[Array, Array, Array]], z: Array) -> tuple[Array, Array]:
+    """Return maxima of many functions by Newton's method, from z (m,) or (m, k), and negative curvatures there.
+
+    `height` returns values (m,), slopes in the shape of z, and negative curvatures (m,) or (m, k, k).
+    """
+    now, slope, precision = height(z)
+    for _ in range(_STEPS):
+        if z.ndim == 1:
+            step = slope / np.maximum(np.abs(precision), _LEAST_PRECISION)
+        else:
+            values, vectors = np.linalg.eigh(precision)
+            values = np.maximum(np.abs(values), _LEAST_PRECISION)
+            step = np.einsum("mij,mj->mi", vectors, np.einsum("mij,mi->mj", vectors, slope) / values)
+        step = np.where(np.isfinite(step), step, 0.0)
+        length = np.ones(len(z))
+        for _ in range(_HALVINGS):
+            at = z + (length if z.ndim == 1 else length[:, None]) * step
+            new, own, bent = height(at)
+            low = ~(new >= now - 1e-12 * np.abs(now))
+            if not low.any():
+                break
+            length[low] *= 0.5
+        keep = low if z.ndim == 1 else low[:, None]
+        z = np.where(keep, z, at)
+        now, slope = np.where(low, now, new), np.where(keep, slope, own)
+        precision = np.where(low.reshape(-1, *[1] * (precision.ndim - 1)), precision, bent)
+        if np.abs(step).max() < _STILL:
+            break
+    return z, precision

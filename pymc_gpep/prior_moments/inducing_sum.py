@@ -1,0 +1,465 @@
+"""A sum of a Gaussian process and of effects, with the process by inducing inputs, as rows with residuals at places.
+
+Values g of the process at its own inputs are W v + r e. Normals v of inducing values are common to all rows, and each
+place has a residual e (the FITC prior: Snelson and Ghahramani 2006). Rows that take the value of one place share it.
+Sites act on sums of all terms, or on sums without residuals, as in the variational bound of Titsias (2009).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike, NDArray
+from pymc.blocking import PointType
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.place_prior import PlacePrior, PlaceRows, PlaceStructure
+from pymc_gpep.gaussians.prior_form import BoundForm
+from pymc_gpep.graphs.errors import StructureError
+from pymc_gpep.graphs.interpreted import SEED, ModelFunctions, evaluate
+from pymc_gpep.latent.gp_latent import LatentGP
+from pymc_gpep.latent.latent_prior import Elsewhere, Joint, PosteriorFunctions, RowsOfNormals
+from pymc_gpep.prior_moments.prior_functions import frozen_data
+from pymc_gpep.processes.inducing_rows import InducedProcess, inducing_rows
+from pymc_gpep.processes.process_functions import ProcessFunctions
+from pymc_gpep.processes.processes import GPModel, functions_of
+from pymc_gpep.reading.classifier import GPClassifier
+from pymc_gpep.solvers.coefficients import coefficients
+from pymc_gpep.sums.affine_map import AffineMap, cells_by_probes, probes
+from pymc_gpep.sums.latent_sum import EffectsElsewhere, LatentSum, SumInForm
+from pymc_gpep.sums.new_data import NewData, RowsOfData
+from pymc_gpep.sums.row_groups import equal_rows
+from pymc_gpep.sums.row_parts import MovedProcess, ProcessTerm
+from pymc_gpep.sums.sum_elsewhere import SumElsewhere
+from pymc_gpep.sums.sum_values import SumVariables
+
+_SAME = 1e-10  # Relative difference of a variance and a covariance at equal inputs that rounding may cause.
+_ALL_ROWS = "Leave inducing out for an exact prior"
+
+
+def as_sum(classifier: GPClassifier) -> GPClassifier:
+    """Return a classifier whose prior is a sum with one process; a process alone becomes a sum without effects.
+
+    Raises
+    ------
+    StructureError
+        If inducing inputs do not fit the prior.
+    """
+    prior = classifier.prior
+    if prior.n_functions > 1:
+        raise StructureError(
+            f"inducing with this method is for one latent function, and the model has {prior.n_functions}. "
+            'Classes take method="sparse_ep", inducing=....'
+        )
+    if isinstance(prior, GPModel):
+        prior = _sum_of(prior, classifier)
+    if not isinstance(prior, LatentSum) or not prior.processes:
+        raise StructureError(
+            "Inducing inputs are those of a Gaussian process, and the latent function is a sum of effects without one. "
+            f"Leave inducing out: {classifier.likelihood_model.method!r} fits the sum by its rows."
+        )
+    if len(prior.processes) > 1:
+        names = ", ".join(repr(each.f.name) for each in prior.processes)
+        raise StructureError(
+            f"Inducing inputs are for one Gaussian process, and the model has {names}. {_ALL_ROWS}, or write a process "
+            "as pm.gp.HSGP, with its inputs as data: hsgp.prior('g', X=pm.Data('x', X))."
+        )
+    (term,) = prior.terms
+    if not term.selected or int(np.prod(term.shape[:-1])) > 1:
+        raise StructureError(
+            "Inducing inputs are for a process of which a row has one value, times a coefficient. Rows combine values "
+            f"of {term.latent.f.name!r}. {_ALL_ROWS}."
+        )
+    return replace(classifier, prior=replace(prior, alone=()))
+
+
+def _sum_of(processes: GPModel, classifier: GPClassifier) -> LatentSum:
+    """Return the sum that has one process as its only term."""
+    (latent,) = processes.latents
+    n = processes.n_points
+    argument = latent.f if latent.f.ndim == 1 else latent.f[0]
+    shape = (n,) if latent.f.ndim == 1 else (1, n)
+    found = LatentSum(
+        processes.model, n, 1, argument, False, {}, (latent,), (shape,), dict(processes.kept), np.zeros(n, np.int64)
+    )
+    linear = partial(found.of_process, 0)
+    term = ProcessTerm(latent, shape, linear, np.zeros(1, np.int64), selected=True, whole=len(shape) == 1)
+    return replace(found, terms=(term,))
+
+
+@dataclass(frozen=True, eq=False)
+class InducingSum(SumInForm):
+    """A sum whose process is W v + r e by inducing inputs.
+
+    Standard normals are those of effects, then v (M,) of the process, then e (p,) of its places.
+
+    Attributes
+    ----------
+    inducing : array (M, d)
+        Inducing inputs.
+    keeps_residuals : bool
+        Whether residuals keep their prior, as in a variational bound.
+    point_places : array (points,)
+        Place of each point of the process: points with equal inputs are one place.
+    structure : PlaceStructure
+        Places of rows, with the data of the model that the sum was made with.
+    """
+
+    point_places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    inducing: Array = field(default_factory=lambda: np.empty((0, 0)))
+    keeps_residuals: bool = False
+    structure: PlaceStructure | None = None
+
+    @classmethod
+    def of(
+        cls, plain: LatentSum, inducing: Array, keeps_residuals: bool, data: Mapping[Variable, Variable]
+    ) -> "InducingSum":
+        """Return the sum by inducing inputs (M, d), with data of the model as given."""
+        made = cls.made_of(plain, inducing=inducing, keeps_residuals=keeps_residuals)
+        (term,) = plain.terms
+        places = made._equal_inputs(data)
+        count = int(places.max()) + 1
+        structure = PlaceStructure(places[made._cells(term, data)], count, made.flat, not keeps_residuals)
+        return replace(made, point_places=places, structure=structure)
+
+    def _equal_inputs(self, data: Mapping[Variable, Variable]) -> NDArray[np.int64]:
+        """Return a number for each point of the process, the same for points with equal inputs.
+
+        Each point is alone if the covariance has noise, which points with equal inputs do not share.
+        """
+        functions = self._functions
+        at = ModelFunctions(self.model, self.hyperparameters, data)
+        first = functions.inputs[:1]
+        inputs, between, own = at([functions.inputs, functions.covariance(first, first), functions.variance(first)])(
+            at.nearby(np.random.default_rng(SEED))
+        )
+        if not np.allclose(between[0], own, rtol=_SAME):
+            return np.arange(len(inputs))
+        return equal_rows(np.asarray(inputs, dtype=np.float64))
+
+    def _cells(self, term: ProcessTerm, data: Mapping[Variable, Variable]) -> NDArray[np.int64]:
+        """Return the place of each row among the values of the process."""
+        if term.whole:
+            return np.arange(self.n_points)
+        functions = ModelFunctions(self.model, self.hyperparameters, data)
+        changed = functions([term.linear(pt.constant(each))[0] for each in probes(term.shape)])
+        changes = changed(functions.nearby(np.random.default_rng(SEED)))
+        cells, _ = cells_by_probes(changes, term.shape)
+        return np.where(changes[0] == 0.0, 0, cells)
+
+    @property
+    def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
+        return super().latents if self.recipes else self.processes
+
+    @property
+    def n_common(self) -> int:
+        """Number of normals that all rows share: of effects, and of inducing values."""
+        return self.n_plain + len(self.inducing)
+
+    @property
+    def n_normals(self) -> int:
+        return self.n_common + int(self.point_places.max(initial=-1)) + 1
+
+    @cached_property
+    def places(self) -> dict[TensorVariable, slice]:
+        """See `EffectSum`; of the process those of inducing values and places."""
+        ends = np.cumsum([0, *(each.size for each in self.recipes.values())]).tolist()
+        found = {v: slice(*own) for v, own in zip(self.recipes, pairwise(ends), strict=True)}
+        return found | {self.processes[0].f: slice(self.n_plain, self.n_normals)}
+
+    @property
+    def implicit(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`: normals that the model rotates to values of the process are not normals here."""
+        return tuple(latent.free for latent in self.processes if latent.rotated)
+
+    @property
+    def n_probed(self) -> int:
+        """Length of the vector that `by_normals` takes in place of all normals: common ones and three `probes` of e."""
+        return self.n_common + 3
+
+    def along_units(self, slopes: Array) -> PlaceRows | None:
+        """Return rows (m, q) from slopes (n_probed, m) along units; None if a row has several residuals."""
+        count = self.n_normals - self.n_common
+        changes = list(slopes[self.n_common :])
+        cells, alone = cells_by_probes(changes, (count,))
+        if not alone.all():
+            return None
+        cells = np.where(changes[0] == 0.0, 0, cells)
+        rows = np.ascontiguousarray(slopes[: self.n_common].T)
+        return PlaceRows(coefficients(rows), changes[0], cells, count, self.n_common)
+
+    def by_normals(
+        self,
+        outputs: Sequence[TensorVariable],
+        z: TensorVariable,
+        moved: Mapping[TensorVariable, TensorVariable] | None = None,
+        *,
+        seen: bool = False,
+    ) -> list[TensorVariable]:
+        (latent,), (shape,) = self.processes, self.sizes
+        if moved and latent.f in moved:
+            values = moved[latent.f]
+        else:
+            rows = self._process_rows
+            own, rest = z[self.n_plain : self.n_common], z[self.n_common :]
+            if z.type.shape == (self.n_probed,):
+                rest = pt.constant(probes((self.n_normals - self.n_common,))).T @ rest
+            values = rows[:, :-1] @ own + rows[:, -1] * rest[pt.constant(self.point_places)]
+            values = values if len(shape) == 1 else values[None]
+        return self.by_parts(outputs, z, [values], seen=seen)
+
+    @cached_property
+    def _functions(self) -> ProcessFunctions:
+        ((_, functions),) = functions_of(self.without_effects(self.processes[0]), None)
+        return functions
+
+    @cached_property
+    def _process_rows(self) -> TensorVariable:
+        """(W | r) of the process at its own inputs, in terms of the random variables of the model."""
+        return inducing_rows(self.model, self._functions, self.inducing, self._functions.inputs)
+
+    @cached_property
+    def arrays(self) -> Mapping[Any, Callable[[], TensorVariable]]:
+        assert self.structure is not None
+        return {BoundForm(PlacePrior, self.structure): self.array}
+
+    def bound(self, prior_type: Any, data: Mapping[Variable, Variable]) -> None:
+        return None
+
+    def array(self) -> TensorVariable:
+        """Return J and r (1, n, n_common + 1), in terms of the random variables of the model."""
+        assert self.structure is not None
+        (term,), rows = self.terms, self._process_rows
+        if not term.whole:
+            coefficient = term.linear(pt.ones(term.shape))[0]
+            first = np.unique(self.point_places, return_index=True)[1]
+            rows = coefficient[:, None] * rows[pt.constant(first[self.structure.places])]
+        parts = [self.plain_roots()[0], rows] if self.n_plain else [rows]
+        return (pt.concatenate(parts, axis=1) if self.n_plain else rows)[None]
+
+    def roots(self) -> None:
+        """See `LatentPrior`: coefficients are in the form of the prior."""
+
+    def process(
+        self, latent: Any, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
+    ) -> MovedProcess:
+        makers = [gp for gp in gps or () if getattr(gp, "f", None) is latent.f] or None
+        moments = InducedProcess(self.without_effects(latent), makers, data, self.inducing)
+        return MovedProcess(moments.where, moments)
+
+    def parts(self, argument: TensorVariable, data: Mapping[Variable, Variable]) -> None:
+        """See `EffectSum`: rows are in full."""
+
+    def variables(self, data: Mapping[Variable, Variable]) -> "InducingVariables":
+        return InducingVariables(self, data)
+
+    def variables_there(
+        self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
+    ) -> "InducingEffects":
+        return InducingEffects(self, names, data, x, new)
+
+    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
+        return InducingElsewhere(self, gps, data)
+
+
+class _Solved:
+    """The posterior covariance (q, q) of all normals, which columns can be multiplied by."""
+
+    def __init__(self, algebra: Any, size: int) -> None:
+        self._algebra, self._size = algebra, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __matmul__(self, columns: Array) -> Array:
+        return np.stack([self._algebra.covariance_times(each) for each in columns.T], axis=1)
+
+
+class _RowsJoint(Joint):
+    """A Gaussian of several variables by rows of common normals, and a residual of each entry."""
+
+    def __init__(
+        self,
+        means: dict[str, Array],
+        rows: Mapping[str, PlaceRows],
+        algebra: Any,
+        size: int,
+        noise: Mapping[str, Array] | None = None,
+    ) -> None:
+        super().__init__(means, {}, _Solved(algebra, size), noise)
+        self._rows, self._algebra = rows, algebra
+
+    def variances(self) -> dict[str, Array]:
+        found = {}
+        for name, rows in self._rows.items():
+            noise = np.zeros(len(rows.entries)) if self._noise is None else self._noise[name].ravel()
+            variance = self._algebra.covariance_at(rows, noise[None])[:, 0, 0]
+            found[name] = variance.reshape(np.shape(self.means[name]))
+        return found
+
+    def columns(self, name: str, some: slice = slice(None)) -> Array:
+        rows = self._rows[name]
+        return rows.some(np.arange(len(rows.entries))[some]).T
+
+    def combined(self, name: str, weights: Array) -> Array:
+        return self._rows[name].sums(weights.ravel())
+
+
+class InducingVariables(SumVariables):
+    """Integrated variables as affine functions of the normals of an `InducingSum`."""
+
+    _prior: InducingSum
+
+    def _rows_of(self, variables: AffineMap, point: PointType) -> dict[str, tuple[Array, PlaceRows]]:
+        """Return t (...) and rows of T by name."""
+        found = variables(point)
+        return self._placed(found.centres, found.slopes)
+
+    def _map(self, variables: Mapping[str, TensorVariable]) -> AffineMap:
+        return AffineMap(self._prior, variables, self._data, size=self._prior.n_probed)
+
+    def _placed(
+        self, centres: Mapping[str, Array], slopes_of: Mapping[str, Array]
+    ) -> dict[str, tuple[Array, PlaceRows]]:
+        """Return t (...) and rows of T by name from slopes (n_probed, ...)."""
+        made = {}
+        for name, centre in centres.items():
+            slopes = slopes_of[name].reshape(self._prior.n_probed, -1)
+            rows = self._prior.along_units(slopes)
+            if rows is None:
+                raise ValueError(
+                    f"{name!r} combines values of {self._prior.processes[0].f.name!r} at several places, which a fit "
+                    "by inducing inputs does not compute. fit.sample() has draws of the values."
+                )
+            made[name] = centre, rows
+        return made
+
+    def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
+        flat = self.flat(z)
+        return {
+            name: np.stack([centre + rows.products(each).reshape(np.shape(centre)) for each in flat])
+            for name, (centre, rows) in self._rows_of(self._own, point).items()
+        }
+
+    def posterior(self, functions: PosteriorFunctions) -> tuple[Array, Any]:
+        own = functions.posterior  # type: ignore[attr-defined]  # those of all rows together have it
+        return own.coordinates[0], _Solved(own.algebra, own.coordinates.shape[1])
+
+    def _joint_of(
+        self,
+        centres: Mapping[str, Array],
+        slopes: Mapping[str, Array],
+        names: Sequence[str],
+        functions: PosteriorFunctions,
+        noise: Mapping[str, Array] | None = None,
+    ) -> Joint:
+        found = self._placed(centres, slopes)
+        centre, solved = self.posterior(functions)
+        means = {n: found[n][0] + found[n][1].products(centre).reshape(np.shape(found[n][0])) for n in names}
+        algebra = functions.posterior.algebra  # type: ignore[attr-defined]  # the functions of all rows have it
+        return _RowsJoint(means, {name: found[name][1] for name in names}, algebra, len(solved), noise)
+
+    def covariance(
+        self, point: PointType, functions: PosteriorFunctions, places: Mapping[str, slice], size: int
+    ) -> Array:
+        _, solved = self.posterior(functions)
+        slopes = np.zeros((len(solved), size))
+        for name, (_, rows) in self._rows_of(self._own, point).items():
+            if name in places:
+                slopes[:, places[name]] = rows.some(np.arange(len(rows.entries))).T
+        return np.asarray(slopes.T @ (solved @ slopes))
+
+
+class InducingEffects(EffectsElsewhere):
+    """Variables at other data, by slopes in the common normals of an `InducingSum` and probes of its residuals."""
+
+    _prior: InducingSum
+
+    @property
+    def _size(self) -> int:
+        return self._prior.n_probed
+
+    def _process_at(self, i: int, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
+        process = self._processes[i].moments
+        assert isinstance(process, InducedProcess)
+        w, r = process.at_inputs(point, x)
+        return w, r * r, np.arange(self._prior.n_plain, self._prior.n_common)[None]
+
+
+class InducingElsewhere(SumElsewhere):
+    """Rows of the normals of an `InducingSum` at new data.
+
+    A process at new inputs has a residual of its own at each new row. Rows that take values of the fitted places share
+    the residuals of these.
+    """
+
+    _prior: InducingSum
+
+    @property
+    def _size(self) -> int:
+        return self._prior.n_probed
+
+    def _owned(self, point: PointType, x: NewData) -> list[NDArray[np.bool_]]:
+        common = self._prior.n_common
+        found = self._levels.owned_cells(point, x, np.arange(common)[None])
+        return [np.concatenate([each, np.zeros((len(each), 3), bool)], axis=1) for each in found]
+
+    def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
+        """See `Elsewhere`."""
+        prior = self._prior
+        if isinstance(x, RowsOfData):
+            mean, roots = self._own(point, x)
+            return RowsOfNormals(self._placed(roots[0]), np.zeros_like(mean), mean)
+        processes, new, known = self._at(point, self._resolved(point, x))
+        m, common = len(x), prior.n_common
+        rows = self._placed(np.ascontiguousarray(known[0, :m]))
+        beside = (new.roots[0, :m, :common] ** 2).sum(axis=1) - (known[0, :m, :common] ** 2).sum(axis=1)
+        for process, taken, inputs in zip(processes, new.taken, new.inputs, strict=True):
+            assert isinstance(process, InducedProcess)
+            w, r = process.at_inputs(point, inputs)
+            (own,) = taken
+            coefficient, cells = own.coefficients[0, :m], own.cells[0, :m]
+            j = np.asarray(rows.rows.some(np.arange(m)))
+            j[:, prior.n_plain :] += coefficient[:, None] * w[cells]
+            beside = beside + (coefficient * r[cells]) ** 2
+            rows = PlaceRows(coefficients(np.ascontiguousarray(j)), rows.entries, rows.places, rows.count, common)
+        return RowsOfNormals(rows, np.maximum(beside, 0.0)[None], new.mean[:, :m])
+
+    def _placed(self, roots: Array) -> PlaceRows:
+        """Return rows from slopes (m, n_common + 3)."""
+        found = self._prior.along_units(np.ascontiguousarray(roots.T))
+        if found is None:
+            raise ValueError(
+                f"A new row combines values of {self._prior.processes[0].f.name!r} at several places, which a fit by "
+                "inducing inputs does not predict."
+            )
+        return found
+
+
+def by_inducing_rows(classifier: GPClassifier, inducing: Array, approximator: Any) -> GPClassifier:
+    """Return a classifier whose sum, with one process, is by inducing inputs (M, d).
+
+    Sites of an approximation that `bounds` the evidence leave residuals as they are a priori.
+    """
+    prior = classifier.prior
+    assert isinstance(prior, LatentSum)
+    if isinstance(prior, InducingSum):
+        return classifier
+    made = InducingSum.of(prior, inducing, approximator.bounds, frozen_data(prior.model))
+    return replace(classifier, prior=made)
+
+
+def inputs_of(classifier: GPClassifier, data: Mapping[Variable, Variable]) -> Array:
+    """Return the inputs (p, d) of the process of a sum."""
+    prior = classifier.prior
+    assert isinstance(prior, LatentSum)
+    ((_, functions),) = functions_of(prior.without_effects(prior.processes[0]), None)
+    return np.asarray(evaluate(graph_replace([functions.inputs], data, strict=False))[0], dtype=np.float64)

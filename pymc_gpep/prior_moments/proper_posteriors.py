@@ -1,0 +1,218 @@
+"""Refusal of models whose posterior is improper, since the data leave a direction of flat coefficients open.
+
+Let A (n, p) be the columns of the coefficients with a flat prior. The likelihood of a row may fall to 0 on both sides
+of its latent value, on one side, or on none. The posterior is improper if A has dependent columns. It is also improper
+if no row falls along a direction δ. Then aᵀδ = 0 for rows that fall on both sides, and aᵀδ has one sign for rows that
+fall on one side. Albert and Anderson (1984) call such binary data separated. Effects with a proper prior play no part.
+Linear programmes with few rows at a time find the direction.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pytensor.tensor.variable import TensorVariable
+from scipy.optimize import linprog
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.prior_form import PriorForm
+from pymc_gpep.graphs.errors import StructureError
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.local_computations import PlainDensity, ScalarDensity
+from pymc_gpep.recipes.recipe import Recipe, shape_of
+
+# Latent values so far away that a density which falls to 0 is well on its way; the first that has a finite density.
+_FAR = 10.0 ** np.r_[80.0:2.0:-10.0, 2.0, 1.5]
+# Fall of a log density from half of such a value to the value, below which the density stays where it is.
+_FALL = 1e-3
+# Rows of the first linear programme, and most rows that each further one has in addition.
+_ROWS = 500
+# Slope along a direction in units of the largest of its row that counts as 0.
+_SLOPE = 1e-9
+_NAMED = 4  # columns that a message names
+# Least singular value of columns, relative to the largest, with which flat coefficients have digits.
+_NEAR = 1e-6
+# Least eigenvalue of the inner products of columns, relative to the largest, above which they are clearly independent.
+_CLEAR = 1e-6
+
+
+class _Rows(NamedTuple):
+    """Rows of a linear programme."""
+
+    held: Array
+    """Rows with aᵀδ = 0, (m, p)."""
+    rising: Array
+    """Rows with aᵀδ ≥ 0, (m, p)."""
+
+
+def check_proper(prior: PriorForm, labels: Any, likelihood: Likelihood, recipes: dict[TensorVariable, Recipe]) -> None:
+    """Raise a StructureError if the posterior of coefficients with a flat prior is improper; see `check_columns`."""
+    check_columns(prior.flat_columns, labels, likelihood, recipes)
+
+
+def check_columns(
+    columns: Array, labels: Any, likelihood: Likelihood, recipes: Mapping[TensorVariable, Recipe]
+) -> None:
+    """Raise a StructureError if the data leave a direction of flat coefficients open.
+
+    Parameters
+    ----------
+    columns : array (c, n, p)
+        Columns of the coefficients.
+    labels : array (n,)
+    likelihood : Likelihood
+        With its parameters.
+    recipes : dict of TensorVariable to Recipe
+        The integrated variables, whose numbers come first and in this order.
+    """
+    if not columns.shape[2] or not np.isfinite(columns).all():
+        return
+    norms = np.sqrt((columns**2).sum(axis=(0, 1)))
+    names = _names(recipes, likelihood)
+    if not norms.all():
+        raise _improper(names, norms == 0.0, "No row depends on")
+    seen = columns / norms if likelihood.sees_common else (columns - columns.mean(axis=0)) / norms
+    _check_independent(seen.reshape(-1, norms.size), names)
+    rows = _rows_of(columns / norms, labels, likelihood)
+    if rows is not None and (direction := _separating(rows)) is not None:
+        raise _improper(names, np.abs(direction) > _SLOPE, "The data are separated by the columns of")
+
+
+def _check_independent(seen: Array, names: Sequence["_Name"]) -> None:
+    """Raise a StructureError if columns (m, p), of length 1, are linearly dependent, or nearly so."""
+    if _are_clearly_independent(seen):
+        return
+    if (dependent := _null_space(seen)).size:
+        raise _improper(names, np.abs(dependent[:, 0]) > _SLOPE, "The columns of", " are linearly dependent")
+    _, values, vectors = np.linalg.svd(seen, full_matrices=False)
+    if values[-1] > _NEAR * values[0]:
+        return
+    shown = _shown(names, np.abs(vectors[-1]) > _SLOPE)
+    raise StructureError(
+        f"The columns of {shown} are linearly dependent up to {values[-1] / values[0]:.0e} of their length, which is "
+        "too close for double precision. Subtract the mean of a covariate, x - x.mean(), or leave a column out."
+    )
+
+
+def _rows_of(columns: Array, labels: Any, likelihood: Likelihood) -> _Rows | None:
+    """Return rows by the direction in which their likelihood falls; None if it is unknown."""
+    c, n, p = columns.shape
+    if c == 1 and (likelihood.offers(ScalarDensity) or likelihood.offers(PlainDensity)):
+        left, right = (_stays(likelihood, labels, sign, n) for sign in (-1.0, 1.0))
+        own = columns[0]
+        one_sided = np.concatenate([own[right & ~left], -own[left & ~right]])
+        return _Rows(own[~(left | right)], one_sided)
+    if c > 1 and not likelihood.sees_common and np.issubdtype(np.asarray(labels).dtype, np.integer):
+        there = np.arange(c)[:, None] == labels if np.ndim(labels) == 1 else np.asarray(labels).T > 0
+        differences = [columns[k, there[k]] - own[there[k]] for k in range(c) for own in np.delete(columns, k, axis=0)]
+        return _Rows(np.zeros((0, p)), np.concatenate(differences))
+    return None
+
+
+def _stays(likelihood: Likelihood, labels: Any, sign: float, n: int) -> NDArray[np.bool_]:
+    """Return for each row whether its likelihood stays above 0 far to one side."""
+    found, open_ = np.zeros(n, bool), np.ones(n, bool)
+    for far in _FAR:
+        with np.errstate(all="ignore"):
+            near, farther = (_log_density(likelihood, np.full(n, sign * f), labels) for f in (0.5 * far, far))
+        finite = open_ & np.isfinite(near) & np.isfinite(farther)
+        found[finite] = (near < farther + _FALL)[finite]
+        open_ &= ~finite
+        if not open_.any():
+            break
+    return found
+
+
+def _log_density(likelihood: Likelihood, f: Array, labels: Any) -> Array:
+    """Return log p(y | f) of each row (n,), −∞ if it is not a number."""
+    density: ScalarDensity | PlainDensity = (
+        likelihood.computation(ScalarDensity)
+        if likelihood.offers(ScalarDensity)
+        else likelihood.computation(PlainDensity)
+    )
+    out = np.empty((4, f.size))
+    density.derivatives(f, labels, likelihood.parameters, out)
+    return np.where(np.isfinite(out[0]), out[0], -np.inf)
+
+
+def _null_space(rows: Array) -> Array:
+    """Return directions (p, k) that no row (m, p) has a part in, of columns whose largest singular value is about 1."""
+    if _are_clearly_independent(rows):
+        return np.zeros((rows.shape[1], 0))
+    _, values, vectors = np.linalg.svd(rows, full_matrices=len(rows) < rows.shape[1])
+    size = np.zeros(len(vectors))
+    size[: len(values)] = values
+    return np.asarray(vectors[size <= 10.0 * max(rows.shape) * np.finfo(np.float64).eps * size.max(initial=0.0)].T)
+
+
+def _are_clearly_independent(rows: Array) -> bool:
+    """Whether the columns (m, p) are far from linearly dependent, by their inner products."""
+    values = np.linalg.eigvalsh(rows.T @ rows)
+    return bool(values[0] > _CLEAR * values[-1])
+
+
+def _separating(rows: _Rows) -> Array | None:
+    """Return a direction (p,) along which no row falls, or None."""
+    held = rows.held if len(rows.held) else np.zeros((1, rows.rising.shape[1]))
+    basis = _null_space(held)
+    if not basis.shape[1]:
+        return None
+    every = rows.rising @ basis
+    every = every[np.abs(every).max(axis=1) > _SLOPE * np.abs(every).max(initial=0.0)]
+    if (open_ := _null_space(np.concatenate([every, np.zeros((1, basis.shape[1]))]))).size:
+        return np.asarray(basis @ open_[:, 0])
+    rng, taken = np.random.default_rng(0), np.zeros(len(every), bool)
+    taken[rng.permutation(len(every))[:_ROWS]] = True
+    while True:
+        own = every[taken] / np.abs(every[taken]).max(axis=1, keepdims=True)
+        found = linprog(-own.sum(axis=0), A_ub=-own, b_ub=np.zeros(len(own)), bounds=(-1.0, 1.0))
+        if found.status != 0 or not -found.fun > _SLOPE * len(own):
+            return None
+        slopes = every @ found.x
+        falling = np.flatnonzero((slopes < -_SLOPE * np.abs(every).max(axis=1)) & ~taken)
+        if not falling.size:
+            return np.asarray(basis @ found.x)
+        taken[falling[np.argsort(slopes[falling])[:_ROWS]]] = True
+
+
+class _Name(NamedTuple):
+    """A number with a flat prior."""
+
+    shown: str
+    advice: str
+    """Remedy if the data leave the number open."""
+
+
+def _names(recipes: Mapping[TensorVariable, Recipe], likelihood: Likelihood) -> list[_Name]:
+    """Return the name of each number with a flat prior, and the remedy if the data leave it open."""
+    found = []
+    with_bounds = "pm.sample() draws" if likelihood.function_axis else "method='ep' integrates"
+    for variable, recipe in recipes.items():
+        shape, name = shape_of(variable), str(variable.name)
+        advice = f"Leave a column out, or give its coefficient a density: pm.Normal({name!r}, 0, s)."
+        if recipe.bounded:
+            advice = f"The bounds of {name!r} decide, which this method leaves out: {with_bounds} within them."
+        for place in recipe.flat:
+            if int(np.prod(shape)) != len(recipe.flat):
+                begin = f"Declare {name!r} without it, or give it a density: init_dist=pm.Normal.dist(0, s)."
+                found.append(_Name(f"the start of {name!r}", begin))
+            else:
+                index = ", ".join(map(str, np.unravel_index(place, shape)))
+                found.append(_Name(repr(f"{name}[{index}]" if shape else name), advice))
+    return found
+
+
+def _improper(names: Sequence[_Name], which: NDArray[np.bool_], before: str, after: str = "") -> StructureError:
+    """Return the error that names the columns of a direction."""
+    advice = [own.advice for own, there in zip(names, which, strict=True) if there]
+    first = min(advice, key=lambda text: not text.startswith("The bounds"))
+    return StructureError(
+        f"{before} {_shown(names, which)}{after}, so that the posterior is improper under flat priors. {first}"
+    )
+
+
+def _shown(names: Sequence[_Name], which: NDArray[np.bool_]) -> str:
+    """Return the names of some columns."""
+    whose = [own.shown for own, there in zip(names, which, strict=True) if there]
+    return ", ".join(whose[:_NAMED]) + f" and {len(whose) - _NAMED} more" * (len(whose) > _NAMED)

@@ -1,0 +1,597 @@
+"""Estimators of classes, of counts and of numbers in the style of scikit-learn, and their base."""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import d2_tweedie_score
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    assert_all_finite,
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from pymc_gpep.approximations import METHODS
+from pymc_gpep.approximations.limits import documented
+from pymc_gpep.argument_types import check_name, check_number, check_switches, check_whole
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.graphs.interpreted import without_traces
+from pymc_gpep.reading import read_classifier
+from pymc_gpep.sklearn.fitted import (
+    COUNTS,
+    ClassResponse,
+    CountResponse,
+    FittedEstimator,
+    ModelRecipe,
+    NoisyClassResponse,
+    RealResponse,
+    Response,
+    TwoClassResponse,
+)
+from pymc_gpep.tables.columns import KERNELS, read_columns
+from pymc_gpep.tables.table import Values, is_frame, mean_and_deviation, read_table
+from pymc_gpep.variational.method_choice import AUTO, MethodChoice, choose_method
+
+_LARGEST_SEED = 2**31 - 1
+_FEWEST = 2  # rows
+_OWN = {"method", "model", "random_seed", "progressbar"}  # arguments of pm.fit that the estimator gives itself
+_SECTION = "Attributes\n----------\n"
+_ATTRIBUTES = """\
+n_features_in_ : int
+    Number of columns.
+feature_names_in_ : array (columns,)
+    Names of the columns, where training rows were a data frame.
+fit_method_ : str
+    Method that was taken.
+model_ : pm.Model
+    The model in PyMC.
+columns_ : Columns
+    How rows are encoded.
+relevance_ : Series
+    Inverse length scale of each column.
+"""
+"""Attributes of all estimators, for their docstrings."""
+_SOME = 200  # rows whose fit says where the search among many more begins
+_AGAIN = 300  # most rows for which the maximum is looked for from two starts: few rows leave several maxima
+
+
+class GaussianProcessEstimator(BaseEstimator, ABC):
+    """An estimator whose model is a Gaussian process with a likelihood of this package.
+
+    Subclasses check observations and choose a likelihood. scikit-learn reads parameters from the signature of a
+    constructor. One with parameters of its own lists them all.
+
+    Parameters
+    ----------
+    kernel : {"rbf", "matern32", "matern52"} or function
+        Covariance function. A function is called in the context of a model with the `Columns` of the training rows. It
+        declares priors there, and returns a covariance of `pm.gp.cov` for `columns.X`.
+    ard : bool
+        Whether each column of numbers has a length scale of its own.
+    linear : bool
+        Whether latent functions have a linear part as well. Without effect where `kernel` is a function.
+    method : str
+        `"auto"`, or a method of `pm.fit`.
+    hyper : str, optional
+        `"map"`, or a way to integrate over hyperparameters, such as `"ccd"`; see `pm.fit`.
+    max_dense_rows : int
+        Most rows that are fitted by their covariance matrix. More rows have 200 inducing inputs.
+    missing : {"error", "impute"}
+        Whether missing values are refused, or take the mean of a number and a category of their own.
+    unseen : {"error", "new"}
+        Whether new categories are refused when predicting, or taken for a level of their own.
+    fit_options : dict, optional
+        Further arguments of `pm.fit`, such as `{"inducing": 200}`.
+    random_state : int, RandomState or None
+        Seed of random choices, such as inducing inputs.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if doc := documented(cls, GaussianProcessEstimator):
+            cls.__doc__ = doc.replace(_SECTION, _SECTION + _ATTRIBUTES)
+
+    def __init__(
+        self,
+        kernel: Any = "matern52",
+        *,
+        ard: bool | None = False,
+        linear: bool = True,
+        method: str = "auto",
+        hyper: str | None = None,
+        max_dense_rows: int = 3000,
+        missing: Any = "error",
+        unseen: Any = "error",
+        fit_options: Mapping[str, Any] | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.ard = ard
+        self.linear = linear
+        self.method = method
+        self.hyper = hyper
+        self.max_dense_rows = max_dense_rows
+        self.missing = missing
+        self.unseen = unseen
+        self.fit_options = fit_options
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        """Return tags for the kinds of tables that are read."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.input_tags.categorical = True
+        tags.input_tags.allow_nan = self.missing == "impute"
+        return tags
+
+    def _fit(self, X: Any, y: Observed, table: list[Values], response: Response, classes: list[Any]) -> Self:
+        """Make a model of rows and fit it."""
+        self._check_parameters()
+        columns = read_columns(table, self.missing, self.unseen)
+        ard = len(y) > self.max_dense_rows if self.ard is None else self.ard
+        recipe = ModelRecipe(columns, y, response, self.kernel, ard, self.linear, classes)
+        with without_traces():
+            (model, gp), given = recipe.build(), dict(self.fit_options or {})
+            choice = self._choice(model, given, len(y))
+            seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
+            options = (
+                {"hyper": self.hyper or "map", **choice.options} | ({} if choice.n is None else {"n": choice.n}) | given
+            )
+            long = choice.method in METHODS and len(y) >= 2 * _SOME
+            if long and not callable(self.kernel) and "start" not in options:
+                options["start"] = _fit_of_some(recipe, choice.method, seed)
+            fit = pm.fit(model=model, method=choice.method, random_seed=seed, progressbar=False, **options)
+        self._fitted = FittedEstimator(recipe, fit, gp)
+        self.fit_method_ = str(choice._replace(options={**choice.options, **given}, n=options.get("n")))
+        return self
+
+    def _choice(self, model: pm.Model, given: Mapping[str, Any], rows: int) -> MethodChoice:
+        """Return the method, and its options that the user does not give."""
+        choice = MethodChoice(self.method, {}, None, "it was asked for.")
+        if self.method == AUTO:
+            choice = choose_method(read_classifier(model), given, self.max_dense_rows)
+            by_inducing = "inducing" in {**choice.options, **given}
+            if choice.method in METHODS and rows > self.max_dense_rows and not by_inducing:
+                raise ValueError(
+                    f"There are {rows} rows, and max_dense_rows is {self.max_dense_rows}. Inducing inputs do not fit "
+                    "the model, so that all rows are fitted together. Raise max_dense_rows, or fit fewer."
+                )
+        starts = {"starts": 2} if choice.method in METHODS and rows <= _AGAIN else {}
+        return choice._replace(options={**starts, **choice.options})
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters of a wrong type or value before any work."""
+        if not callable(self.kernel) and self.kernel not in KERNELS:
+            check_name("kernel", self.kernel, KERNELS, ", or a function of columns")
+        check_switches(linear=self.linear, **({} if self.ard is None else {"ard": self.ard}))
+        if not isinstance(self.fit_options, Mapping | None):
+            raise TypeError(f"fit_options must be a dictionary of arguments of pm.fit, but is {self.fit_options!r}.")
+        if own := sorted(_OWN & set(self.fit_options or ())):
+            raise ValueError(
+                f"fit_options has {', '.join(map(repr, own))}, which the estimator gives to pm.fit itself. Its "
+                "parameters method and random_state say what they are."
+            )
+        check_whole("max_dense_rows", self.max_dense_rows)
+
+    def _read(self, X: Any, y: Any) -> tuple[list[Values], Any]:
+        """Read training rows: columns, and observations that are one for each."""
+        if y is None:
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
+        table = self._table(X, reset=True)
+        y = self._observations(y)
+        check_consistent_length(X, y)
+        if len(y) < _FEWEST:
+            raise ValueError(f"A fit needs two rows or more, but there is {len(y)} sample.")
+        return table, y
+
+    @abstractmethod
+    def _observations(self, y: Any) -> Observed:
+        """Check observations, and return them as an array (n,)."""
+
+    def _table(self, X: Any, *, reset: bool) -> list[Values]:
+        """Columns of a table, with the names that training rows had."""
+        if is_frame(X):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            return read_table(X)
+        if not hasattr(X, "dtype") and np.asarray(X).dtype.kind in "US":
+            X = np.array(X, dtype=object)  # numbers beside strings stay numbers
+        finite = "allow-nan" if self.missing == "impute" else True
+        X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=finite)
+        table = read_table(X)
+        if reset or not hasattr(self, "feature_names_in_"):
+            return table
+        return [values._replace(name=str(name)) for values, name in zip(table, self.feature_names_in_, strict=True)]
+
+    def _inputs(self, X: Any) -> Array:
+        """Inputs of new rows."""
+        check_is_fitted(self)
+        return self._fitted.recipe.columns.encoded(self._table(X, reset=False))
+
+    def _predicted(self, X: Any, **options: Any) -> Any:
+        inputs = self._inputs(X)
+        with without_traces():
+            return self._fitted.predict(inputs, **options)
+
+    @property
+    def fit_(self) -> Fit:
+        """The fit, as `pm.fit` returned it."""
+        check_is_fitted(self, "_fitted")
+        return self._fitted.fit
+
+    @property
+    def model_(self) -> pm.Model:
+        """The model in PyMC that was fitted."""
+        check_is_fitted(self, "_fitted")
+        return self._fitted.model
+
+    @property
+    def columns_(self) -> Any:
+        """The columns of the training rows, which encode new rows; see `gpep.columns`."""
+        check_is_fitted(self, "_fitted")
+        return self._fitted.recipe.columns
+
+    @property
+    def relevance_(self) -> pd.Series:
+        """Inverse length scale of each column, by name: how fast the curved part of latent functions varies along it.
+
+        A straight effect of a column is not in it: `sklearn.inspection.permutation_importance` says which columns
+        matter. Numbers that share a length scale have the same relevance. A column that does not vary has 0.
+
+        Raises
+        ------
+        ValueError
+            If the covariance is the user's own.
+        """
+        columns = self.columns_
+        return pd.Series(1.0 / columns.length_scales(self.fit_.hyperparameters), columns.names, name="relevance")
+
+
+def _fit_of_some(recipe: ModelRecipe, method: str, seed: int) -> Fit | None:
+    """Fit few of the rows, of all classes alike: a search among all rows that begins there is short.
+
+    None where so few rows cannot be fitted. All of them may.
+    """
+    some = np.argsort(recipe.y, kind="stable")[np.linspace(0, len(recipe.y) - 1, _SOME).astype(int)]
+    columns = replace(recipe.columns, X=recipe.columns.X[some])
+    model, _ = replace(recipe, columns=columns, y=recipe.y[some]).build()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is all rows that a user is warned of
+        try:
+            fit: Fit = pm.fit(model=model, method=method, hyper="map", random_seed=seed, progressbar=False)
+        except (ArithmeticError, ValueError):
+            return None
+    return fit
+
+
+def check_level(level: Any) -> float:
+    """Raise an error unless a number is a probability between 0 and 1, and return it."""
+    check_number("level", level)
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level must be between 0 and 1, but is {level}.")
+    return float(level)
+
+
+def quantile_levels(level: Any) -> list[float]:
+    """Levels of the two quantiles between which a share `level` lies."""
+    tail = (1.0 - check_level(level)) / 2.0
+    return [tail, 1.0 - tail]
+
+
+_LARGEST = np.iinfo(np.int32).max
+
+
+class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
+    """Classify by Gaussian processes: probit for two classes, multinomial probit for more.
+
+    Rows may be arrays or data frames with numbers, booleans, strings and categories. Inputs are standardised within.
+    Two classes are fitted by EP, more by nested EP. Hyperparameters are learned.
+
+    Parameters
+    ----------
+    ard : bool, optional
+        Whether each column of numbers has a length scale of its own. If not given, True beyond `max_dense_rows`, since
+        few rows do not determine many length scales.
+    method : str
+        `"auto"`: all rows up to `max_dense_rows`, as far as memory goes. Beyond there are inducing inputs that batches
+        learn. Otherwise a method of `pm.fit`.
+    label_noise : float
+        Part of the labels that are drawn from all classes alike.
+    max_dense_rows : int
+        Most rows that are fitted all together.
+
+    Attributes
+    ----------
+    classes_ : array (c,)
+        Labels in order.
+    fit_ : Fit
+        The fit, as `pm.fit` returned it.
+
+    Examples
+    --------
+    >>> from pymc_gpep.sklearn import GaussianProcessClassifier
+    >>> classifier = GaussianProcessClassifier().fit(X, y)
+    >>> classifier.predict_proba(Xnew)
+    """
+
+    def __init__(
+        self,
+        kernel: Any = "matern52",
+        *,
+        ard: bool | None = None,
+        linear: bool = True,
+        method: str = "auto",
+        hyper: str | None = None,
+        label_noise: float = 0.0,
+        max_dense_rows: int = 1000,
+        missing: str = "error",
+        unseen: str = "error",
+        fit_options: Mapping[str, Any] | None = None,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            kernel,
+            ard=ard,
+            linear=linear,
+            method=method,
+            hyper=hyper,
+            max_dense_rows=max_dense_rows,
+            missing=missing,
+            unseen=unseen,
+            fit_options=fit_options,
+            random_state=random_state,
+        )
+        self.label_noise = label_noise
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from rows and their labels.
+
+        Parameters
+        ----------
+        X : array (n, columns) or DataFrame
+        y : array (n,)
+            Labels: numbers, strings or booleans.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If there is one class only, or rows or parameters cannot be used; the message names the column.
+        """
+        table, y = self._read(X, y)
+        classes, numbers = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(f"Labels must be of two classes or more, but there is one class: {classes.tolist()}.")
+        self.classes_ = classes
+        return self._fit(X, numbers, table, self._response(), classes.tolist())
+
+    def _observations(self, y: Any) -> Observed:
+        labels = column_or_1d(y, warn=True)
+        if labels.dtype.kind == "f":
+            assert_all_finite(labels, input_name="y")
+        elif (missing := pd.isna(labels)).any():
+            (rows,) = np.nonzero(missing)
+            raise ValueError(f"Labels y have a missing value in row {rows[0]}. Leave out rows without a label.")
+        check_classification_targets(labels)
+        return labels
+
+    def _response(self) -> Response:
+        check_number("label_noise", self.label_noise)
+        if not 0.0 <= self.label_noise < 1.0:
+            raise ValueError(f"label_noise must be at least 0 and below 1, but is {self.label_noise}.")
+        if self.label_noise:
+            return NoisyClassResponse(len(self.classes_), float(self.label_noise))
+        return TwoClassResponse() if len(self.classes_) == 2 else ClassResponse(len(self.classes_))
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities (m, c) of the classes at new rows, in the order of `classes_`."""
+        p: Array = self._predicted(X, covariances=False)["p"].values
+        return p / p.sum(axis=1, keepdims=True)
+
+    def predict(self, X: Any) -> Observed:
+        """Return the most probable class at each new row, (m,)."""
+        largest = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[largest])
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> Array:
+        """Intervals of the probabilities of the classes: how far the training rows leave these open.
+
+        Parameters
+        ----------
+        X : array (m, columns) or DataFrame
+        level : float
+            Posterior probability that an interval holds.
+
+        Returns
+        -------
+        array (m, c, 2)
+            Lower and upper end.
+        """
+        return np.asarray(self._predicted(X, covariances=False, intervals=check_level(level))["p_interval"].values)
+
+
+class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
+    """Predict numbers by a Gaussian process with normal noise, whose size is learned.
+
+    Rows may be arrays or data frames with numbers, booleans, strings and categories. Inputs and `y` are standardised
+    within. Given the hyperparameters the posterior is exact.
+
+    Attributes
+    ----------
+    fit_ : Fit
+        The fit, of standardised numbers.
+
+    Examples
+    --------
+    >>> from pymc_gpep.sklearn import GaussianProcessRegressor
+    >>> regressor = GaussianProcessRegressor().fit(X, y)
+    >>> mean, deviation = regressor.predict(Xnew, return_std=True)
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from rows and their numbers.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If rows or parameters cannot be used; the message names the column.
+        """
+        table, y = self._read(X, y)
+        self._mean, deviation = mean_and_deviation(y)
+        self._deviation = deviation or 1.0
+        return self._fit(X, (y - self._mean) / self._deviation, table, RealResponse(), [])
+
+    def _observations(self, y: Any) -> Observed:
+        numbers = column_or_1d(y, warn=True)
+        return np.asarray(check_array(numbers, ensure_2d=False, dtype=np.float64, input_name="y"))
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predict numbers at new rows.
+
+        Parameters
+        ----------
+        X : array (m, columns) or DataFrame
+        return_std : bool
+            Whether to return the standard deviation of a new observation as well, noise and all.
+
+        Returns
+        -------
+        array (m,), or a pair of them
+        """
+        found = self._predicted(X)
+        mean = self._mean + self._deviation * found["y_mean"].values
+        if not return_std:
+            return mean
+        return mean, self._deviation * np.sqrt(found["y_variance"].values)
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> Array:
+        """Intervals (m, 2) that hold a new observation with the probability `level`."""
+        quantiles = self._predicted(X, quantiles=quantile_levels(level))["y_quantile"].values
+        return np.asarray(self._mean + self._deviation * quantiles)
+
+
+class GaussianProcessCounts(GaussianProcessEstimator):
+    """Predict counts whose rate is the exponential of a Gaussian process.
+
+    Rows may be arrays or data frames with numbers, booleans, strings and categories. Inputs are standardised within.
+    Counts are whole numbers of at least 0. scikit-learn's regressors take any number, and so its `is_regressor` is
+    False for this estimator.
+
+    Parameters
+    ----------
+    likelihood : {"poisson", "negative_binomial"}
+        Distribution of a count given its rate. The second has more spread.
+
+    Attributes
+    ----------
+    fit_ : Fit
+        The fit, as `pm.fit` returned it.
+
+    Examples
+    --------
+    >>> from pymc_gpep.sklearn import GaussianProcessCounts
+    >>> counts = GaussianProcessCounts().fit(X, y)
+    >>> counts.predict(Xnew)
+    """
+
+    def __init__(
+        self,
+        kernel: Any = "matern52",
+        *,
+        ard: bool = False,
+        linear: bool = True,
+        likelihood: str = "poisson",
+        method: str = "auto",
+        hyper: str | None = None,
+        max_dense_rows: int = 3000,
+        missing: str = "error",
+        unseen: str = "error",
+        fit_options: Mapping[str, Any] | None = None,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            kernel,
+            ard=ard,
+            linear=linear,
+            method=method,
+            hyper=hyper,
+            max_dense_rows=max_dense_rows,
+            missing=missing,
+            unseen=unseen,
+            fit_options=fit_options,
+            random_state=random_state,
+        )
+        self.likelihood = likelihood
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from rows and their counts.
+
+        Parameters
+        ----------
+        X : array (n, columns) or DataFrame
+        y : array (n,)
+            Whole numbers of at least 0.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If `y` are not counts; if rows or parameters are invalid.
+        """
+        check_name("likelihood", self.likelihood, COUNTS)
+        table, y = self._read(X, y)
+        # Half a count more keeps the level finite where all counts are 0.
+        response = CountResponse(float(np.log(y.mean() + 0.5 / len(y))), self.likelihood)
+        return self._fit(X, y, table, response, [])
+
+    def _observations(self, y: Any) -> Observed:
+        numbers = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64, input_name="y")
+        if (bad := (numbers < 0) | (numbers != np.floor(numbers))).any():
+            raise ValueError(f"Counts must be whole numbers of at least 0, but one is {numbers[bad][0]}.")
+        if (numbers > _LARGEST).any():
+            raise ValueError(f"Counts must be at most {_LARGEST}, which PyMC can keep, but one is {numbers.max():.0f}.")
+        return np.asarray(numbers.astype(np.int64))
+
+    def predict(self, X: Any) -> Array:
+        """Predict the mean (m,) of a count at each new row.
+
+        The logarithm of the rate has a normal posterior, and the mean is that of a log-normal mixture. At rows far from
+        the training rows this posterior is wide, and rare large counts dominate the mean. If the mean is above nearly
+        all predicted counts, there is a warning; `predict_interval` shows the range of counts.
+        """
+        return np.asarray(self._predicted(X)["y_mean"].values)
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> Array:
+        """Intervals (m, 2) that hold a new count with at least the probability `level`."""
+        return np.asarray(self._predicted(X, quantiles=quantile_levels(level))["y_quantile"].values)
+
+    def score(self, X: Any, y: Any) -> float:
+        """Share of the Poisson deviance of counts that predictions explain: 1 at best, 0 of a constant mean.
+
+        If all counts are equal, the deviance to explain is 0. The score is then 0, as for scikit-learn's own
+        regressors.
+        """
+        if len(y) >= 2 and len(np.unique(y)) == 1:
+            return 0.0
+        return float(d2_tweedie_score(y, self.predict(X), power=1))

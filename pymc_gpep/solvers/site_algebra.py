@@ -1,0 +1,118 @@
+"""The contract of the algebra of a prior and sites that couple functions, and the error without a posterior."""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+
+
+class Moved(NamedTuple):
+    """The change of the posterior mean by a force r (c, n)."""
+
+    weights: Array
+    """u = (I + ΠK)⁻¹ r, (c, n)."""
+    coordinates: Array
+    """The change in the coordinates of the prior; its image is the change of f."""
+
+
+class SiteAlgebra(ABC):
+    """Everything that solvers compute of a prior covariance K of c functions and sites of precision Π.
+
+    Π has a block for each point. `SolverPrior.coupled` and `SolverPrior.blocks` define its array.
+    """
+
+    @abstractmethod
+    def factorise(self, precision: Array) -> tuple[bool, float]:
+        """Take a precision. Returns whether a posterior exists, and log|I + KΠ| up to the term of the form."""
+
+    @abstractmethod
+    def weights(self, force: Array, out: Array) -> None:
+        """(I + ΠK)⁻¹ r into `out` (c, n), of r (c, n) in the range of Π, for the precision taken."""
+
+    def moved(self, force: Array) -> Moved:
+        """Return how a force r (c, n) in the range of Π moves the mean."""
+        u = np.empty_like(force)
+        self.weights(force, u)
+        return Moved(u, u)
+
+    def solve(self, right: Array, step: Array) -> None:
+        """Write Newton's step in the coordinates for a right-hand side of `SolverPrior.residual`, both (c, q)."""
+        self.weights(right, step)
+
+    @abstractmethod
+    def moments(self, b: Array, mean: Array, cov: Array) -> None:
+        """Write K b into `mean` (c, n), and marginal covariances of each f_i into `cov` (n, c, c).
+
+        b is the latest result of `weights`, and the covariances belong to the current precision.
+        """
+
+    @abstractmethod
+    def gradient(self, b: Array, moved: Moved | None = None, x: Array | None = None) -> Array:
+        """Return the derivative of the log normaliser at fixed sites, in the array of the prior.
+
+        The derivative in K is ½ (b_k b_kᵀ − M_kk), plus ½ (u_k b_kᵀ + b_k u_kᵀ) if the mean moves: `moved` is u. `x`
+        are the coordinates of the mean, if they are available.
+        """
+
+    @abstractmethod
+    def marginal_covariances(self) -> Array:
+        """Posterior covariances (n, c, c) between the functions of each point."""
+
+    def kept(self) -> Array | None:
+        """Return I − R_iᵀ Σ_i R_i (n, r, r) without cancellation, for Π_i = R_i R_iᵀ; None if it is unavailable.
+
+        Σ_i are marginal covariances.
+        """
+        return None
+
+    @property
+    def in_single_precision(self) -> Self | None:
+        """The same in the same memory, with matrices that have 32 bits a number; None if that saves no time."""
+        return None
+
+
+class NotPositiveDefiniteError(np.linalg.LinAlgError):
+    """A matrix that should be a covariance has no Cholesky factor to working precision.
+
+    Attributes
+    ----------
+    least, jitter : float
+        Smallest eigenvalue, and a number on the diagonal that makes it positive; NaN if they were not computed.
+    """
+
+    least = jitter = float("nan")
+
+    @classmethod
+    def of(
+        cls, covariance: str, where: str = "", like: "NotPositiveDefiniteError | None" = None
+    ) -> "NotPositiveDefiniteError":
+        """Return the error for a prior covariance at a place, in words; `like` is an earlier error of the matrix."""
+        least, jitter = (np.nan, np.nan) if like is None else (like.least, like.jitter)
+        found = f" (smallest eigenvalue {least:.2g})" if np.isfinite(least) else ""
+        number = f"{jitter:g}" if np.isfinite(jitter) else "..."
+        error = cls(
+            f"{covariance} is not positive definite to working precision{found}{where}. Give the prior a larger "
+            f"jitter, gp.prior(..., jitter={number}), or the hyperparameters priors that hold them; a magnitude that "
+            "grows without limit is the usual cause."
+        )
+        error.least, error.jitter = least, jitter
+        return error
+
+    @classmethod
+    def of_matrices(cls, covariance: str, k: Array) -> "NotPositiveDefiniteError":
+        """Return the error for matrices (..., n, n), with their smallest eigenvalue if they are small enough."""
+        error = cls()
+        if k.shape[-1] <= _MOST_EIGENVALUES and np.isfinite(k).all():
+            values = np.linalg.eigvalsh(k)
+            error.least = float(values.min())
+            lost = max(-error.least, np.finfo(np.float64).eps * k.shape[-1] * float(np.abs(values).max()))
+            error.jitter = float(10.0 ** np.ceil(np.log10(10.0 * lost))) if lost > 0.0 else np.nan
+        return cls.of(covariance, like=error)
+
+
+NO_COVARIANCE = "The prior covariance is not positive semi-definite."
+
+# Largest matrix whose eigenvalues are computed for a message.
+_MOST_EIGENVALUES = 500

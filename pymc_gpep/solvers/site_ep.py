@@ -1,0 +1,474 @@
+"""EP as a fixed point of sites: one sweep, one iteration and one fallback sequence for every kind of sites.
+
+`site_ep` has the algorithm. A kind of sites derives from `SitePosterior`, which computes the posterior that sites
+imply. An approximation passes the update, which matches moments of tilted distributions. The iteration uses sites
+through the contract `SiteSpace` alone. Sites may be in memory, or in parts on many machines, of which only inner
+products are gathered.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.schemes import combination, combined_step, residual_products, weighted_norm
+from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.solvers.problem import NO_PARAMETERS, Derivatives, Found, History, Problem
+
+type Sweep = Callable[[Array, Array, Array], tuple[bool, float, float]]
+"""One sweep of a kind of EP, `sweep(sites, target, scale)`.
+
+It computes the posterior that the sites imply, writes the sites that match the tilted moments into `target` and the
+marginal variances of what they act on into `scale` (n, d), and returns success, evidence, and the largest change of a
+site in units of its marginal.
+"""
+
+
+class SiteSpace(Protocol):
+    """The sites of an EP and their past, wherever they are."""
+
+    def sweep(self) -> tuple[bool, float, float]:
+        """One sweep from the present sites: success, evidence, and the largest change of a site."""
+
+    def norm(self) -> float:
+        """Squared norm of the residual, the change that the last sweep is for; it is free of units."""
+
+    def remember(self, slot: int) -> None:
+        """Store the change of sites and residual since the sweep before, in a slot of the memory."""
+
+    def damp(self, damping: float) -> None:
+        """Take a part of the residual."""
+
+    def accelerate(self, used: int, mixing: float, damping: float, interval: tuple[float, float]) -> None:
+        """Take an accelerated step; a precision that would leave the interval takes a part of the residual."""
+
+    def clear(self) -> None:
+        """Make all sites 0."""
+
+
+class SiteVector:
+    """Sites (2, n, d) as a vector x, their residual f, weights that make it free of units, and differences of both.
+
+    Parameters
+    ----------
+    sites : array (2, n, d)
+        Precisions and locations. They are overwritten.
+    depth : int
+        How many differences are kept.
+    """
+
+    def __init__(self, sites: Array, depth: int) -> None:
+        self.sites = sites
+        self.target, self.scale = np.empty_like(sites), np.empty(sites.shape[1:])
+        self._x = sites.reshape(-1)
+        self._weight, self._step = np.empty((2, self._x.size))
+        self._dx, self._df = np.empty((2, depth, self._x.size))
+        self._f = self.target.reshape(-1)  # in place, like all steps: sites of a million points take most of the memory
+        self._old_x, self._old_f = np.empty((2, self._x.size))
+
+    def norm(self) -> float:
+        """Squared norm of the residual that `target` and `scale` imply; it takes the place of `target`."""
+        half = self._x.size // 2
+        self._f -= self._x
+        variance = self.scale.reshape(-1)
+        self._weight[half:] = variance
+        np.multiply(variance, variance, out=self._weight[:half])
+        return float(weighted_norm(self._weight, self._f))
+
+    def remember(self, slot: int) -> None:
+        np.subtract(self._x, self._old_x, out=self._dx[slot])
+        np.subtract(self._f, self._old_f, out=self._df[slot])
+
+    def forget(self, slot: int) -> None:
+        """Clear a slot of the memory."""
+        self._dx[slot] = self._df[slot] = 0.0
+
+    def rest(self) -> None:
+        """Have no residual and no past, so that steps leave the sites where they are until the next sweep."""
+        for values in (self.target, self.scale, self._weight, self._dx, self._df):
+            values[:] = 0.0
+
+    def damp(self, damping: float) -> None:
+        self._old_x[:], self._old_f[:] = self._x, self._f
+        self._f *= damping
+        self._x += self._f
+
+    def products(self, used: int) -> tuple[Array, Array]:
+        """Return the inner products (used, used) and (used,) that choose a combination of the past."""
+        gram, rhs = residual_products(self._weight, self._f, self._df, used)
+        return gram, rhs
+
+    def combine(self, gamma: Array, mixing: float, damping: float, interval: tuple[float, float]) -> None:
+        """Take the step that a combination (used,) of the past makes, see `SiteSpace.accelerate`."""
+        half = self._x.size // 2
+        self._old_x[:], self._old_f[:] = self._x, self._f
+        combined_step(self._f, self._dx, self._df, gamma, mixing, self._step)
+        self._step += self._x
+        # Where acceleration takes a precision out of its interval, the plain step does not.
+        precisions = self._step[:half]
+        outside = ~((precisions >= interval[0]) & (precisions < interval[1]))
+        precisions[outside] = self._x[:half][outside] + damping * self._f[:half][outside]
+        self._x[:] = self._step
+
+    def clear(self) -> None:
+        self.sites[:] = 0.0
+
+
+class SitesInMemory(SiteVector):
+    """Sites that are arrays, as a `SiteSpace`.
+
+    Parameters
+    ----------
+    sweep : Sweep
+    sites : array (2, n, d)
+        They are overwritten.
+    depth : int
+    """
+
+    def __init__(self, sweep: Sweep, sites: Array, depth: int) -> None:
+        super().__init__(sites, depth)
+        self._sweep = sweep
+
+    def sweep(self) -> tuple[bool, float, float]:
+        return self._sweep(self.sites, self.target, self.scale)
+
+    def accelerate(self, used: int, mixing: float, damping: float, interval: tuple[float, float]) -> None:
+        self.combine(combination(*self.products(used)), mixing, damping, interval)
+
+
+class Steps(NamedTuple):
+    """How an iteration goes from sweep to sweep; see `pymc_gpep.approximations.approximator.AcceleratedEP`."""
+
+    tolerance: float
+    depth: int
+    mixing: float
+    damping: float
+    largest_precision: float
+    """Precisions of sites that match moments are less."""
+    least_precision: float = 0.0
+    """And at least this."""
+
+    def times(self, size: float) -> Self:
+        """Steps that are so many times as long."""
+        return self._replace(mixing=size * self.mixing, damping=size * self.damping)
+
+
+_WARM_UP = 2  # damped sweeps before the first acceleration: the first steps are too nonlinear to extrapolate,
+_BOLD = 1.0  # unless the residual is already this small, as it is from the sites of neighbouring hyperparameters
+# A squared norm of the residual this much above the smallest one means that the extrapolation has gone astray. Near the
+# fixed point, where the iteration is all but linear, it may grow for a sweep and the memory is still worth keeping.
+_GROWTH, _GROWTH_NEAR = 2.0, 100.0
+_NEAR = 0.1  # residual
+_PROGRESS = 0.7  # a residual this much below the smallest one counts as progress
+
+
+def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float = np.inf) -> tuple[float, int]:
+    """Iterate from the sites of a space until converged or without progress for `patience` sweeps.
+
+    Sites are precisions and locations; matched sites have precisions from the least to below the largest. The first
+    sweeps are damped, later sweeps accelerated. If the residual grows, the iteration restarts from a damped step.
+    Returns evidence and status.
+    """
+    tolerance, depth, mixing, damping, largest_precision, least_precision = steps
+    stored = sweeps = progress = 0
+    smallest = best_residual = last_residual = np.inf
+    evidence = np.nan
+    while not history.is_full() and sweeps - progress < patience:
+        ok, new_evidence, residual = space.sweep()
+        if not ok:
+            return np.nan, NOT_POSITIVE_DEFINITE
+        change = abs(new_evidence - evidence)
+        evidence = new_evidence
+        history.add(evidence, residual)
+        sweeps += 1
+        if residual < tolerance and change < tolerance * (1.0 + abs(evidence)):
+            return evidence, CONVERGED
+        if not np.isfinite(evidence + residual):
+            return np.nan, NOT_FINITE
+        if residual < _PROGRESS * best_residual:
+            best_residual = residual
+            progress = sweeps
+        norm = space.norm()
+        if norm > (_GROWTH if last_residual > _NEAR else _GROWTH_NEAR) * smallest:
+            stored = 0
+            smallest = norm
+        elif depth > 0 and sweeps > 1 and (sweeps > _WARM_UP + 1 or last_residual < _BOLD):
+            space.remember(stored % depth)
+            stored += 1
+        smallest = min(smallest, norm)
+        last_residual = residual
+        if stored > 0:
+            space.accelerate(min(stored, depth), mixing, damping, (least_precision, largest_precision))
+        else:
+            space.damp(damping)
+    return evidence, OUT_OF_ITERATIONS
+
+
+SCHEMES = ("accelerated EP", "damped EP", "damped EP with small steps")
+PATIENCE = 40
+"""Sweeps without progress before the next scheme."""
+_SHRINKAGE = 0.6  # damping of each scheme, in units of that of the scheme before
+
+
+class Ended(NamedTuple):
+    """End of an iteration."""
+
+    evidence: float
+    """NaN if the iteration failed."""
+    status: int
+    """One of `pymc_gpep.kernels.status`."""
+    rung: int
+    """Number of the last scheme, 0 for the first."""
+
+
+def fallback(*, ladder: bool, **options: Any) -> list[Steps]:
+    """Return the steps of `SCHEMES`, or of the first scheme alone without `ladder`; options are those of `Steps`."""
+    first = Steps(**options)
+    further = [first.times(_SHRINKAGE**rung)._replace(depth=0) for rung in range(1, len(SCHEMES))]
+    return [first, *further] if ladder else [first]
+
+
+def climb(space: SiteSpace, history: History, schemes: Sequence[Steps], *, last_patience: float = np.inf) -> Ended:
+    """Iterate from the sites of a space by each scheme in turn, until a scheme converges or finds no posterior.
+
+    The next scheme starts where the last one ended, and from zero after numbers that are not finite. The last scheme
+    ends after `last_patience` sweeps without progress.
+    """
+    evidence, status, rung = np.nan, OUT_OF_ITERATIONS, 0
+    for rung, steps in enumerate(schemes):
+        last = rung == len(schemes) - 1
+        evidence, status = iterate(space, history, steps, patience=last_patience if last else PATIENCE)
+        if last or status in (CONVERGED, NOT_POSITIVE_DEFINITE) or history.is_full():
+            break
+        if status == NOT_FINITE:
+            space.clear()
+    return Ended(evidence, status, rung)
+
+
+class ImpliedPosterior(Protocol):
+    """The posterior that sites of one kind imply, as a sweep uses it."""
+
+    least: float
+    """Least precision of a site, 0 or −∞. The update projects on it, and the last scheme sets it to 0."""
+
+    def take(self, sites: Array) -> tuple[bool, float]:
+        """Compute the posterior from sites (2, n, d). Return success and log ∫ p(f) ∏ sites df."""
+        ...
+
+    def shrink(self, sites: Array, factor: float) -> bool:
+        """Multiply negative precisions of sites by a factor in [0, 1). Return False without any."""
+        ...
+
+
+type Update[P] = Callable[[P, Array, Array, Array], tuple[bool, float, float]]
+"""Match moments, `update(posterior, sites, target, scale)`.
+
+It writes the sites that match the tilted moments into `target`, and the marginal variances of what they act on into
+`scale` (n, d). It returns success, the terms that the points add to the evidence, and the largest change of a site in
+units of its marginal.
+"""
+
+_HALVINGS = 30  # of negative precisions without a posterior, before they become 0
+
+
+def site_sweep[P: ImpliedPosterior](posterior: P, update: Update[P]) -> Sweep:
+    """Return the sweep of `site_ep`, its steps 1 to 4."""
+
+    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        ok, normaliser = posterior.take(sites)
+        for factor in (*repeat(0.5, _HALVINGS), 0.0):
+            if ok or not posterior.shrink(sites, factor):
+                break
+            ok, normaliser = posterior.take(sites)
+        if not ok:
+            return False, np.nan, np.nan
+        ok, terms, residual = update(posterior, sites, target, scale)
+        return ok, normaliser + terms, residual
+
+    return sweep
+
+
+_ROUGHLY = 1e-2  # tolerance of easier problems
+
+
+def site_ep[P: ImpliedPosterior](
+    posterior: P,
+    sites: Array,
+    history: History,
+    *,
+    update: Update[P],
+    easier: Sequence[Update[P]] | None = None,
+    last_least: float = 0.0,
+    ladder: bool,
+    **options: Any,
+) -> Ended:
+    """Iterate sites to the fixed point of EP (Minka 2001; Opper and Winther 2000).
+
+    A sweep, for all sites at once (van Gerven and others 2010):
+
+    1. Read precisions Π and locations ν of sites of latent values from the sites that are iterated.
+    2. Compute b = (I + ΠK)⁻¹(ν − Πm), means m + Kb and covariances of each point. The prior has mean m and covariance
+       K. Without a posterior, halve negative precisions up to 30 times, then make them 0.
+    3. Add log ∫ p(f) ∏ sites df and the terms of the points to log Z (Nickisch and Rasmussen 2008, section 4).
+    4. Take each site out of its marginal, which gives the cavity. Find the site that gives the cavity the moments of
+       the tilted distribution (`site_of`).
+
+    The iteration, see `iterate`:
+
+    5. Take a part of the residual, the new sites less the old sites. After a few sweeps combine past residuals by
+       Anderson acceleration (Walker and Ni 2011). If the residual grows, forget the past.
+    6. Stop if no site changes by more than the tolerance, in units of its marginal, and the evidence has settled.
+
+    The fallback sequence, whose next scheme follows 40 sweeps without progress:
+
+    7. Accelerated steps, then damped steps of 0.6 and of 0.36 times their length (`SCHEMES`).
+    8. If precisions may be negative: start from zero, and go through `easier` problems to the given one.
+    9. If precisions may be negative: start again without negative precisions.
+
+    At the fixed point log Z is stationary in the sites. Its derivatives equal derivatives at fixed sites
+    (`SitePosterior.found`).
+
+    Parameters
+    ----------
+    posterior : ImpliedPosterior
+        Kind of the sites.
+    sites : array (2, n, d)
+        Start, which is overwritten. Its first half has precisions.
+    history : History
+    update : Update
+    easier : sequence of Update, optional
+        Updates of easier problems, each nearer to the given problem. Without it step 8 is left out.
+    last_least : float
+        Least entry of the first half of sites in step 9.
+    ladder : bool
+        Whether the fallback sequence goes beyond the first scheme.
+    **options
+        See `Steps`.
+
+    Returns
+    -------
+    Ended
+        The numbers of steps 9 and 8 as schemes are `len(SCHEMES)` and the next.
+    """
+    begun, signed = sites.copy(), posterior.least < 0.0
+
+    def iterated(update: Update[P], schemes: Sequence[Steps], patience: float = PATIENCE) -> Ended:
+        space = SitesInMemory(site_sweep(posterior, update), sites, schemes[0].depth)
+        return climb(space, history, schemes, last_patience=patience)
+
+    schemes = fallback(ladder=ladder, least_precision=posterior.least, **options)
+    ended = iterated(update, schemes, PATIENCE if signed else np.inf)
+    if not (signed and ladder) or ended.status == CONVERGED or history.is_full():
+        return ended
+    if easier is not None:
+        sites[:] = 0.0
+        short = schemes[0].times(_SHRINKAGE)
+        if all(iterated(each, [short._replace(tolerance=_ROUGHLY)]).status == CONVERGED for each in easier):
+            evidence, status, _ = iterated(update, [short])
+            if status == CONVERGED:
+                return Ended(evidence, status, len(SCHEMES) + 1)
+    sites[:] = begun
+    posterior.least = 0.0
+    posterior.shrink(sites, 0.0)
+    evidence, status, _ = iterated(update, fallback(ladder=ladder, least_precision=last_least, **options), np.inf)
+    return Ended(evidence, status, len(SCHEMES))
+
+
+def site_of(rho: Array, gamma: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
+    """Return the site exp(νx − ½ t x²), as t and ν, that gives a cavity N(mean, variance) the tilted moments.
+
+    `rho` and `gamma` are the first derivative and the negative second derivative of the log normaliser in the mean.
+    """
+    narrower = 1.0 - gamma * variance
+    return gamma / narrower, (rho + gamma * mean) / narrower
+
+
+def site_terms(mean: Array, variance: Array, location: Array, precision: Array) -> float:
+    """Σ log ∫ N(x | mean, variance) exp(νx − ½ t x²) dx."""
+    stretch = 1.0 + precision * variance
+    quadratic = location * location * variance + 2.0 * location * mean - precision * mean * mean
+    return 0.5 * float((quadratic / stretch - np.log(stretch)).sum())
+
+
+def largest_change(target: Array, sites: Array, scale: Array) -> float:
+    """Largest change from sites (2, n, d) to `target`, in units of the marginals with the variances `scale` (n, d)."""
+    of_precision, of_location = np.abs(target - sites)
+    return float(np.maximum((of_precision * scale).max(), (of_location * np.sqrt(scale)).max()))
+
+
+class SitePosterior(ABC):
+    """Posterior of the latent values that sites of one kind imply, NaN until sites are taken.
+
+    Attributes
+    ----------
+    precision : array
+        Precisions of the sites of latent values, in the shape of the kind.
+    weights, mean : array (c, n)
+        b = K⁻¹ (mean − prior mean), and the posterior mean.
+    cov : array (n, c, c)
+        Posterior covariance of the latent values of each point.
+    """
+
+    least: float = 0.0
+    precision: Array
+    weights: Array
+    mean: Array
+    cov: Array
+
+    @abstractmethod
+    def take(self, sites: Array) -> tuple[bool, float]:
+        """See `ImpliedPosterior`."""
+
+    def shrink(self, sites: Array, factor: float) -> bool:
+        """See `ImpliedPosterior`; the first half of sites has their precisions."""
+        below = sites[0] < 0.0
+        sites[0][below] = factor * sites[0][below] + 0.0  # not −0.0
+        return bool(below.any())
+
+    @abstractmethod
+    def gradient(self) -> Array:
+        """Derivative of the log normaliser at fixed sites, in the array that the prior is made of."""
+
+    def found(self, ended: Ended, parameters: Callable[[], Array] = lambda: NO_PARAMETERS) -> Found:
+        """Return the result of a solver that ended here, with the derivatives (p, n) in parameters of the likelihood.
+
+        At a fixed point the evidence is stationary in the sites. Its derivative in the prior mean is b.
+        """
+        evidence, status, rung = ended
+
+        def derivatives() -> Derivatives:
+            return Derivatives(self.gradient(), self.weights.copy(), parameters())
+
+        return Found(evidence, status, self.weights, self.mean, self.cov, self.precision, derivatives, rung)
+
+
+class FunctionSitePosterior(SitePosterior):
+    """The posterior of one function under scalar sites π, ν (2, n, 1).
+
+    Parameters
+    ----------
+    problem : Problem
+    least : float
+        Least precision of a site, 0 or −∞.
+
+    Attributes
+    ----------
+    of : FunctionPosterior
+    """
+
+    def __init__(self, problem: Problem, least: float) -> None:
+        self.of = problem.prior.posterior(problem.mean[0], signed=least < 0.0)
+        self.least = least
+        self.weights, self.mean, self.precision = self.of.weights[None], self.of.mean[None], self.of.precision[None]
+        self.cov = self.of.variance[:, None, None]
+
+    def take(self, sites: Array) -> tuple[bool, float]:
+        """See `ImpliedPosterior`; sites are scaled to be 1 at the posterior mean."""
+        ok = self.of.update(sites[0, :, 0], sites[1, :, 0])
+        return ok, self.of.log_normaliser if ok else np.nan
+
+    def gradient(self) -> Array:
+        return self.of.gradient()

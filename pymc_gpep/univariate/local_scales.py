@@ -1,0 +1,435 @@
+"""The prior of an effect with scales of its own, p(u) = ∫ N(u | m, v) p(λ) dλ, as a factor: one row of EP.
+
+The mean m and the variance v of an effect are functions of local variables λ. Examples are the scale of a horseshoe and
+the indicator of a spike. A local variable with a density is on a lattice of its unconstrained values t, where sums are
+integrals to many digits (trapezoid rule for an analytic density). A local indicator has two states. So p is a mixture
+of Gaussians. Each integral over u has a formula, and the density p, which may be infinite at 0, is not evaluated.
+
+A graph has log p(t) + m f + ½ v f². At f = 0 its value and derivatives in f are log p, m and v. Their slopes in
+hyperparameters are slopes of log p, m and v.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pytensor.graph.basic import Variable
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.variable import TensorVariable
+from scipy.special import ndtr
+
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.graphs.errors import distribution
+from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.likelihoods.links import Reading
+from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes, PlainDensity
+from pymc_gpep.likelihoods.standard_density import reading_of
+from pymc_gpep.univariate.density import RowDensity, row_graph
+from pymc_gpep.univariate.likelihood import depends_on_draws
+from pymc_gpep.univariate.prior_factor import MIXTURE, SUFFIX, PriorFactor
+
+WITH_STATES, ON_A_SCALE, ON_THE_LINE = 2, 0, -1
+"""Kinds of local variables: indicators, variables with a transform, and variables without a transform."""
+
+# Largest distances between places of the lattice, for one and for several local variables with a density.
+_STEPS = {ON_A_SCALE: (0.25, 0.35), ON_THE_LINE: (0.08, 0.25)}
+_FURTHEST = {ON_A_SCALE: 640.0, ON_THE_LINE: 60.0}  # Largest place of the lattice.
+_COARSE = (4.0, 8.0)  # Distances of the search for the ends of the lattice.
+_POINTS = 24  # Least number of places that a density needs.
+_FINER = 8.0  # Most that distances shrink from one lattice to the next.
+_UNIT = 2.0**-20  # Distance from 0 within which places of a variable without a transform are linear in it.
+_DROP = 30.0  # Fall of the log density from its maximum at the ends of the lattice.
+_LARGEST = 1e280  # Largest variance of a component.
+_WEAK = 1e-6  # Precision, in units of the base, below which data do not determine moments.
+_END = 0.02  # Share of rare components in the second moment above which the variance does not exist.
+_LITTLE = 1e-7  # Weight of a component below which quantiles leave it out.
+_IMPOSSIBLE = -1e10  # Log density of values without a density, for weights of draws.
+_PLACES = np.r_[-(4.0 ** np.arange(12.0, -14.0, -1.0)), 0.0, 4.0 ** np.arange(-13.0, 13.0)]
+_AROUND = np.linspace(-7.0, 7.0, 57)
+
+
+class Components(NamedTuple):
+    """Gaussian components of the priors of effects, (K, c) for c different priors."""
+
+    log_weights: Array
+    means: Array
+    variances: Array
+    places: Array
+    """Places of the local variables on their lattices, (J, K)."""
+    steps: list[float]
+    """Distances of these places, (J,); 0 for indicators."""
+    of: NDArray[np.intp]
+    """The prior of each effect, (n,)."""
+    first: NDArray[np.intp]
+    """An effect with each prior, (c,)."""
+
+    def at_effects(self) -> tuple[Array, Array, Array]:
+        """Return log weights, means and variances, (K, n), or (K, 1) if all priors are equal."""
+        given = self.log_weights, self.means, self.variances
+        if len(self.first) == 1:
+            return given
+        log_weights, means, variances = (each[:, self.of] for each in given)
+        return log_weights, means, variances
+
+
+class _Tilted(NamedTuple):
+    """Tilted distributions of n effects: mixtures of Gaussians."""
+
+    weights: Array
+    """Probabilities of components, (K, n)."""
+    deviations: Array
+    """Means of components less the mean of the cavity, (K, n)."""
+    variances: Array
+    """(K, n)."""
+    log_z: Array
+    """Logarithm of the integral, (n,)."""
+    weak: NDArray[np.bool_]
+    """Effects whose moments neither the data nor the prior determines, (n,)."""
+    diverges: NDArray[np.bool_]
+    """Effects without a tilted distribution, (n,). The prior stands for it, and its integral is NaN."""
+    gain: Array
+    """1 + r v of components, (K, n), with the precision r of the effect given all but its prior."""
+    pull: Array
+    """Slopes of their integrals in m, (K, n)."""
+    precision: Array
+    """r, (n,)."""
+
+
+class ScaleDensity(RowDensity):
+    """Log density of local variables, mean and variance of an effect given them, as functions of arrays.
+
+    Parameters
+    ----------
+    graph : RowGraph
+    learned : sequence of bool
+        Whether each parameter of a row depends on hyperparameters.
+    states : tuple of int
+        Kind of each local variable: `WITH_STATES`, `ON_A_SCALE` or `ON_THE_LINE`.
+    """
+
+    def __init__(self, graph: object, learned: Collection[bool], states: tuple[int, ...] = ()) -> None:
+        super().__init__(graph, learned)  # type: ignore[arg-type]
+        self.states = states
+        self._last: tuple[bytes, Components] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return super().__getstate__() | {"states": self.states}
+
+    def components(self, parameters: Array) -> Components:
+        """Return the components of effects with parameters (p, n)."""
+        key = parameters.tobytes()
+        if (last := self._last) is None or last[0] != key:
+            last = self._last = key, self._made(parameters)
+        return last[1]
+
+    def _made(self, parameters: Array) -> Components:
+        known = parameters[: len(self.learned)]
+        unique, first, of = np.unique(known, axis=1, return_index=True, return_inverse=True)
+        if not len(known):
+            first, of = np.zeros(1, np.intp), np.zeros(parameters.shape[1], np.intp)
+            unique = np.zeros((0, 1))
+        places, steps = self._lattice(unique)
+        values = self._values(places, unique)
+        log_weights = values[0] + sum(np.log(each) for each in steps if each)
+        kept = (log_weights > log_weights.max(axis=0) - _DROP).any(axis=1)
+        variances = np.minimum(np.nan_to_num(values[2], nan=0.0, posinf=_LARGEST), _LARGEST)
+        chosen = log_weights[kept], values[1, kept], variances[kept], places[:, kept]
+        return Components(*chosen, steps, np.ravel(of).astype(np.intp), first)
+
+    def _lattice(self, unique: Array) -> tuple[Array, list[float]]:
+        """Return places (J, K) of the local variables, and their distances, 0 for indicators."""
+        free = [j for j, each in enumerate(self.states) if each != WITH_STATES]
+        several = int(len(free) > 1)
+        steps = [0.0 if each == WITH_STATES else _COARSE[several] for each in self.states]
+        ends = [(-each, each) for each in (_FURTHEST.get(each, 0.0) for each in self.states)]
+        while True:
+            grids = [
+                step * np.arange(np.floor(low / step), np.ceil(high / step) + 1.0) if step else np.arange(2.0)
+                for step, (low, high) in zip(steps, ends, strict=True)
+            ]
+            places = np.stack([each.ravel() for each in np.meshgrid(*grids, indexing="ij")])
+            if not free:
+                return places, steps
+            height = self._values(places, unique)[0]
+            likely = height > height.max(axis=0) - _DROP
+            finished, old = True, list(steps)
+            for j in free:
+                least = np.where(likely, places[j][:, None], np.inf).min(axis=0)
+                most = np.where(likely, places[j][:, None], -np.inf).max(axis=0)
+                wanted = _STEPS[self.states[j]][several]
+                width = float((most - least).min()) + steps[j]
+                wanted *= 2.0 ** -np.ceil(max(np.log2(wanted * _POINTS / width), 0.0))
+                if steps[j] > wanted:
+                    finished = False
+                    steps[j] = max(wanted, steps[j] / _FINER)
+                ends[j] = float(least.min()) - old[j], float(most.max()) + old[j]
+            if finished:
+                return places, steps
+
+    def _values(self, places: Array, unique: Array) -> Array:
+        """Return log density, mean and variance (3, K, c) at places (J, K)."""
+        count, c = places.shape[1], unique.shape[1]
+        nodes, slopes = self.nodes(places)
+        f = np.concatenate([np.zeros((1, count * c)), np.repeat(nodes, c, axis=1)])
+        found = self.orders(f, np.zeros(count * c), np.tile(unique, (1, count))).reshape(3, count, c)
+        found[0] = np.nan_to_num(found[0], nan=-np.inf, posinf=-np.inf) + slopes[:, None]
+        return found
+
+    def nodes(self, places: Array) -> tuple[Array, Array]:
+        """Return unconstrained values (J, K) at places, and log derivatives of all values together (K,)."""
+        nodes, slopes = places.copy(), np.zeros(places.shape[1])
+        for j in np.flatnonzero(np.array(self.states) == ON_THE_LINE):
+            nodes[j] = _UNIT * np.sinh(places[j])
+            slopes += np.log(_UNIT) + np.logaddexp(places[j], -places[j]) - np.log(2.0)
+        return nodes, slopes
+
+    def slopes_of_components(self, parameters: Array) -> Array:
+        """Return slopes in the parameters of a row of log density, mean and variance, (p, 3, K, c)."""
+        own = self.components(parameters)
+        unique = parameters[: len(self.learned), own.first]
+        count, c = own.places.shape[1], unique.shape[1]
+        f = np.concatenate([np.zeros((1, count * c)), np.repeat(self.nodes(own.places)[0], c, axis=1)])
+        found = self.slopes(f, np.zeros(count * c), np.tile(unique, (1, count)), 3)
+        return np.nan_to_num(found.reshape(-1, 3, count, c), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+@dataclass(frozen=True)
+class LocalScaleFactor(PriorFactor):
+    """The factor p(u) / N(u | base) of an effect u with scales of its own.
+
+    Parameters
+    ----------
+    kept : tuple of str
+        Names of the local variables.
+    """
+
+    kept: tuple[str, ...] = ()
+
+    @property
+    def effects(self) -> list[str]:
+        return list(self.kept)
+
+    @property
+    def _scales(self) -> ScaleDensity:
+        assert isinstance(self.density, ScaleDensity)
+        return self.density
+
+    @property
+    def local(self) -> tuple[object, ...]:  # type: ignore[override]
+        if self.density is None:
+            return ()
+        slopes = ParameterSlopes(self._no_slopes, self._average_slopes, self._no_slopes)
+        return PlainDensity(self._derivatives), GaussianAverage(self._average), slopes
+
+    def may_be(self, variable: TensorVariable) -> bool:
+        return distribution(variable) == MIXTURE
+
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
+        if not self.may_be(variable):
+            return None
+        argument, count, *given = variable.owner.op.dist_params(variable.owner)
+        (locals_,) = (int(np.ravel(each)[0]) for each in evaluate([count]))
+        numbers, values = given[:locals_], given[locals_ : 2 * locals_]
+        states = tuple(int(np.ravel(each)[0]) for each in evaluate(numbers))
+        rows = given[2 * locals_ :]
+        graph, parts = row_graph(variable, argument, *values)
+        density = ScaleDensity(graph, [depends_on_draws(part) for part in parts], states)
+        effect = str(variable.name).removesuffix(SUFFIX)
+        kept = tuple(getattr(variable.tag, "local_variables", ()))
+        likelihood = replace(self, density=density, whole=True, effect=effect, kept=kept)
+        return reading_of(argument, *rows[:OWN], *parts)._replace(likelihood=likelihood)
+
+    def components(self, parameters: Array) -> Components:
+        """Return the components of effects with the parameters (p, n) of the factor."""
+        return self._scales.components(parameters[OWN:])
+
+    def quantiles(self, mean: Array, variance: Array, levels: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return _quantiles(self._tilted(mean, variance, self.parameters), mean, levels, self.parameters[1])
+
+    def without_moments(self, mean: Array, variance: Array) -> NDArray[np.bool_]:
+        with np.errstate(all="ignore"):
+            return self._tilted(mean, variance, self.parameters).weak
+
+    def log_densities(self, f: Array, observed: Observed) -> Array:
+        values = f[..., 0, :]
+        own = values.reshape(-1, values.shape[-1])
+        out = np.empty((4, *own.shape))
+        for i, each in enumerate(own):
+            self._derivatives(each, observed, self.parameters, out[:, i])
+        found = np.nan_to_num(out[0], nan=_IMPOSSIBLE, posinf=_IMPOSSIBLE, neginf=_IMPOSSIBLE)
+        return np.maximum(found, _IMPOSSIBLE).reshape(values.shape)
+
+    def _derivatives(self, f: Array, y: Observed, parameters: Array, out: Array) -> None:
+        """Write log density and three derivatives of factors; a component without a variance has no density."""
+        log_weights, means, variances = self.components(parameters).at_effects()
+        base_mean, base = parameters[0], parameters[1] ** 2
+        with np.errstate(all="ignore"):
+            precision = np.where(variances > 0.0, 1.0 / variances, 0.0)
+            deviation = f - means
+            height = log_weights - 0.5 * deviation**2 * precision + 0.5 * np.log(precision / (2.0 * np.pi))
+            top = height.max(axis=0)
+            weights = np.exp(height - top)
+            total = weights.sum(axis=0)
+            weights /= total
+            slope = -deviation * precision
+            first = (weights * slope).sum(axis=0)
+            second = (weights * (slope**2 - precision)).sum(axis=0)
+            third = (weights * (slope**3 - 3.0 * slope * precision)).sum(axis=0)
+            d = (f - base_mean) / base
+            out[0] = top + np.log(total) + 0.5 * d * (f - base_mean) + 0.5 * np.log(2.0 * np.pi * base)
+            out[1] = first + d
+            out[2] = second - first**2 + 1.0 / base
+            out[3] = third - 3.0 * second * first + 2.0 * first**3
+
+    def _tilted(self, mean: Array, variance: Array, parameters: Array) -> _Tilted:
+        """Return p(u) N(u | mean, variance) / N(u | base), where cavities contain the base."""
+        log_weights, means, variances = self.components(parameters).at_effects()
+        base_mean, base = parameters[0], parameters[1] ** 2
+        precision = (base - variance) / (variance * base)  # of the effect given all but its prior
+        slope = (mean - base_mean) / base
+        constant = 0.5 * (mean - base_mean) * slope + 0.5 * np.log(base / variance)
+        # Rounding would count far out in the tails.
+        alone = (np.abs(precision) * base < _WEAK) & (np.abs(slope) * np.sqrt(base) < _WEAK)
+        diverges = ~alone & ((1.0 + precision * variances) <= 0.0).any(axis=0)
+        nothing = alone | diverges
+        precision, slope, constant = (np.where(nothing, 0.0, each) for each in (precision, slope, constant))
+        e = means - mean
+        gain = 1.0 + precision * variances
+        pull = (slope - precision * e) / gain
+        # slope e + ½ slope² v − ½ precision e², which large variances would spoil, by the slope at the component.
+        own = slope - precision * e
+        height = log_weights - 0.5 * np.log(gain) + 0.5 * own**2 * (variances / gain)
+        height += (slope - 0.5 * precision * e) * e
+        top = height.max(axis=0)
+        top = np.where(np.isfinite(top), top, 0.0)
+        weights = np.exp(height - top)
+        total = weights.sum(axis=0)
+        weights /= total
+        log_z = np.where(diverges, np.nan, top + np.log(total) + constant)
+        left = variances / gain
+        share = weights * left
+        rare = log_weights < log_weights.max(axis=0) - 0.5 * _DROP
+        ends = (share * rare).sum(axis=0) > _END * share.sum(axis=0)
+        return _Tilted(
+            weights, e + variances * pull, left + 0.0 * e, log_z, nothing & ends, diverges, gain, pull, precision
+        )
+
+    def _average(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
+        out[:] = np.nan
+        usable = np.isfinite(mean) & np.isfinite(variance) & (variance >= 0.0)
+        points = np.flatnonzero(usable & (variance == 0.0))
+        if points.size:
+            found = np.empty((4, points.size))
+            self._derivatives(mean[points], y[points], np.ascontiguousarray(parameters[:, points]), found)
+            out[:4, points] = found
+        chosen = np.flatnonzero(usable & (variance > 0.0))
+        if chosen.size:
+            v = variance[chosen]
+            every = chosen.size == len(mean)
+            with np.errstate(all="ignore"):
+                of = parameters if every else np.ascontiguousarray(parameters[:, chosen])
+                at = self._tilted(mean[chosen], v, of)
+                first = (at.weights * at.deviations).sum(axis=0)
+                d, s = at.deviations - first, at.variances
+                square = d**2
+                second = (at.weights * (square + s)).sum(axis=0)
+                third = (at.weights * d * (square + 3.0 * s)).sum(axis=0)
+                fourth = (at.weights * (square * (square + 6.0 * s) + 3.0 * s * s)).sum(axis=0)
+                cumulants = [first / v, (second / v - 1.0) / v, third / v**3, (fourth - 3.0 * second**2) / v**4]
+            out[0, chosen] = at.log_z
+            out[1:, chosen] = np.where(at.weak | at.diverges, 0.0, cumulants)
+
+    def _average_slopes(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
+        out[:] = 0.0
+        learned = np.flatnonzero(self._scales.learned)
+        if not learned.size:
+            return
+        with np.errstate(all="ignore"):
+            at = self._tilted(mean, variance, parameters)
+            of_variance = 0.5 * (at.pull**2 - at.precision / at.gain)
+            by = at.weights, at.weights * at.pull, at.weights * of_variance
+            found = self._scales.slopes_of_components(parameters[OWN:])[learned]
+            of = self.components(parameters).of
+            if found.shape[-1] > 1:
+                found = found[..., of]
+            out[OWN + learned] = sum((each * found[:, k]).sum(axis=1) for k, each in enumerate(by))
+
+    @staticmethod
+    def _no_slopes(*given: Array) -> None:
+        given[-1][:] = np.nan
+
+
+def _quantiles(at: _Tilted, mean: Array, levels: Array, unit: Array) -> Array:
+    """Return quantiles (k, n) of mixtures at levels (k, n), by their distribution functions at many values."""
+    n = len(mean)
+    found = np.empty(levels.shape)
+    weights = np.broadcast_to(at.weights, (len(at.weights), n))
+    deviations, variances = (np.broadcast_to(each, weights.shape) for each in (at.deviations, at.variances))
+    first = (weights * deviations).sum(axis=0)
+    sd = np.sqrt((weights * ((deviations - first) ** 2 + variances)).sum(axis=0))
+    for i in range(n):
+        own = weights[:, i] > _LITTLE
+        w, m, s = weights[own, i], deviations[own, i], np.sqrt(variances[own, i])
+        wide = sd[i] if np.isfinite(sd[i]) and not at.weak[i] else unit[i]
+        centre = m[np.argmin(s)]
+        places = np.unique(np.r_[centre + _PLACES * wide, (first[i] if wide == sd[i] else centre) + _AROUND * wide])
+        atoms = s == 0.0
+        z = (places[:, None] - m[~atoms]) / s[~atoms]
+        below = ndtr(z) @ w[~atoms]
+        if atoms.any():
+            spikes = np.unique(m[atoms])
+            share = np.array([w[atoms][m[atoms] == spike].sum() for spike in spikes])
+            there = ndtr((spikes[:, None] - m[~atoms]) / s[~atoms]) @ w[~atoms]
+            below = below + (places[:, None] > spikes) @ share
+            left = there + (spikes[:, None] > spikes) @ share
+            order = np.argsort(np.r_[places, spikes, spikes], kind="stable")
+            below = np.r_[below, left, left + share][order]
+            places = np.r_[places, spikes, spikes][order]
+        total = w.sum()
+        found[:, i] = mean[i] + np.interp(levels[:, i] * total, np.maximum.accumulate(below), places)
+    return found
+
+
+class LocalVariables(RandomVariable):
+    """Unconstrained values of the local variables of effects, drawn given the effects.
+
+    Parameters
+    ----------
+    density : ScaleDensity
+    """
+
+    signature = "(j,n),(p,n)->(j,n)"
+    dtype = "float64"
+    _print_name = ("LocalVariables", "LocalVariables")
+    __props__ = ("name", "signature", "dtype", "inplace", "density")
+
+    def __init__(self, density: ScaleDensity, name: str = "local_variables", **kwargs: Any) -> None:
+        self.density = density
+        super().__init__(name=name, **kwargs)
+
+    def _supp_shape_from_params(self, dist_params: Any, param_shapes: Any = None) -> Any:
+        return dist_params[0].shape[-2], dist_params[0].shape[-1]
+
+    def rng_fn(self, rng: np.random.Generator, effects: Array, parameters: Array, size: Any = None) -> Array:
+        u = effects[0]
+        own = self.density.components(np.ascontiguousarray(parameters))
+        log_weights, means, variances = own.at_effects()
+        with np.errstate(all="ignore"):
+            d = u - means
+            atom = (variances == 0.0) & (d == 0.0)
+            height = log_weights - 0.5 * d**2 / variances - 0.5 * np.log(variances)
+            height = np.where(variances == 0.0, -np.inf, height)
+            height = np.where(atom.any(axis=0), np.where(atom, log_weights, -np.inf), height)
+        chosen = np.argmax(height + rng.gumbel(size=height.shape), axis=0)
+        near = np.array(own.steps)[:, None] * (rng.random((len(own.steps), len(u))) - 0.5)
+        return self.density.nodes(own.places[:, chosen] + near)[0]
+
+
+OWN = 5
+"""Number of parameters before the parameters of the density: mean and deviation of the base, two bounds, a centre."""
+
+LOCAL_SCALE_FACTOR = LocalScaleFactor()
+"""Reader of observed variables that are factors of such priors."""

@@ -1,0 +1,115 @@
+"""Models of galleries are read as their sources write them; refused ones say why.
+
+`sources.txt` lists the models. It was committed before any of them was read.
+"""
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+
+import pymc_gpep as gpep
+from pymc_gpep.reading import read_classifier
+from pymc_gpep.reading.rewritten_models import with_bambi_intercept
+from tests.census import others, pymc_examples  # noqa: F401
+from tests.census.data import MODELS, rng
+
+SOURCES = [
+    (source, name)
+    for line in Path(__file__).with_name("sources.txt").read_text().splitlines()
+    if not line.startswith("#")
+    for source, name, _ in [line.split(": ", 2)]
+]
+PREFIXED = {"bambi": "bambi_", "rethinking": "rethinking_"}
+NAMES = [PREFIXED.get(source, "") + name for source, name in SOURCES]
+REFUSED = {
+    "bym_counts_binomial": "PyMC's density lacks a power",
+}
+"""Models that are refused, and what the message says."""
+COORDS = {
+    **{"predictors": range(4), "features": range(4), "splines": range(9), "month": range(12)},
+    **{"time": range(40), "lagged": range(39), "series": ["a", "b"]},
+}
+FITTED = [
+    *("glm_robust", "rugby", "disaster_switch", "gp_marginal", "gp_kron_marginal", "gp_sparse_approx", "survival_cox"),
+    "wishart_mvnormal",
+    *("weibull_aft_potential", "item_response_matrix", "var_two_series", "mv_random_walk", "missing_imputation_y"),
+    *("zero_sum_two_axes", "probit_ordinal_dirichlet", "rats", "epil", "lsat", "rethinking_m13_2", "rethinking_m12_2"),
+]
+"""Models that are fitted as well, those of observed arrays, potentials and links before a selection among them."""
+
+
+CHAINS = json.loads(Path(__file__).with_name("chains.json").read_text())
+"""Means and standard deviations of long chains by name of model; `chains.py` samples them."""
+DRAWS = 4000
+_STATE = rng.bit_generator.state
+
+
+def declared(name):
+    rng.bit_generator.state = _STATE  # some models draw their data
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if name.startswith("bambi_"):
+            return with_bambi_intercept(MODELS[name]().backend.model)
+        with pm.Model(coords={} if name == "horseshoe" else COORDS) as model:
+            MODELS[name]()
+    return model
+
+
+def test_census_has_every_model_of_its_sources():
+    assert set(NAMES) == MODELS.keys()
+    assert len(NAMES) >= 90
+    assert len(REFUSED) <= 0.15 * len(NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_model_is_read_or_refused_with_the_reason(name):
+    model = declared(name)
+    if name in REFUSED:
+        with pytest.raises(gpep.StructureError) as raised:
+            read_classifier(model, starts=True)
+        assert REFUSED[name] in str(raised.value)
+        return
+    found = read_classifier(model, means=True, starts=True)
+    assert found.n_points == sum(part.rows.stop - part.rows.start for part in found.each)
+    start = model.initial_point()
+    if start.keys() == {value.name for value in found.model.value_vars}:
+        # The model that is read has the log density of the model that was given.
+        point = {key: value + 0.1 * np.random.default_rng(0).normal(size=value.shape) for key, value in start.items()}
+        np.testing.assert_allclose(*(each.compile_logp()(point) for each in (found.model, model)), rtol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", FITTED)
+def test_model_is_fitted_and_its_results_have_the_shape_of_its_data(name):
+    model = declared(name)
+    fit = pm.fit(method="auto", model=model, hyper="map", progressbar=False)
+    assert fit.converged
+    assert np.isfinite(fit.loo().elpd)
+    assert fit.sample(5, random_seed=1).posterior.sizes["draw"] == 5
+    again = gpep.from_datatree(fit.to_datatree(), model)
+    for part in fit.classifier.each if not fit.classifier.parts else ():
+        dims = [part.response] if part.axes is None else part.axes.dims
+        assert len(dims) == len(fit.latent["mean"].dims)
+    np.testing.assert_allclose(again.latent["mean"], fit.latent["mean"], rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CHAINS)
+def test_fit_has_the_moments_of_long_chains(name):
+    drawn = pm.fit(method="auto", model=declared(name), progressbar=False).sample(DRAWS, random_seed=1).posterior
+    # Three standard errors of chains and draws, in standard deviations of the posterior.
+    noise = 3.0 * np.sqrt(1.0 / CHAINS[name]["effective"] + 1.0 / DRAWS)
+    for variable, (mean, sd) in CHAINS[name]["moments"].items():
+        values, sd = drawn[variable].values.reshape(DRAWS, *np.shape(mean)), np.asarray(sd)
+        shift = np.abs(values.mean(axis=0) - mean)
+        assert (shift <= (0.1 + noise) * sd).all(), variable
+        varying = sd > 0.0
+        assert_allclose(values.std(axis=0)[varying], sd[varying], rtol=0.15 + noise, err_msg=variable)

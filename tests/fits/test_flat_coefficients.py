@@ -1,0 +1,555 @@
+"""Coefficients with a flat prior (`pm.Flat`) are integrated exactly, with the density 1 in their own units."""
+
+import re
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from numpy.testing import assert_allclose
+from scipy import special, stats
+from scipy.optimize import minimize
+
+import pymc_gpep as gpep
+from pymc_gpep.reading import read_classifier
+from pymc_gpep.variational import inference
+
+RNG = np.random.default_rng(11)
+N, Q, NOISE, SCALE = 90, 12, 0.9, 0.7
+X = RNG.normal(3.0, 1.0, size=N)
+GROUP = RNG.integers(Q, size=N)
+LEVELS = np.eye(Q)[GROUP]
+COLUMNS = np.column_stack([np.ones(N), X])
+EFFECT = SCALE * RNG.normal(size=Q)[GROUP]
+Y = 2.0 - 0.5 * X + EFFECT + NOISE * RNG.normal(size=N)
+COUNTS = RNG.poisson(np.exp(0.4 + 0.3 * X + EFFECT))
+BINARY = (RNG.random(N) < special.expit(X - 3.0 + EFFECT)).astype(int)
+
+
+@pytest.fixture(params=["rows", "precision"])
+def form(request, monkeypatch):
+    """The form of the prior: by rows, or by a sparse precision."""
+    if request.param == "precision":
+        monkeypatch.setattr("pymc_gpep.prior_moments.precision_sum._MANY", 1)
+    return {"rows": "By rows", "precision": "By a sparse precision"}[request.param]
+
+
+def restricted(columns, covariance, y):
+    """Return the restricted log likelihood, and mean and covariance of the coefficients, by dense matrices."""
+    n, p = columns.shape
+    information = columns.T @ np.linalg.solve(covariance, columns)
+    best = np.linalg.solve(information, columns.T @ np.linalg.solve(covariance, y))
+    rest = y - columns @ best
+    terms = (n - p) * np.log(2 * np.pi) + np.linalg.slogdet(covariance)[1] + np.linalg.slogdet(information)[1]
+    return -0.5 * (terms + rest @ np.linalg.solve(covariance, rest)), best, np.linalg.inv(information)
+
+
+def fitted(model, method, **options):
+    with model:
+        return pm.fit(method=method, progressbar=False, random_seed=1, **options)
+
+
+def regression(kind="normal", scale=SCALE, noise=NOISE, unit=1.0, x=X):
+    with pm.Model() as model:
+        a, b = pm.Flat("a"), pm.Flat("b")
+        scale, noise = (each("log" + str(i)) if callable(each) else each for i, each in enumerate([scale, noise]))
+        u = pm.Normal("u", 0, scale, shape=Q)
+        f = a + b * (x * unit) + u[GROUP]
+        if kind == "normal":
+            pm.Normal("y", f, noise, observed=Y)
+        elif kind == "poisson":
+            pm.Poisson("y", pm.math.exp(f), observed=COUNTS)
+        else:
+            pm.Bernoulli("y", logit_p=f, observed=BINARY)
+    return model
+
+
+def log_scale(name):
+    return pm.math.exp(pm.Flat(name))
+
+
+@pytest.mark.parametrize(("method", "unit"), [("laplace", 1.0), ("ep", 1e5), ("kl", 1e-5)])
+def test_normal_rows_give_the_restricted_likelihood(form, method, unit):
+    fit = fitted(regression(unit=unit), method)
+    covariance = NOISE**2 * np.eye(N) + SCALE**2 * LEVELS @ LEVELS.T
+    expected, mean, cov = restricted(COLUMNS * [1.0, unit], covariance, Y)
+    assert form in str(fit)
+    assert fit.converged
+    assert fit.log_evidence == pytest.approx(expected, abs=1e-8)
+    found = fit.summary(["a", "b"])
+    assert_allclose(found["mean"], mean, rtol=1e-8)
+    assert_allclose(found["sd"], np.sqrt(cov.diagonal()), rtol=1e-8)
+
+
+def test_scales_at_the_maximum_match_restricted_maximum_likelihood(form):
+    fit = fitted(regression(scale=log_scale, noise=log_scale), "laplace", hyper="map")
+
+    def criterion(logs):
+        scale, noise = np.exp(logs)
+        return -restricted(COLUMNS, noise**2 * np.eye(N) + scale**2 * LEVELS @ LEVELS.T, Y)[0]
+
+    best = minimize(criterion, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12})
+    assert form in str(fit)
+    assert fit.log_evidence == pytest.approx(-best.fun, abs=1e-9)
+    assert_allclose([fit.hyperparameters["log0"], fit.hyperparameters["log1"]], best.x, atol=1e-5)
+
+
+def test_named_coefficients_are_at_the_maximum_of_the_likelihood():
+    fit = fitted(regression(), "laplace", hyper="map", hyperparameters=["a", "b"])
+    covariance = NOISE**2 * np.eye(N) + SCALE**2 * LEVELS @ LEVELS.T
+    _, mean, _ = restricted(COLUMNS, covariance, Y)
+    assert_allclose([fit.hyperparameters["a"], fit.hyperparameters["b"]], mean, rtol=1e-6)
+    rest = Y - COLUMNS @ mean
+    likelihood = -0.5 * (N * np.log(2 * np.pi) + np.linalg.slogdet(covariance)[1])
+    assert fit.log_evidence == pytest.approx(likelihood - 0.5 * rest @ np.linalg.solve(covariance, rest), abs=1e-8)
+
+
+def laplace_of_counts():
+    """Mode, inverse curvature and log evidence of Laplace's method in coefficients and effects, by SciPy."""
+    design = np.column_stack([COLUMNS, LEVELS])
+    precision = np.r_[0.0, 0.0, np.full(Q, SCALE**-2)]
+
+    def negative(beta):
+        f = design @ beta
+        density = COUNTS @ f - np.exp(f).sum() - special.gammaln(COUNTS + 1.0).sum()
+        return 0.5 * precision @ beta**2 - density, precision * beta - design.T @ (COUNTS - np.exp(f))
+
+    def curvature(beta):
+        return design.T @ (np.exp(design @ beta)[:, None] * design) + np.diag(precision)
+
+    best = minimize(negative, np.zeros(2 + Q), jac=True, hess=curvature, method="Newton-CG", options={"xtol": 1e-12})
+    at_mode = curvature(best.x)
+    constant = np.log(2 * np.pi) - Q * np.log(SCALE)
+    return best.x, np.linalg.inv(at_mode), constant - best.fun - 0.5 * np.linalg.slogdet(at_mode)[1]
+
+
+def test_laplace_of_counts_matches_a_dense_computation(form):
+    fit = fitted(regression("poisson"), "laplace")
+    mode, cov, evidence = laplace_of_counts()
+    assert form in str(fit)
+    assert fit.log_evidence == pytest.approx(evidence, abs=1e-8)
+    found = fit.summary(["a", "b", "u"])
+    assert_allclose(found["mean"], mode, atol=1e-7)
+    assert_allclose(found["sd"], np.sqrt(cov.diagonal()), rtol=1e-7)
+
+
+@pytest.mark.parametrize(("kind", "method"), [("poisson", "laplace"), ("bernoulli", "ep"), ("normal", "kl")])
+def test_gradient_of_the_evidence_matches_differences(form, kind, method):
+    """The slope has a scale of its own: the evidence depends on it by the Jacobian alone."""
+    scaled = regression(kind, scale=lambda name: pm.HalfNormal(name, 1.0))
+    with scaled:
+        fit = pm.fit(method=method, hyper="map", tolerance=1e-10, progressbar=False)
+    assert form in str(fit)
+    at, step = fit.theta + 0.3, 1e-4
+    high, low = (fit.log_posterior(at + sign * step).log_posterior for sign in (1.0, -1.0))
+    assert_allclose(fit.log_posterior(at).gradient, (high - low) / (2.0 * step), rtol=1e-5)
+
+
+def of_binary(f):
+    return (f * BINARY - np.logaddexp(0.0, f)).sum(axis=-1)
+
+
+def of_kinks(f):
+    return -np.abs(Y - f).sum(axis=-1) - N * np.log(2.0)
+
+
+@pytest.mark.parametrize("kind", ["binary", "kinks"])
+def test_ep_of_two_coefficients_matches_quadrature(kind):
+    """The likelihood is summed over a grid; that of Laplace's distribution has no curvature at its mode."""
+    with pm.Model() as model:
+        f = pm.Flat("a") + pm.Flat("b") * (X - 3.0)
+        if kind == "binary":
+            pm.Bernoulli("y", logit_p=f, observed=BINARY)
+        else:
+            pm.Laplace("y", f, 1.0, observed=Y)
+    fit = fitted(model, "ep")
+    a, b = np.meshgrid(np.linspace(-4.0, 4.0, 401), np.linspace(-3.0, 6.0, 401), indexing="ij")
+    density = {"binary": of_binary, "kinks": of_kinks}[kind]
+    log_density = density(a[..., None] + b[..., None] * (X - 3.0))
+    weight = np.exp(log_density - log_density.max())
+    cell = (a[1, 0] - a[0, 0]) * (b[0, 1] - b[0, 0])
+    assert fit.converged
+    assert fit.log_evidence == pytest.approx(np.log(weight.sum() * cell) + log_density.max(), abs=0.01)
+    weight /= weight.sum()
+    for name, grid in (("a", a), ("b", b)):
+        mean = (weight * grid).sum()
+        sd = np.sqrt((weight * (grid - mean) ** 2).sum())
+        found = fit.effects(name)[name]
+        assert found.sel(moment="mean") == pytest.approx(mean, abs=0.02 * sd)
+        assert found.sel(moment="sd") == pytest.approx(sd, rel=0.03)
+
+
+T, STEP = 40, 0.3
+WALK = 50.0 + np.cumsum(STEP * RNG.normal(size=T)) + 0.5 * RNG.normal(size=T)
+
+
+def test_walk_from_a_flat_start_has_a_flat_level(form):
+    with pm.Model() as model:
+        u = pm.GaussianRandomWalk("u", sigma=STEP, init_dist=pm.Flat.dist(), shape=T)
+        pm.Normal("y", u, 0.5, observed=WALK)
+    fit = fitted(model, "ep")
+    time = np.arange(T)
+    evidence, mean, cov = restricted(np.ones((T, 1)), 0.25 * np.eye(T) + STEP**2 * np.minimum.outer(time, time), WALK)
+    assert form in str(fit) or form == "By a sparse precision"
+    assert fit.log_evidence == pytest.approx(evidence, abs=1e-8)
+    assert_allclose(fit.summary(["u"]).to_numpy()[0, :2], [mean[0], np.sqrt(cov[0, 0])], rtol=1e-8)
+
+
+def test_trend_of_a_gaussian_process_has_flat_coefficients():
+    """Rasmussen and Williams (2006), section 2.7: explicit basis functions with a vague prior."""
+    inputs = np.sort(RNG.uniform(0.0, 10.0, size=30))
+    y = 3.0 + 0.4 * inputs + np.sin(inputs) + 0.2 * RNG.normal(size=30)
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.5)).prior("f", X=inputs[:, None], jitter=1e-8)
+        pm.Normal("y", pm.Flat("a") + pm.Flat("b") * inputs + f, 0.2, observed=y)
+    fit = fitted(model, "ep")
+    k = np.exp(-0.5 * np.subtract.outer(inputs, inputs) ** 2 / 1.5**2) + (1e-8 + 0.04) * np.eye(30)
+    evidence, mean, cov = restricted(np.column_stack([np.ones(30), inputs]), k, y)
+    assert fit.log_evidence == pytest.approx(evidence, abs=1e-6)
+    found = fit.summary(["a", "b"])
+    assert_allclose(found["mean"], mean, rtol=1e-5)
+    assert_allclose(found["sd"], np.sqrt(cov.diagonal()), rtol=1e-5)
+
+
+def binary(argument, observed=BINARY):
+    return lambda: pm.Bernoulli("y", logit_p=argument(), observed=observed)
+
+
+def counted(argument, observed):
+    return lambda: pm.Poisson("y", pm.math.exp(argument()), observed=observed)
+
+
+def line():
+    return pm.Flat("a") + pm.Flat("b") * X
+
+
+HIGH = (X > 3.0).astype(int)
+IMPROPER = {
+    "dependent columns": (
+        lambda: pm.Normal("y", pm.Flat("a") + np.column_stack([X, 2 * X - 1]) @ pm.Flat("b", shape=2), 1, observed=Y),
+        "columns of 'a', 'b[0]', 'b[1]' are linearly dependent",
+    ),
+    "a column of zeros": (lambda: pm.Normal("y", line() + pm.Flat("c") * (0 * X), 1, observed=Y), "depends on 'c'"),
+    "separated classes": (binary(line, HIGH), "separated by the columns of 'a', 'b'"),
+    "classes that are separated in a group": (
+        binary(lambda: line() + pm.Flat("c") * HIGH, np.where(HIGH, 1, BINARY)),
+        "separated by the columns of 'c'",
+    ),
+    "one class": (binary(lambda: pm.Flat("a") + 0 * X, np.ones(N, int)), "separated by the columns of 'a'"),
+    "no counts": (counted(lambda: pm.Flat("a") + 0 * X, np.zeros(N, int)), "separated by the columns of 'a'"),
+    "no counts in a group": (
+        counted(lambda: pm.Flat("a") + pm.Flat("b") * HIGH, np.where(HIGH, 0, 1 + COUNTS)),
+        "separated by the columns of 'b'",
+    ),
+    "votes for no candidate of three": (
+        lambda: pm.Multinomial(
+            "y",
+            3,
+            pm.math.softmax(np.ones((N, 1)) * pt.concatenate([[0.0], pm.Flat("b", shape=2)]), axis=1),
+            observed=np.tile([2, 1, 0], (N, 1)),
+        ),
+        "separated by the columns of 'b[1]'",
+    ),
+    "successes alone in a group, overdispersed": (
+        lambda: pm.BetaBinomial(
+            "y",
+            alpha=5 * pm.math.sigmoid(f := pm.Flat("b", shape=Q)[GROUP]),
+            beta=5 * pm.math.sigmoid(-f),
+            n=4,
+            observed=np.where(GROUP == 2, 4, 2),
+        ),
+        "separated by the columns of 'b[2]'",
+    ),
+    "a walk that no row sees": (
+        lambda: pm.Normal(
+            "y", pm.GaussianRandomWalk("u", sigma=1, init_dist=pm.Flat.dist(), shape=(2, N))[0], 1, observed=Y
+        ),
+        "No row depends on the start of 'u', so that the posterior is improper under flat priors. Declare 'u' without",
+    ),
+    "an ordered response": (
+        lambda: pm.OrderedLogistic(
+            "y", eta=pm.Flat("b") * (X - 3.0), cutpoints=np.array([-1.0, 1.0]), compute_p=False, observed=2 * HIGH
+        ),
+        "separated by the columns of 'b'",
+    ),
+    "a level that all classes share": (
+        lambda: pm.Categorical("y", logit_p=X[:, None] @ pm.Flat("b", shape=(1, 3)), observed=GROUP % 3),
+        "are linearly dependent",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IMPROPER)
+def test_improper_posterior_is_refused_with_its_columns(case):
+    build, message = IMPROPER[case]
+    with pm.Model() as model:
+        build()
+    with pytest.raises(gpep.StructureError, match=re.escape(message)):
+        fitted(model, "laplace")
+
+
+def test_separation_of_many_rows_is_found_by_programmes_of_few(monkeypatch):
+    """One row of the class that is not separated decides, and each programme has three rows more."""
+    monkeypatch.setattr("pymc_gpep.prior_moments.proper_posteriors._ROWS", 3)
+    for label, separated in ((1, True), (0, False)):
+        labels = HIGH.copy()
+        labels[X.argmax()] = label
+        with pm.Model() as model:
+            binary(line, labels)()
+        if separated:
+            with pytest.raises(gpep.StructureError, match="separated"):
+                fitted(model, "ep")
+        else:
+            assert fitted(model, "ep").converged
+
+
+@pytest.mark.parametrize("method", ["ep", "laplace"])
+def test_effects_with_a_density_hide_no_separation(method):
+    with pm.Model() as model:
+        u = pm.Normal("u", 0, 1, shape=Q)
+        binary(lambda: line() + u[GROUP], HIGH)()
+    with pytest.raises(gpep.StructureError, match="separated by the columns of 'a', 'b'"):
+        gpep.marginalize(model, method)
+
+
+def test_ep_is_exact_for_rows_that_alone_inform_on_a_coefficient():
+    """The evidence is a product of gamma functions, and cavities of both groups of rows are improper."""
+    counts, first = 1 + COUNTS, np.arange(N) == 0
+    with pm.Model() as model:
+        counted(lambda: pm.Flat("a") + pm.Flat("b") * first, counts)()
+    rest = counts[1:].sum()
+    expected = special.gammaln(counts[0]) + special.gammaln(rest) - rest * np.log(N - 1)
+    fit = fitted(model, "ep")
+    assert fit.converged
+    assert fit.log_evidence == pytest.approx(expected - special.gammaln(counts + 1.0).sum(), abs=1e-6)
+
+
+def test_factor_with_a_flat_prior_stays_a_hyperparameter():
+    with pm.Model() as model:
+        theta, lam = pm.Normal("theta", shape=Q), pm.Flat("lam", shape=Q, initval=np.ones(Q))
+        pm.Normal("y", lam[GROUP] * theta[GROUP], NOISE, observed=Y)
+    classifier = read_classifier(model)
+    assert [rv.name for rv in classifier.hyperparameters] == ["lam"]
+    assert classifier.prior.flat == ()
+
+
+def test_new_level_of_a_flat_coefficient_is_refused():
+    with pm.Model() as model:
+        group = pm.Data("group", GROUP)
+        f = pm.Flat("level", shape=Q)[group]
+        pm.Normal("y", f, NOISE, observed=Y, shape=f.shape)
+    fit = fitted(model, "laplace")
+    assert_allclose(fit.predict(data={"group": [0]})["mean"], Y[GROUP == 0].mean(), rtol=1e-10)
+    with pytest.raises(ValueError, match="coefficients of levels have a flat prior"):
+        fit.predict(data={"group": [Q]}, new_levels=True)
+
+
+def test_methods_without_flat_priors_say_so():
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=X[:, None])
+        gpep.Probit("y", f + pm.Flat("a"), observed=BINARY)
+    with pytest.raises(gpep.StructureError, match="takes prior covariances, and 'a' has none"):
+        fitted(model, "tap_naive")
+
+
+def test_fit_names_flat_coefficients_and_the_spelling_of_maximum_likelihood(caplog):
+    inference._tell_of_flat.cache_clear()
+    with caplog.at_level("INFO", "pymc"):
+        first = fitted(regression(), "laplace")
+        fitted(regression(), "laplace")
+    assert "Flat: a, b. Their prior density is 1" in str(first)
+    assert [each.getMessage() for each in caplog.records if "Flat" in each.getMessage()] == [
+        "Flat coefficients 'a', 'b' are integrated, as by restricted maximum likelihood (REML). Maximum likelihood "
+        "keeps them at their maximum: pm.fit(..., hyperparameters=['a', 'b'])."
+    ]
+
+
+def test_draws_file_and_left_out_rows_of_a_fit(tmp_path):
+    """The posterior is a linear regression with effects, whose moments are known."""
+    fit = fitted(regression(), "ep")
+    covariance = NOISE**2 * np.eye(N) + SCALE**2 * LEVELS @ LEVELS.T
+    _, mean, cov = restricted(COLUMNS, covariance, Y)
+    draws = fit.sample(4000, random_seed=1)["posterior"]
+    assert_allclose(draws["b"].mean(), mean[1], atol=5 * np.sqrt(cov[1, 1] / 4000))
+    assert_allclose(draws["b"].std(), np.sqrt(cov[1, 1]), rtol=0.05)
+    fit.save(tmp_path / "fit.nc")
+    again = gpep.load(tmp_path / "fit.nc", regression())
+    assert_allclose(again.summary(["a", "b"]), fit.summary(["a", "b"]))
+    # Without a row the restricted likelihood is lower by the log density of that row given the others.
+    keep = np.arange(N) != 7
+    without = restricted(COLUMNS[keep], covariance[np.ix_(keep, keep)], Y[keep])[0]
+    assert_allclose(fit.loo().elpd_i.to_numpy()[7], fit.log_evidence - without, rtol=1e-8)
+    assert fit.importance(200, random_seed=1).log_evidence == pytest.approx(fit.log_evidence, abs=1e-8)
+
+
+def test_row_that_alone_informs_on_a_coefficient_cannot_be_left_out():
+    with pm.Model() as model:
+        pm.Normal("y", line() + pm.Flat("c") * (np.arange(N) == 4), NOISE, observed=Y)
+    with pytest.raises(ValueError, match="Row 4 alone informs on a coefficient with a flat prior"):
+        fitted(model, "ep").loo()
+
+
+def kriging(x, new, y, columns, there, noise):
+    """Return mean and variance of universal kriging at new inputs, by dense matrices."""
+    every = np.exp(-0.5 * np.subtract.outer(np.r_[new, x], np.r_[new, x]) ** 2 / 1.5**2)
+    m = new.size
+    k = every[m:, m:] + noise**2 * np.eye(x.size)
+    _, best, cov = restricted(columns, k, y)
+    weights = np.linalg.solve(k, every[m:, :m])
+    left = there - weights.T @ columns
+    variance = every[:m, :m].diagonal() - np.einsum("ij,ij->j", every[m:, :m], weights)
+    return there @ best + weights.T @ (y - columns @ best), variance + np.einsum("ij,jk,ik->i", left, cov, left)
+
+
+def test_predictions_of_a_process_with_a_flat_trend_are_universal_kriging():
+    x = np.sort(RNG.uniform(0.0, 10.0, size=30))
+    y, new = 3.0 + 0.4 * x + np.sin(x) + 0.2 * RNG.normal(size=30), np.array([0.5, 5.0, 12.0])
+    with pm.Model() as model:
+        at = pm.Data("x", x)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.5)).prior("f", X=at[:, None], jitter=1e-9)
+        pm.Normal("y", pm.Flat("a") + pm.Flat("b") * at + f, 0.2, observed=y, shape=at.shape)
+    found = fitted(model, "ep").predict(data={"x": new})
+    mean, variance = kriging(x, new, y, np.column_stack([np.ones(30), x]), np.column_stack([np.ones(3), new]), 0.2)
+    assert_allclose(found["mean"], mean, atol=1e-5)
+    assert_allclose(found["variance"], variance, rtol=1e-4)
+
+
+def beside_a_process(observed=BINARY):
+    with pm.Model() as model:
+        at = pm.Data("at", X)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=X[:, None], jitter=1e-6)
+        gpep.Probit("y", f + pm.Flat("a") + pm.Flat("b") * (1e4 + 1e3 * at), observed=observed)
+    return model
+
+
+def test_flat_coefficients_beside_inducing_inputs_match_a_fit_of_all_rows():
+    """With an inducing input at each row the sparse model is the model itself."""
+    whole, sparse = fitted(beside_a_process(), "ep"), fitted(beside_a_process(), "sparse_ep", inducing=N)
+    constant = float(re.search(r"log evidence is ([\d.]+) larger", str(sparse))[1])
+    assert sparse.log_evidence + constant == pytest.approx(whole.log_evidence, abs=2e-4)
+    for moment, tolerance in (("mean", 2e-3), ("sd", 1e-3)):
+        for name in ("a", "b"):
+            expected, sd = (float(whole.effects([name])[name].sel(moment=each)) for each in (moment, "sd"))
+            assert sparse.effects([name])[name].sel(moment=moment) == pytest.approx(expected, abs=tolerance * sd)
+    with pytest.raises(gpep.StructureError, match="separated by the columns of 'a', 'b'"):
+        fitted(beside_a_process(HIGH), "sparse_ep", inducing=5)
+
+
+def uniform(kind="normal", bounds=(-100, 100)):
+    """Two coefficients with uniform priors; whole numbers have eight bits in PyMC's graphs."""
+    with pm.Model() as model:
+        f = pm.Uniform("a", -100, 100) + pm.Uniform("b", *bounds) * X + pm.Normal("u", 0, SCALE, shape=Q)[GROUP]
+        if kind == "normal":
+            pm.Normal("y", f, NOISE, observed=Y)
+        else:
+            pm.Bernoulli("y", logit_p=f, observed=BINARY if kind == "binary" else HIGH)
+    return model
+
+
+@pytest.mark.parametrize("method", ["laplace", "kl", "ep"])
+def test_uniform_coefficients_with_far_bounds_have_a_flat_density(form, method, tmp_path):
+    covariance = NOISE**2 * np.eye(N) + SCALE**2 * LEVELS @ LEVELS.T
+    expected, mean, cov = restricted(COLUMNS, covariance, Y)
+    fit = fitted(uniform(), method)
+    assert fit.log_evidence == pytest.approx(expected - 2.0 * np.log(200.0), abs=1e-6)
+    found = fit.summary(["a", "b"])
+    assert_allclose(found["mean"], mean, rtol=1e-6)
+    assert_allclose(found["sd"], np.sqrt(cov.diagonal()), rtol=1e-6)
+    assert ("Bounds left out: a (probability 0 beyond), b" in str(fit)) == (method != "ep")
+    fit.save(tmp_path / "fit.nc")
+    assert_allclose(gpep.load(tmp_path / "fit.nc", uniform()).summary(["a", "b"]), found)
+
+
+def test_bounds_with_an_effect_are_named_and_ep_takes_them():
+    covariance = NOISE**2 * np.eye(N) + SCALE**2 * LEVELS @ LEVELS.T
+    _, mean, cov = restricted(COLUMNS, covariance, Y)
+    sd = np.sqrt(cov[1, 1])
+    with pytest.warns(UserWarning, match="bounds of 'b' are left out, .* 0.16 beyond them: method='ep' takes them"):
+        fitted(uniform(bounds=(-100.0, mean[1] + sd)), "laplace")
+    fit = fitted(uniform(bounds=(-100.0, mean[1] + sd)), "ep")
+    cut = stats.truncnorm(-np.inf, 1.0, loc=mean[1], scale=sd)
+    assert_allclose(fit.summary(["b"]).to_numpy()[0, :2], [cut.mean(), cut.std()], rtol=1e-5)
+
+
+def test_bounds_that_keep_a_posterior_proper_are_named():
+    with pytest.raises(gpep.StructureError, match=r"The bounds of 'a' decide, .* method='ep' integrates within them"):
+        fitted(uniform("separated"), "laplace")
+    with pm.Model() as model:
+        pm.Categorical(
+            "y", logit_p=X[:, None] * pt.concatenate([[0.0], pm.Uniform("b", -9, 9, shape=2)]), observed=GROUP % 3
+        )
+    assert "Bounds left out: b" in str(fitted(model, "laplace"))
+
+
+def test_uniform_coefficient_with_a_bound_that_is_learned_stays_a_hyperparameter():
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 10)
+        pm.Normal("y", pm.Normal("a", 0, 10) + pm.Uniform("b", -s, s) * X, NOISE, observed=Y)
+    assert "b" in read_classifier(model, starts=True, priors=True, bounds=False).model.named_vars
+    assert [rv.name for rv in read_classifier(model, starts=True, priors=True, bounds=False).hyperparameters] == [
+        "s",
+        "b",
+    ]
+
+
+def test_scale_with_a_regression_and_flat_coefficients_is_at_the_maximum():
+    """The scale's coefficients move no latent value, so that no Newton step is taken for them."""
+    x = X - 3.0
+    y = 1.0 + np.exp(-0.3 + 0.5 * x) * np.random.default_rng(3).normal(size=N)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Flat("a"), pm.math.exp(pm.Flat("ls") + pm.Flat("b") * x), observed=y)
+    fit = fitted(model, "laplace", hyper="map")
+
+    def criterion(theta):
+        return -restricted(np.ones((N, 1)), np.diag(np.exp(2.0 * (theta[0] + theta[1] * x))), y)[0]
+
+    best = minimize(criterion, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12})
+    assert fit.converged
+    assert fit.log_evidence == pytest.approx(-best.fun, abs=1e-8)
+    assert_allclose([fit.hyperparameters["ls"], fit.hyperparameters["b"]], best.x, atol=1e-5)
+
+
+def test_levels_with_flat_priors_alone_have_their_own_means(form):
+    """Nothing has a prior density, so that the prior precision has no entries."""
+    with pm.Model() as model:
+        pm.Normal("y", pm.Flat("a", shape=Q)[GROUP], NOISE, observed=Y)
+    fit = fitted(model, "laplace")
+    assert form in str(fit)
+    expected, mean, cov = restricted(LEVELS, NOISE**2 * np.eye(N), Y)
+    assert fit.log_evidence == pytest.approx(expected, abs=1e-8)
+    found = fit.summary(["a"])
+    assert_allclose(found["mean"], mean, rtol=1e-10)
+    assert_allclose(found["sd"], np.sqrt(cov.diagonal()), rtol=1e-10)
+
+
+def test_columns_too_close_for_double_precision_are_named():
+    with pm.Model() as model:
+        pm.Normal("y", pm.Flat("a") + pm.Flat("b") * (X + 1e8), NOISE, observed=Y)
+    with pytest.raises(gpep.StructureError, match=r"columns of 'a', 'b' are .* dependent up to .* x - x.mean\(\)"):
+        fitted(model, "laplace")
+
+
+@pytest.mark.parametrize("prior", ["half-flat", "flat logarithm"])
+def test_improper_posterior_of_a_scale_is_refused(prior):
+    """Two groups with a flat level leave a large scale open, and a flat logarithm every small one."""
+    with pm.Model() as model:
+        scale = pm.HalfFlat("s") if prior == "half-flat" else pm.math.exp(pm.Flat("s"))
+        u = pm.Normal("u", 0, scale, shape=2)
+        pm.Normal("y", pm.Flat("a") + u[GROUP % 2], NOISE, observed=Y)
+    towards = "larger" if prior == "half-flat" else "smaller"
+    with pytest.raises(ValueError, match=f"posterior of 's' is improper: .* towards {towards} values") as error:
+        fitted(model, "laplace")
+    assert error.value.fit.at_maximum == ["s"]
+
+
+def test_scale_of_rows_with_a_half_flat_prior_has_its_closed_form():
+    """The square of the scale has an inverse gamma distribution."""
+    with pm.Model() as model:
+        pm.Normal("y", pm.Flat("a") + pm.Flat("b") * X, pm.HalfFlat("s"), observed=Y)
+    found = fitted(model, "laplace").summary(["s", "b"])
+    rest = Y - COLUMNS @ np.linalg.lstsq(COLUMNS, Y, rcond=None)[0]
+    squared = stats.invgamma(0.5 * (N - 3), scale=0.5 * rest @ rest)  # of n − 2 degrees of freedom and the density of s
+    mean = squared.expect(np.sqrt)
+    assert_allclose(found.loc["s"].iloc[:2], [mean, np.sqrt(squared.mean() - mean**2)], rtol=0.02)
+    sd = np.sqrt(squared.mean() * np.linalg.inv(COLUMNS.T @ COLUMNS)[1, 1])
+    assert found.loc["b"].iloc[1] == pytest.approx(sd, rel=0.02)

@@ -1,0 +1,177 @@
+"""Priors that are not normal as factors: averages against quadrature, slopes against differences."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+from pytensor.graph.replace import graph_replace
+from scipy import integrate, special, stats
+
+from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
+from pymc_gpep.reading import read_classifier
+
+N = 3
+X = np.random.default_rng(1).normal(size=(12, N))
+Y = X.sum(axis=1)
+MEAN, VARIANCE = np.array([0.2, 1.1, 0.7]), np.array([0.4, 2.0, 1e-3])
+
+
+def _mixture(s):
+    return stats.norm(0, 0.05 * s), stats.norm(0.3, s)
+
+
+PRIORS = {
+    "StudentT": (lambda s: pm.StudentT("u", 4, mu=0.1, sigma=s, shape=N), lambda s: stats.t(4, 0.1, s).pdf),
+    "Cauchy": (lambda s: pm.Cauchy("u", 0.1, s, shape=N), lambda s: stats.cauchy(0.1, s).pdf),
+    "Laplace": (lambda s: pm.Laplace("u", 0.1, s, shape=N), lambda s: stats.laplace(0.1, s).pdf),
+    "AsymmetricLaplace": (
+        lambda s: pm.AsymmetricLaplace("u", kappa=0.7, mu=0.1, b=1 / s, shape=N),
+        lambda s: stats.laplace_asymmetric(0.7, 0.1, s).pdf,
+    ),
+    "Logistic": (lambda s: pm.Logistic("u", 0.1, s, shape=N), lambda s: stats.logistic(0.1, s).pdf),
+    "Gumbel": (lambda s: pm.Gumbel("u", 0.1, s, shape=N), lambda s: stats.gumbel_r(0.1, s).pdf),
+    "SkewNormal": (
+        lambda s: pm.SkewNormal("u", mu=0.1, sigma=s, alpha=3, shape=N),
+        lambda s: stats.skewnorm(3, 0.1, s).pdf,
+    ),
+    "NormalMixture": (
+        lambda s: pm.NormalMixture("u", w=[0.4, 0.6], mu=[0.0, 0.3], sigma=pm.math.stack([0.05 * s, s]), shape=N),
+        lambda s: lambda u: 0.4 * _mixture(s)[0].pdf(u) + 0.6 * _mixture(s)[1].pdf(u),
+    ),
+    "Uniform": (lambda s: pm.Uniform("u", -s, 3 * s, shape=N), lambda s: stats.uniform(-s, 4 * s).pdf),
+    "HalfNormal": (lambda s: pm.HalfNormal("u", s, shape=N), lambda s: stats.halfnorm(0, s).pdf),
+    "HalfCauchy": (lambda s: pm.HalfCauchy("u", s, shape=N), lambda s: stats.halfcauchy(0, s).pdf),
+    "Exponential": (lambda s: pm.Exponential("u", scale=s, shape=N), lambda s: stats.expon(0, s).pdf),
+    "Gamma": (lambda s: pm.Gamma("u", 0.7, 1 / s, shape=N), lambda s: stats.gamma(0.7, 0, s).pdf),
+    "InverseGamma": (lambda s: pm.InverseGamma("u", 2, s, shape=N), lambda s: stats.invgamma(2, 0, s).pdf),
+    "LogNormal": (lambda s: pm.LogNormal("u", 0, s, shape=N), lambda s: stats.lognorm(s).pdf),
+    "Beta": (lambda s: pm.Beta("u", 2, s, shape=N), lambda s: stats.beta(2, s).pdf),
+    "TruncatedNormal": (
+        lambda s: pm.TruncatedNormal("u", 0.3, s, lower=-1.0, upper=2.0, shape=N),
+        lambda s: stats.truncnorm((-1.0 - 0.3) / s, (2.0 - 0.3) / s, 0.3, s).pdf,
+    ),
+}
+
+
+def _variances(s, w, mean=0.1):
+    return pm.Normal("u", mean, s * pm.math.sqrt(w), shape=N)
+
+
+def _indicator(s):
+    shown = pm.Bernoulli("shown", 0.3, shape=N)
+    return 0.1 + pm.Normal("z", 0, 1, shape=N) * pm.math.switch(shown, s, 0.05 * s)
+
+
+SCALES = {
+    "inverse gamma variances": (
+        lambda s: _variances(s, pm.InverseGamma("w", 2, 2, shape=N)),
+        lambda s: stats.t(4, 0.1, s).pdf,
+    ),
+    "gamma precisions": (
+        lambda s: pm.Normal("u", 0.1, tau=pm.Gamma("w", 2, 2, shape=N) / s**2, shape=N),
+        lambda s: stats.t(4, 0.1, s).pdf,
+    ),
+    "exponential variances": (
+        lambda s: _variances(s, pm.Exponential("w", 0.5, shape=N)),
+        lambda s: stats.laplace(0.1, s).pdf,
+    ),
+    "horseshoe": (
+        lambda s: pm.Normal("z", 0, 1, shape=N) * s * pm.HalfCauchy("w", 1, shape=N),
+        lambda s: lambda u: (2 * np.pi**3) ** -0.5 / s * special.exp1(0.5 * (u / s) ** 2) * np.exp(0.5 * (u / s) ** 2),
+    ),
+    "two normal variables": (
+        lambda s: pm.Normal("z", 0, 1, shape=N) * pm.Normal("w", 0, s, shape=N),
+        lambda s: lambda u: special.k0(np.abs(u) / s) / (np.pi * s),
+    ),
+    "scales on an interval": (
+        lambda s: _variances(s, pm.Uniform("w", 1.0, 3.0, shape=N)),
+        lambda s: lambda u: integrate.quad_vec(lambda w: 0.5 * stats.norm.pdf(u, 0.1, s * np.sqrt(w)), 1.0, 3.0)[0],
+    ),
+    "logarithms of scales": (
+        lambda s: s * pm.Normal("z", 0, 1, shape=N) * pm.math.exp(pm.Normal("w", 0, 1, shape=N)),
+        lambda s: (
+            lambda u: integrate.quad_vec(lambda w: stats.norm.pdf(w) * stats.norm.pdf(u, 0, s * np.exp(w)), -9.0, 9.0)[
+                0
+            ]
+        ),
+    ),
+    "indicator": (
+        _indicator,
+        lambda s: lambda u: 0.7 * stats.norm(0.0, 0.05 * s).pdf(u) + 0.3 * stats.norm(0.0, s).pdf(u),
+    ),
+}
+
+
+def factor(make):
+    """Return the factor of a prior, and its parameters as a function of the hyperparameter s."""
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 2)
+        pm.Normal("y", a + X @ make(pm.HalfNormal("s", 1)), 0.7, observed=Y)
+    found = read_classifier(model, starts=True, priors=True)
+    assert [rv.name for rv in found.hyperparameters] == ["s"]
+    assert found.response == "y"
+    part = next(each for each in found.parts if each.is_prior)
+    s = found.model["s"]
+
+    with_value = s.type()
+    graph = graph_replace([part.parameters], {s: with_value}, strict=False)
+    return part.likelihood_model, lambda value: evaluate(graph, {with_value: np.asarray(value)})[0]
+
+
+def log_averages(likelihood, parameters):
+    out = np.empty((5, N))
+    likelihood.computation(GaussianAverage).terms(MEAN, VARIANCE, np.zeros(N), parameters, out)
+    return out
+
+
+@pytest.mark.parametrize("name", [*PRIORS, *SCALES])
+def test_averages_and_slopes_of_a_prior_match_quadrature(name):
+    make, density = (PRIORS | SCALES)[name]
+    likelihood, parameters = factor(make)
+    given, step = parameters(0.8), 1e-4
+    found = log_averages(likelihood, given)
+    base_mean, base_sd = given[0, 0], given[1, 0]
+    p = density(0.8)
+    for i, (mean, sd) in enumerate(zip(MEAN, np.sqrt(VARIANCE), strict=True)):
+
+        def weight(u, mean=mean, sd=sd):
+            exponent = 0.5 * ((u - base_mean) / base_sd) ** 2 - 0.5 * ((u - mean) / sd) ** 2
+            return p(u) * np.exp(exponent) * base_sd / sd
+
+        ends = [
+            mean - 14 * sd,
+            *np.sort(np.clip([0.0, 0.1, 1.0, -1.0, -0.8, 2.0, 2.4, mean], *(mean + np.r_[-14, 14] * sd))),
+        ]
+        pieces = [*zip(ends, [*ends[1:], mean + 14 * sd], strict=True)]
+        zero, one, two = (
+            sum(
+                integrate.quad(
+                    lambda u, k=k, centre=mean: weight(u) * (u - centre) ** k, a, b, epsabs=1e-13, limit=200
+                )[0]
+                for a, b in pieces
+                if a < b
+            )
+            for k in range(3)
+        )
+        first = one / zero
+        assert_allclose(found[0, i], np.log(zero), atol=2e-7)
+        assert_allclose(found[1, i] * sd, first / sd, atol=2e-6)
+        assert_allclose(found[2, i] * sd**2, (two / zero - first**2) / sd**2 - 1, atol=2e-6)
+    slopes = np.empty_like(given)
+    likelihood.computation(ParameterSlopes).average(MEAN, VARIANCE, np.zeros(N), given, slopes)
+    up, down = parameters(0.8 + step), parameters(0.8 - step)
+    differences = (log_averages(likelihood, up)[0] - log_averages(likelihood, down)[0]) / (2 * step)
+    moving = (up - down) / (2 * step)
+    assert_allclose(np.where(moving == 0.0, 0.0, slopes * moving).sum(axis=0), differences, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["StudentT", "Laplace", "Exponential"])
+def test_a_tilted_density_that_rises_for_ever_has_no_normaliser(name):
+    likelihood, parameters = factor(PRIORS[name][0])
+    given = parameters(0.8)
+    out = np.empty((5, N))
+    wide = given[1] ** 2 * [0.9, 1.1, 2.0]
+    likelihood.computation(GaussianAverage).terms(given[0], wide, np.zeros(N), given, out)
+    assert np.isnan(out[0]).tolist() == [False, True, True]
+    assert_allclose(out[1:, 1:], 0.0)
