@@ -356,7 +356,8 @@ def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tole
         if not np.isfinite(evidence + residual):
             return np.nan, NOT_FINITE
         limit = max(tolerance, problem.prior.rounding(x))
-        gain = abs(slope)  # twice the step's gain of the log posterior
+        # Twice the step's gain of the log posterior; the rounding of a slope may be larger than the slope.
+        gain = max(abs(slope), float((ascent.stiffness * image**2).sum()))
         if residual < limit:
             if residual < tolerance or gain < _NEGLIGIBLE:
                 if not problem.prior.by_weights:  # the residual is that of f alone, and the gradient's may be larger

@@ -120,7 +120,7 @@ def laplace_by_normals(j, y):
 @pytest.mark.parametrize("prior_type", [DensePrior, RowPrior])
 @pytest.mark.parametrize("sd", [1e2, 1e3, 1e4])
 def test_laplace_of_large_counts_under_wide_priors_is_right_or_says_so(prior_type, sd):
-    """By rows no digits are lost as the prior widens; a matrix of variances of 10⁸ has too few."""
+    """By rows no digits are lost as the prior widens; whether a matrix of variances of 10⁸ has enough, rounding decides."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal(40)
     j = sd * np.stack([np.ones(40), x], axis=1)
@@ -128,9 +128,8 @@ def test_laplace_of_large_counts_under_wide_priors_is_right_or_says_so(prior_typ
     prior = j[None] if prior_type is RowPrior else (j @ j.T)[None]
     likelihood = PoissonLikelihood().given(np.zeros((1, 40)))
     found = ScalarLaplace().solve(prior, np.zeros((1, 40)), y, likelihood=likelihood, prior_type=prior_type)
-    enough = prior_type is RowPrior or sd < 1e4
-    assert found.convergence.converged == enough
-    if enough:
+    assert found.convergence.converged or (prior_type is DensePrior and sd == 1e4)
+    if found.convergence.converged:
         assert found.log_evidence == pytest.approx(laplace_by_normals(j, y), abs=0.01)
     else:
         assert "limit of rounding" in str(found.convergence)

@@ -38,9 +38,12 @@ def test_cholesky_of_an_indefinite_matrix_returns_false(matrix):
 
 
 @pytest.mark.parametrize("n", [65, 129, 300])
-@pytest.mark.parametrize("jitter", [1e-10, 1e-14])
+@pytest.mark.parametrize("jitter", [1e-10, 3e-14])
 def test_nearly_singular_matrices_lose_no_digits_to_blocks(n, jitter):
-    """A covariance with eigenvalues from 1e-14 to n is factorised and solved with as exactly as LAPACK does it."""
+    """A covariance with eigenvalues from 3e-14 to n is factorised and solved with as exactly as LAPACK does it.
+
+    At 1e-14 rounding decides, and processors round differently: LAPACK itself refuses 400 rows.
+    """
     x = np.linspace(0.0, 1.0, n)
     a = np.exp(-2.0 * (x[:, None] - x) ** 2) + jitter * np.eye(n)
     factor, solved = a.copy(), np.eye(n)

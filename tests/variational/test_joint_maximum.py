@@ -297,7 +297,8 @@ def fitted(declare, **options):
 
 
 def ordered_effects():
-    u = pm.Normal("u", 0, scale(), shape=4, transform=ordered, initval=np.arange(4))
+    """Effects with a joint maximum: the density of the scale vanishes at 0."""
+    u = pm.Normal("u", 0, pm.InverseGamma("s", 3, 2), shape=4, transform=ordered, initval=np.arange(4))
     pm.Poisson("y", mu=pm.math.exp(level() + u[OF_ROW[FEW]]), observed=EVENTS[FEW])
 
 
