@@ -120,7 +120,7 @@ def laplace_by_normals(j, y):
 @pytest.mark.parametrize("prior_type", [DensePrior, RowPrior])
 @pytest.mark.parametrize("sd", [1e2, 1e3, 1e4])
 def test_laplace_of_large_counts_under_wide_priors_is_right_or_says_so(prior_type, sd):
-    """By rows no digits are lost as the prior widens; whether a matrix of variances of 10⁸ has enough, rounding decides."""
+    """By rows no digits are lost as the prior widens. With a matrix of variances of 10⁸ rounding decides."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal(40)
     j = sd * np.stack([np.ones(40), x], axis=1)
