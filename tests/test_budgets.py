@@ -44,7 +44,7 @@ BUDGETS = {
     "streaming": (2930, 5),
     "samplers": (1399, 3),
     "checks": (1409, 1),
-    "fits": (4746, 6),
+    "fits": (4803, 6),
     "variational": (2362, 6),
     "comparison": (1073, 2),
     "diagnostics": (11, 1),

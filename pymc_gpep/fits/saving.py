@@ -6,11 +6,13 @@ stored, since their rows may be absent later. Hyperparameters on their natural s
 are for users who read a file without the model.
 """
 
+import hashlib
 import json
 import os
 import shutil
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -170,14 +172,25 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 
 
 def write_tree(tree: xr.DataTree, path: Path) -> None:
-    """Write a DataTree to a netCDF file or a Zarr store, and replace an older file."""
+    """Write a DataTree to a netCDF file or a Zarr store, and replace an older file.
+
+    A netCDF file ends with a checksum after the bytes of netCDF, which readers of netCDF skip. In a Zarr store the
+    checksum is an attribute of the root.
+    """
     new, old = _finished(path)
     for each in (new, old):
         _remove(each)
     if path.suffix == ".zarr":
         tree.to_zarr(new, consolidated=False)
+        checksum = _checksums(new)[0]
+        root = json.loads((new / _ROOT).read_text())
+        root["attributes"][_CHECKSUM] = checksum
+        (new / _ROOT).write_text(json.dumps(root))
     else:
         tree.to_netcdf(new)
+        checksum = _checksums(new)[0]
+        with new.open("ab") as file:
+            file.write(_MARK + checksum.encode())
     if path.is_dir():  # A folder cannot replace another folder.
         path.rename(old)
     new.rename(path)
@@ -185,14 +198,58 @@ def write_tree(tree: xr.DataTree, path: Path) -> None:
 
 
 def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
-    """Read a file of `write_tree` into memory."""
+    """Read a file of `write_tree` into memory.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the file does not exist.
+    ValueError
+        If the bytes of the file do not have its checksum, or if xarray cannot read the file. A file without a checksum
+        is read as it is.
+    """
     where = Path(path)
     _finished(where)
     if not where.exists():
-        raise FileNotFoundError(f"There is no file {str(path)!r}.")
-    zarr = where.suffix == ".zarr"
-    with xr.open_datatree(where, engine="zarr", consolidated=False) if zarr else xr.open_datatree(where) as opened:
-        return opened.load()
+        raise FileNotFoundError(f"The file {str(path)!r} does not exist.")
+    options: dict[str, Any] = {"engine": "zarr", "consolidated": False} if where.suffix == ".zarr" else {}
+    try:
+        checksum, stored = _checksums(where)
+        if stored not in {"", checksum}:
+            raise ValueError("its checksum is another one")
+        with xr.open_datatree(where, **options) as opened:
+            return opened.load()
+    except ImportError:
+        raise
+    except Exception as error:  # Each library below xarray has errors of its own for damaged files.
+        raise ValueError(
+            f"The file {str(path)!r} is damaged, or is not a fit: {str(error).rstrip('.')}. Take an earlier copy, or "
+            "save the fit again."
+        ) from error
+
+
+_MARK, _CHECKSUM, _ROOT = b"pymc_gpep sha256 ", "sha256", "zarr.json"
+
+
+def _checksums(path: Path) -> tuple[str, str]:
+    """Return the SHA-256 checksum of a file or a store, and the checksum that it contains, empty if absent."""
+    found, stored = hashlib.sha256(), ""
+    if path.is_dir():
+        for each in sorted(each for each in path.rglob("*") if each.is_file()):
+            content = each.read_bytes()
+            if each == path / _ROOT:
+                root = json.loads(content)
+                stored = root["attributes"].pop(_CHECKSUM, "")
+                content = json.dumps(root, sort_keys=True).encode()
+            found.update(f"{each.relative_to(path).as_posix()} {len(content)} ".encode() + content)
+        return found.hexdigest(), stored
+    content = path.read_bytes()
+    length = len(_MARK) + 2 * found.digest_size
+    ending = content[-length:]
+    if ending.startswith(_MARK):
+        content, stored = content[:-length], ending[len(_MARK) :].decode("ascii", "replace")
+    found.update(content)
+    return found.hexdigest(), stored
 
 
 def _finished(path: Path) -> tuple[Path, Path]:

@@ -9,6 +9,7 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
+from pymc_gpep.fits.saving import read_tree
 from tests import models
 
 NEW = np.random.default_rng(0).uniform(-2, 2, size=(6, 2))
@@ -109,10 +110,60 @@ def test_interrupted_replacement_of_a_store_is_finished_by_load(probit, tmp_path
     assert gpep.load(path, models.probit()[0]).log_evidence == pytest.approx(probit.log_evidence)
 
 
+MUTATIONS = {
+    "bit": lambda data, at, rng: data[:at] + bytes([data[at] ^ 1 << rng.integers(8)]) + data[at + 1 :],
+    "bytes": lambda data, at, rng: data[:at] + rng.bytes(8) + data[at + 8 :],
+    "insertion": lambda data, at, rng: data[:at] + rng.bytes(3) + data[at:],
+    "end": lambda data, at, rng: data[:at],
+}
+
+
+def is_refused(path):
+    """Return whether a file is refused, with its name."""
+    try:
+        read_tree(path)
+    except ValueError as error:
+        return str(path) in str(error)
+    return False
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize("count", [30, pytest.param(2500, marks=pytest.mark.slow)])
+def test_mutated_netcdf_files_are_refused(probit, tmp_path, mutation, count):
+    """Only a mutation of the checksum itself leaves a file that can be read, with the numbers that were written."""
+    probit.save(tmp_path / "fit.nc")
+    data, path, rng = (tmp_path / "fit.nc").read_bytes(), tmp_path / "mutated.nc", np.random.default_rng(count)
+    refused = 0
+    for _ in range(count):
+        path.write_bytes(MUTATIONS[mutation](data, int(rng.integers(len(data))), rng))
+        refused += is_refused(path)
+    assert refused > 0.98 * count
+
+
+def test_mutated_zarr_stores_are_refused(probit, tmp_path):
+    store, rng = tmp_path / "fit.zarr", np.random.default_rng(1)
+    probit.save(store)
+    files = sorted(each for each in store.rglob("*") if each.is_file())
+    for path in (store / "zarr.json", *(files[i] for i in rng.integers(len(files), size=20))):
+        data = path.read_bytes()
+        path.write_bytes(MUTATIONS["bytes"](data, int(rng.integers(len(data) - 8)), rng))
+        assert is_refused(store)
+        path.write_bytes(data)
+    assert not is_refused(store)
+
+
+def test_netcdf_files_without_a_checksum_are_read(probit, tmp_path):
+    path = tmp_path / "fit.nc"
+    probit.to_datatree().to_netcdf(path)
+    assert not is_refused(path)
+    path.write_bytes(path.read_bytes()[:-100])
+    assert is_refused(path)
+
+
 def test_save_refuses_unknown_endings_before_work(probit, tmp_path):
     with pytest.raises(ValueError, match=r"path must end in \.zarr or \.nc"):
         probit.save(tmp_path / "fit.pkl")
-    with pytest.raises(FileNotFoundError, match="There is no file"):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         gpep.load(tmp_path / "fit.nc", probit.model)
 
 
