@@ -40,6 +40,7 @@ _LONGEST = 100  # steps of other searches
 _AROUND = np.array([-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0])  # widths about a mode of p where slopes are looked at
 _EVEN = 20.0  # scale in widths that makes nodes next to even
 _BROAD = 4.0  # width of a single cell beside which the bend of a log-concave density is narrow
+_LEAST = 1e-60  # weight of a node below which a slope counts as zero, for it may have overflowed
 _HALVINGS = 50  # in search of a bend
 
 
@@ -568,7 +569,7 @@ def average_slopes(
     def averages(rule: CellRule, nodes: int) -> Array:
         deviation, weights = _tilted_weights(rule, nodes)[:2] if tilted else _plain_weights(rule, nodes)
         found = slopes(rule.points.mean + deviation, rule.points.columns[-1].astype(np.intp))
-        return np.asarray(np.where(weights > 0.0, weights * found, 0.0).sum(axis=1))
+        return np.asarray(np.where(weights > _LEAST, weights * found, 0.0).sum(axis=1))
 
     def terms(points: DensityPoints) -> Array:
         wide, _, _ = _widened(points)

@@ -243,6 +243,8 @@ class GPClassifier:
         if self.axes is None or dim not in found.dims:
             return found
         dims, shape = self.axes.dims, self.axes.shape
+        if not dims:
+            return found.isel({dim: 0}, drop=True)
         rows = "rows of an array"  # a dim of the array may have the name of the dim of rows
         whole = found.drop_vars(dim, errors="ignore").rename({dim: rows})
         if self.missing is not None:
@@ -255,7 +257,7 @@ class GPClassifier:
 
     def labels_of_rows(self) -> dict[str, NDArray[Any]]:
         """Return the label of each row along each axis of an observed array, (n_rows,) by dim; empty without axes."""
-        if self.axes is None:
+        if self.axes is None or not self.axes.dims:
             return {}
         places = np.unravel_index(np.arange(self.n_rows), self.axes.shape)
         labels = [self.coords.get(dim) for dim in self.axes.dims]

@@ -21,7 +21,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Cast
-from pytensor.tensor.random.basic import LogNormalRV
+from pytensor.tensor.random.basic import BernoulliRV, LogNormalRV
 from pytensor.tensor.random.op import RandomVariable, RNGConsumerOp
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import SpecifyShape
@@ -80,7 +80,7 @@ def with_rows(model: pm.Model) -> pm.Model:
             continue
         if own is not None:
             own.name = rv.name
-            made[rv] = own, value if value.ndim < 2 else _rows_of_values(rv, value)
+            made[rv] = own, value if value.ndim == 1 else _rows_of_values(rv, value)
     if not made:
         return model
     given = variables_of(model)
@@ -106,9 +106,10 @@ def _rows_of_values(rv: TensorVariable, value: TensorVariable) -> TensorVariable
 def _as_rows(rv: TensorVariable, value: TensorVariable, lifted: Lifted) -> TensorVariable | None:
     """Return an observed variable as one of rows; None if it is one, and its links stand where they are read."""
     support = getattr(rv.owner.op, "ndim_supp", 0)
-    if rv.ndim <= support:
+    if rv.ndim < support + (support > 0):
         return None
-    parameters = _Parameters(lifted, value, rv.ndim - support)
+    # A single number is one row.
+    parameters = _Parameters(lifted, value, rv.ndim - support) if rv.ndim else _Parameters(lifted, value[None], 1, True)
     own = parameters.remade(rv)
     return parameters.sized(own, support) if parameters.changed else None
 
@@ -141,12 +142,14 @@ class _Parameters:
         Observed values, whose shape has the lengths of axes along which no parameter varies.
     axes : int
         Number of axes of rows.
+    single : bool
+        Whether the variable has no such axis of its own.
     """
 
-    def __init__(self, lifted: Lifted, value: TensorVariable, axes: int) -> None:
+    def __init__(self, lifted: Lifted, value: TensorVariable, axes: int, single: bool = False) -> None:
         self._lifted, self._value, self._axes = lifted, value, axes
         self._shape = known_shape(value) if axes > 1 else ()
-        self.changed = axes > 1
+        self.changed = single or axes > 1
 
     def remade(self, rv: TensorVariable, inner: int = 0) -> TensorVariable:
         """Return a random variable with parameters as they are read.
@@ -234,12 +237,13 @@ def axes_of(model: pm.Model) -> dict[str, ObservedAxes]:
     for rv in model.observed_RVs:
         if rv in missing:
             name, shape, array, vectors = missing[rv].name, missing[rv].mask.shape, missing[rv].whole, 0
+            axes = len(shape)
         else:
             core = getattr(rv.owner.op, "ndim_supp", 0)
             name, axes = str(rv.name), rv.ndim - core
             array, vectors = getattr(rv.tag, MARGINAL, (rv, 0))
-            shape = () if axes < 2 and not vectors else evaluate([model.rvs_to_values[rv]])[0].shape[:axes]
-        if len(shape) > 1 or vectors:
+            shape = () if axes == 1 and not vectors else evaluate([model.rvs_to_values[rv]])[0].shape[:axes]
+        if axes != 1 or vectors:
             given = model.named_vars_to_dims.get(name) or ()
             dims = [given[i] if i < len(given) and given[i] else f"{name}_dim_{i}" for i in range(len(shape))]
             found[name] = ObservedAxes(tuple(map(str, dims)), tuple(map(int, shape)), array, vectors)
@@ -473,11 +477,12 @@ def _other_readings(
     processes: Set[Variable],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> dict[str, FoundLikelihood]:
-    """Return what is read of observed variables by their log density alone; classes are no numbers."""
+    """Return what is read of observed variables by their log density alone; more than two classes are not numbers."""
     found = {}
     for rv in variables:
         whole = missing[rv].whole if rv in missing else rv
-        if any(each.may_be(whole) and each.n_classes(2 if each.function_axis else 1) for each in LIKELIHOODS):
+        several = [each.n_classes(2 if each.function_axis else 1) for each in LIKELIHOODS if each.may_be(whole)]
+        if any(several) and not isinstance(whole.owner.op, BernoulliRV):  # 0 and 1 are numbers of successes
             continue
         likelihood = next((each for each in _FACTORS if each.may_be(whole)), ANY_UNIVARIATE)
         for sources in (latents, processes):

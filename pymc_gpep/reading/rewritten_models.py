@@ -56,7 +56,7 @@ from pymc_gpep.reading.integrated import gaussians_of
 from pymc_gpep.recipes import recipe
 from pymc_gpep.recipes.recipe import as_double, as_matrix, is_read, lower_root, parameters, unbroadcast
 from pymc_gpep.univariate.likelihood import argument_of_variable
-from pymc_gpep.univariate.row_cut import RowCut, RowsMixedError
+from pymc_gpep.univariate.row_cut import RowCut, RowsMixedError, stable
 
 _DESIGN = "design_matrix_without_intercept"  # Attribute of a part of a bambi model that has centred its predictors.
 
@@ -582,7 +582,7 @@ def row_density(
     leaves += [each for each in ancestors([value], blockers=leaves) if isinstance(each, TensorSharedVariable)]
     there = {each: each.type() for each in (*arguments, *leaves)}
     vectors = [pt.dvector(f"argument_{i}") for i in range(len(arguments))]
-    alone = clone_replace(value, there, copy_inputs_over=True)
+    alone = stable(clone_replace(value, there, copy_inputs_over=True))
     cut = RowCut({there[each]: vector for each, vector in zip(arguments, vectors, strict=True)}, _length)
     try:
         output = cut.through(alone)

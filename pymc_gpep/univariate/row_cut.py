@@ -27,14 +27,16 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.graph.utils import MethodNotDefined
 from pytensor.raise_op import CheckAndRaise
+from pytensor.scalar.basic import Switch
 from pytensor.scalar.loop import ScalarLoop
+from pytensor.scalar.math import Log1mexp
 from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import All
 from pytensor.tensor.shape import Shape, Shape_i, SpecifyShape
 from pytensor.tensor.special import LogSumExp
 from pytensor.tensor.subtensor import Subtensor, get_idx_list
-from pytensor.tensor.variable import TensorConstant, TensorVariable
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.interpreted import Ufunc, interpreted
@@ -193,6 +195,8 @@ class RowCut:
         return rows[0] if rows else None
 
     def _elemwise(self, node: Apply) -> tuple[TensorVariable, int | None]:
+        if isinstance(node.op.scalar_op, Log1mexp) and (own := _opposite(node.inputs[0])) is not None:
+            return self._of(own) if self.depends(own) else self._alone(own)
         axis = self._axis(node, node.inputs)
         made = node.op(*self._parts_of(node.inputs, axis, node))
         if isinstance(made, list):
@@ -341,6 +345,21 @@ class RowCut:
         return made
 
 
+def _opposite(value: Variable) -> TensorVariable | None:
+    """Return log(1 − exp(value)) without the logarithm of a rounded 1 where `value` is log(1 − exp(x)), which gives x."""
+    node = value.owner
+    match None if node is None else getattr(node.op, "scalar_op", None):
+        case Log1mexp():
+            return cast(TensorVariable, node.inputs[0])
+        case Switch():
+            condition, *branches = cast(list[TensorVariable], node.inputs)
+            made = [_opposite(each) for each in branches]
+            if any(each is not None for each in made):
+                kept = [pt.log1mexp(each) if own is None else own for each, own in zip(branches, made, strict=True)]
+                return cast(TensorVariable, pt.switch(condition, *kept))
+    return None
+
+
 def _entry(value: TensorVariable, axis: int, j: int) -> TensorVariable:
     """The entry of an axis, taken as far down in the graph as it can be."""
     node = value.owner
@@ -409,7 +428,7 @@ def _single(conditions: Iterable[Variable]) -> list[Variable]:
         single = isinstance(op, DimShuffle) and each.type.ndim == 0
         if isinstance(op, All | MakeVector | Join | ScalarFromTensor | TensorFromScalar) or single:
             pending += each.owner.inputs
-        elif not isinstance(each, TensorConstant):
+        elif not isinstance(each, Constant):
             found.append(each)
     return found
 

@@ -6,6 +6,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from scipy.special import expit, ndtr
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import approximator
@@ -71,22 +72,35 @@ def lapse(f):
     return rate + (1 - 2 * rate) * pm.math.invprobit(f)
 
 
+OTHER_LINKS = {
+    "lapse rate": (lapse, lambda f: 0.1 + 0.8 * ndtr(f)),
+    "fixed lapse rate": (lambda f: 0.01 + 0.98 * pm.math.invlogit(f), lambda f: 0.01 + 0.98 * expit(f)),
+    "cauchit": (lambda f: 0.5 + pt.arctan(f) / np.pi, lambda f: 0.5 + np.arctan(f) / np.pi),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_LINKS)
+def test_bernoulli_with_another_link_is_read_by_its_density(case):
+    link, probability = OTHER_LINKS[case]
+    found = read_classifier(model_of(bernoulli(link)))
+    parameters = found.parameters.eval({rate: 0.1 for rate in found.hyperparameters})
+    f = np.linspace(-3.0, 3.0, 7)
+    p = probability(f)
+    density = found.likelihood_model.given(parameters).log_densities(f[None], Y)
+    np.testing.assert_allclose(density, np.where(Y == 1, np.log(p), np.log1p(-p)), rtol=1e-7)
+
+
+def test_a_single_number_is_one_row():
+    found = read_classifier(model_of(lambda f, y: pm.Bernoulli("y", logit_p=f[0], observed=y[0])))
+    assert (found.n_points, found.axes.shape) == (1, ())
+
+
 REFUSED = {
-    "lapse rate": (bernoulli(lapse), "Bernoulli, but its probability, made of 'f' and 'rate', is.*logit_p=f"),
-    "fixed lapse rate": (
-        bernoulli(lambda f: 0.01 + 0.98 * pm.math.invlogit(f)),
-        "of 'f', is.*place of a lapse rate",
-    ),
-    "another link": (bernoulli(lambda f: 0.5 + pt.arctan(f) / np.pi), "Other links cannot be read.*GuidedHMC"),
     "labels -1 and 1": (
         lambda f, y: pm.Bernoulli("y", logit_p=f, observed=2 * y - 1),
         r"must be 0 or 1, but among them are -1, 1. Write \(labels == 1\)",
     ),
     "three classes": (lambda f, y: pm.Bernoulli("y", logit_p=f, observed=y + 1), "among them are 1, 2.*Multinomial"),
-    "one point": (
-        lambda f, y: pm.Bernoulli("y", logit_p=f[0], observed=y[0]),
-        "must be observed with an axis for points, but has none",
-    ),
 }
 
 

@@ -289,9 +289,9 @@ def test_refuses_hyperparameters(names, message):
 
 def test_refuses_a_model_without_latent_values():
     with pm.Model():
-        x = pm.Normal("x")
+        x = pm.HalfNormal("x")
         pm.Normal("y", x, 1, observed=0.0)
-        with pytest.raises(gpep.StructureError, match="must be observed with an axis for points"):
+        with pytest.raises(gpep.StructureError, match="must be made of Gaussian variables"):
             gpep.samplers.ScaledMetropolis()
 
 
