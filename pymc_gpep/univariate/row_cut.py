@@ -346,7 +346,7 @@ class RowCut:
 
 
 def _opposite(value: Variable) -> TensorVariable | None:
-    """Return log(1 − exp(value)) without the logarithm of a rounded 1 where `value` is log(1 − exp(x)), which gives x."""
+    """Return x, which is log(1 − exp(value)) to all digits, if `value` is log(1 − exp(x)); None for another value."""
     node = value.owner
     match None if node is None else getattr(node.op, "scalar_op", None):
         case Log1mexp():

@@ -83,7 +83,7 @@ OTHER_LINKS = {
 def test_bernoulli_with_another_link_is_read_by_its_density(case):
     link, probability = OTHER_LINKS[case]
     found = read_classifier(model_of(bernoulli(link)))
-    parameters = found.parameters.eval({rate: 0.1 for rate in found.hyperparameters})
+    parameters = found.parameters.eval(dict.fromkeys(found.hyperparameters, 0.1))
     f = np.linspace(-3.0, 3.0, 7)
     p = probability(f)
     density = found.likelihood_model.given(parameters).log_densities(f[None], Y)

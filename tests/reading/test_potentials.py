@@ -63,6 +63,29 @@ def censored():
     return pm.fit(method="ep", model=declared(observed), hyper="map", progressbar=False)
 
 
+SPELLINGS = {
+    "log1mexp": lambda log: pt.log1mexp(log),
+    "log(1 - exp)": lambda log: pt.log(1.0 - pt.exp(log)),
+    "log1p(-exp)": lambda log: pt.log1p(-pt.exp(log)),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_complement_of_a_distribution_function_keeps_its_digits_in_the_tail(spelling):
+    def by_function(alpha, beta):
+        pm.Weibull("y", alpha=alpha, beta=beta[~CENSORED], observed=TIMES[~CENSORED])
+        below = pm.logcdf(pm.Weibull.dist(alpha, beta[CENSORED]), SEEN[CENSORED])
+        pm.Potential("censored", SPELLINGS[spelling](below))
+
+    likelihood = read_classifier(declared(by_function), starts=True).likelihood_model
+    density = next(each.density for each in likelihood.parts if hasattr(each, "density"))
+    f, time, alpha = np.linspace(-5.0, 3.0, 9), 2.0, 1.7
+    columns = {"row_0": alpha, "part_0": time}
+    rows = np.stack([np.full(9, columns.get(row.name, 0.0)) for row in density.graph.rows])
+    value = -((time / np.exp(f)) ** alpha)
+    assert_allclose(density.orders(f[None], np.zeros(9), rows), [value, -alpha * value, alpha**2 * value], rtol=1e-9)
+
+
 @pytest.mark.parametrize("declare", [survival, survival_in_one_sum, survival_by_distribution_function, all_rows])
 def test_log_density_of_rows_equals_that_of_the_potential(declare):
     model = declared(declare)
