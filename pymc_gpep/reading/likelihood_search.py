@@ -106,7 +106,7 @@ def _rows_of_values(rv: TensorVariable, value: TensorVariable) -> TensorVariable
 def _as_rows(rv: TensorVariable, value: TensorVariable, lifted: Lifted) -> TensorVariable | None:
     """Return an observed variable as one of rows; None if it is one, and its links stand where they are read."""
     support = getattr(rv.owner.op, "ndim_supp", 0)
-    if rv.ndim < support + (support > 0):
+    if rv.ndim < support + (support > 0) or (rv.ndim == 0 and any(getattr(rv.owner.op, "ndims_params", ()))):
         return None
     # A single number is one row.
     parameters = _Parameters(lifted, value, rv.ndim - support) if rv.ndim else _Parameters(lifted, value[None], 1, True)

@@ -37,7 +37,12 @@ from pymc_gpep.reading.likelihood_search import (
     with_rows,
 )
 from pymc_gpep.reading.prior_rows import read_with_priors
-from pymc_gpep.reading.rewritten_models import with_latent_processes, with_observed_potentials, with_starts
+from pymc_gpep.reading.rewritten_models import (
+    with_latent_processes,
+    with_observed_potentials,
+    with_predictions_drawn,
+    with_starts,
+)
 from pymc_gpep.recipes import unprojected
 from pymc_gpep.sums.affine_map import AffineMap, probes
 from pymc_gpep.sums.latent_sum import LatentSum
@@ -327,7 +332,8 @@ def read_classifier(
 
 def _rewritten(model: pm.Model, hyperparameters: Sequence[str]) -> pm.Model:
     """Return the model that fits read, which is the model itself if there is nothing to rewrite."""
-    return with_observed_potentials(with_latent_processes(with_starts(model, hyperparameters)))
+    alone = with_predictions_drawn(model, hyperparameters)
+    return with_observed_potentials(with_latent_processes(with_starts(alone, hyperparameters)))
 
 
 def _read(
@@ -688,7 +694,7 @@ def _check_hyperparameters(prior: LatentPrior, observed: Sequence[TensorVariable
                 f"Not only {quoted(observed)} depends on the latent values {values.get(free, free).name!r}: "
                 f"{listing(dependent)} does too. "
                 "Hyperparameters, potentials and other likelihoods must not depend on them (a Deterministic may). Take "
-                "these terms out of the model; add predictions to it only after fitting."
+                "these terms out of the model."
             )
     discrete = [variable for variable in prior.hyperparameters if np.dtype(variable.dtype).kind != "f"]
     if discrete:

@@ -48,7 +48,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.graphs.affine import Lifted, is_elementwise
 from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.graphs.interpreted import evaluate
-from pymc_gpep.latent.lowered_dims import missing_responses, rebuilt, variables_of
+from pymc_gpep.latent.lowered_dims import missing_responses, rebuilt, unobserved_responses, variables_of
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.observed import known_shape
 from pymc_gpep.reading.classifier import MARGINAL, POTENTIAL
@@ -191,6 +191,35 @@ def _without_time(start: TensorVariable) -> TensorVariable:
         for each, own in zip(op.dist_params(start.owner), op.ndims_params, strict=True)
     ]
     return cast(TensorVariable, op(*given, size=size, rng=op.rng_param(start.owner), return_next_rng=True)[1])
+
+
+def with_predictions_drawn(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
+    """Return a model in which variables that only predict, such as the effect of a new study, are drawn by the fit.
+
+    No observation or potential depends on such a variable. Given its parameters it has its prior, so that draws of a
+    fit are exact. As a hyperparameter it would draw its scale to 0.
+
+    Parameters
+    ----------
+    model : pm.Model
+    asked : collection of str
+        Names of variables that are to stay hyperparameters.
+
+    Returns
+    -------
+    pm.Model
+        The model itself if there is no such variable.
+    """
+    needed = {*unobserved_responses(model), *ancestors([*model.observed_RVs, *model.potentials])}
+    free = set(model.free_RVs)
+    found = [
+        rv
+        for rv in model.free_RVs
+        if rv not in needed and rv.name not in asked and not free.isdisjoint(ancestors(rv.owner.inputs))
+    ]
+    if not found or not needed:
+        return model
+    return rebuilt(model, {each: each for each in variables_of(model)}, kinds=dict.fromkeys(found, "deterministics"))
 
 
 # Largest number on the diagonal of a covariance that is a correction of rounding, and no noise.
