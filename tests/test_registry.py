@@ -31,7 +31,7 @@ from pymc_gpep.likelihoods.grouped import GroupedLikelihood
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
 from pymc_gpep.likelihoods.local_likelihood import Computation
 from pymc_gpep.likelihoods.one_function import TwoClasses
-from pymc_gpep.reading import StructureError
+from pymc_gpep.reading import read_classifier
 from pymc_gpep.registry import OF_PM_FIT, TABLES, Names, Registry, table_of
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.variational.method_choice import AUTO
@@ -124,9 +124,9 @@ def log_log_model():
 @pytest.mark.parametrize("method", [CautiousEP, PlainLaplace])
 def test_registered_method_and_likelihood_fit_predict_and_are_saved(method, tmp_path, monkeypatch):
     model = log_log_model()
-    with model, pytest.raises(StructureError, match=r"Other links cannot be read.*register\('likelihood'"):
-        pm.fit(method="ep", progressbar=False)
+    assert read_classifier(model).kind == "univariate"
     gpep.register("likelihood", LogLog())
+    assert read_classifier(model).kind == "log_log"
     gpep.register("approximation", method)
     new = np.linspace(-1.2, 1.2, 5)[:, None]
     with model:

@@ -163,11 +163,8 @@ class TwoClasses(OneFunction, ABC):
         of = " and ".join(map(repr, behind(p))) or "numbers alone"
         name = repr(variable.name)
         return (
-            f"{name} is a Bernoulli, but its probability, made of {of}, is not the logistic function, the standard "
-            f"normal distribution function or 1 − exp(−exp(f)) of one variable. Write pm.Bernoulli({name}, logit_p=f) "
-            f"or gpep.Probit({name}, f), with offsets and scales within f. In place of a lapse rate there is label "
-            f"noise, gpep.MultinomialProbit({name}, f.T, epsilon=0.05) of two functions, gp.prior(..., n_outputs=2). "
-            "Other links cannot be read, unless you add a likelihood: gpep.register('likelihood', ...)."
+            f"{name} is a Bernoulli, but its probability, made of {of}, is not a function of one variable. Write "
+            f"pm.Bernoulli({name}, logit_p=f) or gpep.Probit({name}, f), with offsets and scales within f."
         )
 
     def n_classes(self, n_functions: int) -> int:
