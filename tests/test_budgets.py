@@ -35,7 +35,7 @@ BUDGETS = {
     "processes": (1464, 3),
     "univariate": (3241, 5),
     "sums": (3942, 5),
-    "reading": (3958, 5),
+    "reading": (3953, 5),
     "prior_moments": (2106, 2),
     "evidence": (1147, 2),
     "log_posteriors": (2709, 3),

@@ -477,7 +477,7 @@ def _other_readings(
     processes: Set[Variable],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> dict[str, FoundLikelihood]:
-    """Return what is read of observed variables by their log density alone; more than two classes are not numbers."""
+    """Return readings of observed variables by their log density alone; more than two classes are not numbers."""
     found = {}
     for rv in variables:
         whole = missing[rv].whole if rv in missing else rv

@@ -37,12 +37,7 @@ from pymc_gpep.reading.likelihood_search import (
     with_rows,
 )
 from pymc_gpep.reading.prior_rows import read_with_priors
-from pymc_gpep.reading.rewritten_models import (
-    with_latent_processes,
-    with_observed_potentials,
-    with_predictions_drawn,
-    with_starts,
-)
+from pymc_gpep.reading.rewritten_models import as_fits_read
 from pymc_gpep.recipes import unprojected
 from pymc_gpep.sums.affine_map import AffineMap, probes
 from pymc_gpep.sums.latent_sum import LatentSum
@@ -309,7 +304,7 @@ def read_classifier(
     refuse_what_was_made(model)
     own_constants_of_model(model)
     model = lower_dims(model)
-    rewritten = partial(_rewritten, model, hyperparameters)
+    rewritten = partial(as_fits_read, model, hyperparameters)
     read = partial(_read, likelihood=likelihood, hyperparameters=hyperparameters, means=means, predictors=predictors)
     if starts:
         made = rewritten()
@@ -328,12 +323,6 @@ def read_classifier(
             "pm.fit and gpep.marginalize read this model in another form, and samplers and checks of the model as it "
             "is do not. Sample gpep.marginalize(model) by pm.sample(), or take draws of a fit: fit.sample()."
         ) from error
-
-
-def _rewritten(model: pm.Model, hyperparameters: Sequence[str]) -> pm.Model:
-    """Return the model that fits read, which is the model itself if there is nothing to rewrite."""
-    alone = with_predictions_drawn(model, hyperparameters)
-    return with_observed_potentials(with_latent_processes(with_starts(alone, hyperparameters)))
 
 
 def _read(

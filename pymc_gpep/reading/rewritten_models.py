@@ -628,3 +628,9 @@ def _length(variable: TensorVariable, axis: int) -> int:
     if length is None:
         raise NotImplementedError
     return length
+
+
+def as_fits_read(model: pm.Model, hyperparameters: Sequence[str]) -> pm.Model:
+    """Return the model that fits read, which is the model itself if there is nothing to rewrite."""
+    alone = with_predictions_drawn(model, hyperparameters)
+    return with_observed_potentials(with_latent_processes(with_starts(alone, hyperparameters)))

@@ -249,12 +249,6 @@ RESPONSES = {
         r"give it the labels, observed=y|distribution: observed=y",
         fitted(lambda: counts(level() * X)),
     ),
-    "another link": Advice(
-        fitted(lambda: pm.Bernoulli("y", p=0.5 + pt.arctan(level() * X) / np.pi, observed=BINARY)),
-        r"^The model has no likelihood to read: its observed variables are 'y' \(Bernoulli\)\. 'y' is a Bernoulli, but "
-        r".* Write pm\.Bernoulli\('y', logit_p=f\)",
-        fitted(lambda: binary(level() * X)),
-    ),
     "several places": Advice(
         fitted(_inflated, "fv"),
         r"pm\.fit\(\.\.\., hyperparameters=\['b'\]\)",
