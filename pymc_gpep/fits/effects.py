@@ -162,6 +162,8 @@ def draw_at_maximum(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[s
 
 
 _LEVELS = (np.arange(64) + 0.5) / 64.0  # Levels of the quantiles that stand for a prior without moments.
+_GROWTH = 20.0  # Ratio of variances along a tail, of e³ in its scales, above which a variable grows with the scales.
+_MOMENTS = 2  # mean and variance
 _SHARED = 1e-6  # Squared correlation above which a variable depends on an effect.
 _ALIKE = 0.999  # Posterior correlation above which a fit warns of two effects.
 _FAR = 20.0  # A covariate is uncentred if its mean is more than this number of standard deviations from 0.
@@ -202,7 +204,8 @@ def effects(
     -------
     Dataset
         Each variable with a first dim `moment` ("mean", "sd"), and its own dims and coords. With `Xnew` or `data` the
-        axis of rows is `new_point`.
+        axis of rows is `new_point`. Moments that do not exist are NaN, such as those of effects whose scale has a
+        `pm.HalfFlat` prior and few groups.
 
     Raises
     ------
@@ -236,9 +239,44 @@ def effects(
         found = _averaged(hyper, names, [joint.means for joint in joints], [joint.variances() for joint in joints], {})
         for name, unknown in without_moments(hyper, names).items():
             found[name] = found[name].where(~unknown.reshape(found[name].shape[1:]))
-        return found
-    means, variances, axes = zip(*_elsewhere(hyper, names, Xnew, data), strict=True)
-    return _averaged(hyper, names, means, variances, axes[0])
+        return _existing(found, finite_moments(hyper, names))
+    means, variances, axes = zip(*_elsewhere(hyper, conditionals(hyper), names, Xnew, data), strict=True)
+
+    def there(each: Conditional) -> Mapping[str, Array]:
+        return next(_elsewhere(hyper, iter([each]), names, Xnew, data))[1]
+
+    return _existing(_averaged(hyper, names, means, variances, axes[0]), finite_moments(hyper, names, there))
+
+
+def _existing(found: xr.Dataset, moments: Mapping[str, NDArray[np.int64]]) -> xr.Dataset:
+    """Return moments of variables with NaN for means and standard deviations that do not exist."""
+    for name, count in moments.items():
+        own = found[name]
+        lowest = np.array([1, 2]).reshape(-1, *[1] * (own.ndim - 1))  # The mean is the first moment.
+        found[name] = own.where(count.reshape(own.shape[1:]) >= lowest)
+    return found
+
+
+type Variances = Callable[[Conditional], Mapping[str, Array]]
+
+
+def finite_moments(
+    hyper: HyperPosterior, names: Sequence[str], variances: Variances | None = None
+) -> dict[str, NDArray[np.int64]]:
+    """Return by name how many moments of entries (size,) exist, of mean and variance, if heavy tails decide.
+
+    An entry has the moments of the scales (`HyperPosterior.tails`) with which its standard deviation grows.
+    """
+    affine = None if variances or not hyper.tails else hyper.log_posterior.space.variables.affine(names)
+    of = variances or (lambda each: affine(each.point, each.functions).variances())  # type: ignore[misc]
+    found: dict[str, NDArray[np.int64]] = {}
+    for tail in hyper.tails:
+        places = [(e.theta, hyper.log_posterior.solve(e.theta, e.start)) for e in tail.far]
+        near, far = (of(Conditional(hyper.log_posterior, *place)) for place in places)
+        for name in names:
+            grows = np.ravel(far[name]) > _GROWTH * np.ravel(near[name])
+            found[name] = np.minimum(found.get(name, _MOMENTS), np.where(grows, tail.moments, _MOMENTS))
+    return found
 
 
 def without_moments(hyper: HyperPosterior, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
@@ -274,13 +312,17 @@ def _averaged(
 
 
 def _elsewhere(
-    hyper: HyperPosterior, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
+    hyper: HyperPosterior,
+    each_node: Iterator[Conditional],
+    names: Sequence[str],
+    x: ArrayLike | None,
+    data: Mapping[str, ArrayLike],
 ) -> Iterator[tuple[Mapping[str, Array], Mapping[str, Array], Mapping[str, int]]]:
-    """Yield means and variances of variables at new inputs for each node, and their axes of rows."""
+    """Yield means and variances of variables at new inputs given each node, and their axes of rows."""
     prior = hyper.log_posterior.classifier.prior
     alone = {} if prior.singular else {str(latent.f.name): latent for latent in prior.latents}
     if alone.keys() >= set(names) and not data:  # latent functions themselves
-        for each in conditionals(hyper):
+        for each in each_node:
             new = each.functions.at(each.functions.new_rows(x, {}))
             variance = np.maximum(new.cov.diagonal(axis1=1, axis2=2).T, 0.0)
             rows = {name: alone[name].rows for name in names}
@@ -288,7 +330,7 @@ def _elsewhere(
             yield {k: new.mean[r] for k, r in rows.items()}, {k: variance[r] for k, r in rows.items()}, axes
         return
     joint = hyper.log_posterior.space.variables.elsewhere(names, x, data)
-    for each in conditionals(hyper):
+    for each in each_node:
         found, along = joint(each.point, each.functions)
         moments = found.means, found.variances()
         for name, unknown in each.sharing(names, lambda found=found: found).items():  # type: ignore[misc]
@@ -340,18 +382,23 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
             f"contrast({{'my name': {{{each!r}: {dict(contrasts[each])!r}}}}})."
         )
 
-    def parts() -> Iterator[tuple[Array, Array]]:
-        for joint in _joints(hyper, names):
-            centres, slopes = [], []
-            for weights in contrasts.values():
-                axes = {n: axes_that_fit(fit.model, n, np.shape(joint.means[n]), coords) for n in weights}
-                each = {name: _by_labels(name, given, axes[name]) for name, given in weights.items()}
-                centres.append(sum(float((w * joint.means[name]).sum()) for name, w in each.items()))
-                slopes.append(sum(joint.combined(name, w) for name, w in each.items()))
-            yield np.array(centres), joint.covariance(np.array(slopes).T)
+    affine = hyper.log_posterior.space.variables.affine(names)
 
-    mean, cov = total_covariance(hyper.weights, parts())
+    def of(conditional: Conditional) -> tuple[Array, Array]:
+        joint = affine(conditional.point, conditional.functions)
+        centres, slopes = [], []
+        for weights in contrasts.values():
+            axes = {n: axes_that_fit(fit.model, n, np.shape(joint.means[n]), coords) for n in weights}
+            each = {name: _by_labels(name, given, axes[name]) for name, given in weights.items()}
+            centres.append(sum(float((w * joint.means[name]).sum()) for name, w in each.items()))
+            slopes.append(sum(joint.combined(name, w) for name, w in each.items()))
+        return np.array(centres), joint.covariance(np.array(slopes).T)
+
+    mean, cov = total_covariance(hyper.weights, map(of, conditionals(hyper)))
     labels = list(contrasts)
+    for moments in finite_moments(hyper, [""], lambda each: {"": of(each)[1].diagonal()}).values():
+        mean[moments < 1] = np.nan
+        cov[moments < _MOMENTS] = cov[:, moments < _MOMENTS] = np.nan
     sd = np.sqrt(np.maximum(cov.diagonal(), 0.0))
     return xr.Dataset(
         {"mean": ("contrast", mean), "sd": ("contrast", sd), "cov": (("contrast", "contrast_other"), cov)},

@@ -16,7 +16,7 @@ from pymc_gpep.fits import cross_validation, effects, prediction, sample, saving
 from pymc_gpep.fits import effects as draws
 from pymc_gpep.fits import sample as exactness
 from pymc_gpep.fits import summary as sensitivity
-from pymc_gpep.fits.effects import conditionals, without_moments
+from pymc_gpep.fits.effects import conditionals, finite_moments, without_moments
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.gaussians.prior_form import covariance_root
@@ -112,6 +112,9 @@ def _moments(hyper: HyperPosterior) -> tuple[dict[str, Array], dict[str, Array]]
         std[name] = np.sqrt(variance)
     for name, unknown in without_moments(hyper, hyper.log_posterior.classifier.effects_by_factors).items():
         mean[name], std[name] = (np.where(unknown.reshape(np.shape(of)), np.nan, of) for of in (mean[name], std[name]))
+    for name, count in finite_moments(hyper, list(mean), lambda each: each.moments()[1]).items():
+        for lowest, moments in enumerate((mean, std), start=1):
+            moments[name] = np.where(count.reshape(np.shape(moments[name])) < lowest, np.nan, moments[name])
     return mean, std
 
 

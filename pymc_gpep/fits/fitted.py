@@ -234,7 +234,7 @@ class Fitted(SingleGroupApproximation):
             whole = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
             integrated = f" Integrated over hyperparameters at {len(hyper)} nodes (hyper={hyper.name!r}){whole}."
         heading = self.log_posterior.heading(self.trace, self.solution, self.converged)
-        parts = (self._maximum, self.classifier.described, self._bounds, self.log_posterior.algebra)
+        parts = (self._maximum, self.classifier.described, self._bounds, self._tails, self.log_posterior.algebra)
         return " ".join([f"{heading} {self.message}{integrated}", *filter(None, parts)])
 
     def __repr__(self) -> str:
@@ -284,6 +284,15 @@ class Fitted(SingleGroupApproximation):
         if not (beyond := self.beyond_bounds):
             return ""
         return f"Bounds left out: {', '.join(f'{name} (probability {p:.2g} beyond)' for name, p in beyond.items())}."
+
+    @property
+    def _tails(self) -> str:
+        """Sentences with the scales that lack moments, or an empty text."""
+        return " ".join(
+            f"No {'variance' if tail.moments else 'mean or variance'}: {', '.join(tail.names)}, and effects that grow "
+            "with it. The data hardly bound it above, and its prior is flat."
+            for tail in self.hyper_posterior.tails
+        )
 
     @property
     def theta(self) -> Array:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pymc as pm
+from numpy.typing import NDArray
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 from scipy.sparse import csr_array
@@ -28,7 +29,7 @@ from pymc_gpep.approximations.cumulants import third_cumulants
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import axes_that_fit
-from pymc_gpep.fits.effects import Conditional, conditionals, names_of_effects, without_moments
+from pymc_gpep.fits.effects import Conditional, conditionals, finite_moments, names_of_effects, without_moments
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.latent.latent_prior import Joint
@@ -42,6 +43,7 @@ _HALVINGS = 60  # Number of bisections of the range of a quantile.
 _RANGE = 12.0  # Half width of the range of a quantile, in standard deviations.
 _MOST_VALUES = 3000  # Largest number of latent values for the second order term, which uses all pairs.
 _NO_MOMENTS = "no mean or variance: the data say nothing of it, and its prior has none"
+_OF_TAILS = "no mean or variance: {} has a heavy tail", "no variance: {} has a heavy tail"
 _AT_MAXIMUM, _OF_MAXIMUM = "at its maximum", "function of hyperparameters at their maximum"
 _COLUMNS = 64  # Number of entries of variables whose covariances with all rows are in memory at a time.
 _COVARIANCES = 30_000_000  # Largest number of covariances of entries with latent values, over all nodes.
@@ -118,7 +120,8 @@ def summary(
     DataFrame
         Columns `mean`, `sd`, and the ends of the interval, such as `eti95_lb` and `eti95_ub`. Rows have the names of
         ArviZ. `sd` and interval are NaN for a hyperparameter at its maximum, and for functions of such hyperparameters.
-        A column `note` then has the reason.
+        A column `note` then has the reason. It also has the reason for NaN in place of a mean or variance that does
+        not exist.
 
     Raises
     ------
@@ -165,6 +168,10 @@ def summaries(
     notes = _notes_of_hyperparameters(hyper, hyperparameters)
     if mixture is not None:
         notes = _notes_of_effects(hyper, mixture, labels) + notes
+    count = _finite_moments(hyper, labels, hyperparameters)
+    if hyper.tails:
+        scales = ", ".join(dict.fromkeys(repr(name) for tail in hyper.tails for name in tail.names))
+        notes = [note or (*_OF_TAILS, "")[own].format(scales) for note, own in zip(notes, count, strict=True)]
     tables = []
     for own, of_points in weights:
         found = []
@@ -174,15 +181,31 @@ def summaries(
             found.append(pd.DataFrame(rows, index=[label for each in labels.values() for label in each]))
         if hyperparameters:
             found.append(_of_hyperparameters(hyper, natural, of_points, hyperparameters, tails))
-        tables.append(_noted(pd.concat(found).set_axis(["mean", "sd", *ends], axis=1), notes))
+        table = pd.concat(found).set_axis(["mean", "sd", *ends], axis=1)
+        for lowest, column in enumerate(("mean", "sd"), start=1):
+            table.loc[count < lowest, column] = np.nan
+        tables.append(_noted(table, notes))
     return tables
+
+
+def _finite_moments(
+    hyper: HyperPosterior, labels: Mapping[str, Sequence[str]], hyperparameters: Sequence[str]
+) -> NDArray[np.int64]:
+    """Return how many moments exist, of mean and variance, of entries of effects and then of hyperparameters."""
+    found = finite_moments(hyper, list(labels))
+    owners = np.array(hyper.log_posterior.space.owners)
+    of_elements = np.full(owners.size, 2)
+    for tail in hyper.tails:
+        of_elements[list(tail.places)] = np.minimum(of_elements[list(tail.places)], tail.moments)
+    parts = [found.get(name, np.full(len(each), 2)) for name, each in labels.items()]
+    return np.concatenate([*parts, *(of_elements[owners == name] for name in hyperparameters)])
 
 
 def _noted(table: pd.DataFrame, notes: Sequence[str]) -> pd.DataFrame:
     """Return a table in which numbers at a maximum have NaN for all columns but the mean."""
     if not any(notes):
         return table
-    has_note = np.array([note not in ("", _NO_MOMENTS) for note in notes])
+    has_note = np.isin(notes, [_AT_MAXIMUM, _OF_MAXIMUM])
     table.loc[has_note, table.columns[1:]] = np.nan
     return table.assign(note=notes)
 

@@ -5,14 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pymc.distributions.continuous import HalfFlatRV
 
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.surrogate import Points, Surrogate
 from pymc_gpep.log_posteriors.evaluation import Evaluation
-from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 _FIRST_STEP = 0.03  # first step in units of the unconstrained space, before its scale is estimated
@@ -22,57 +20,6 @@ _CURVED = 1e-4  # smallest eigenvalue, relative to the diagonal, that counts as 
 _FLAT = 0.02  # smallest eigenvalue of a scaled precision that is taken for one
 _SLOPES = 1000  # numbers beyond which slopes at nodes are left out of an interpolation
 _DOUBLINGS = 9  # of the first step along an axis without curvature
-# Distances from the maximum at which the end of a density is looked at, in standard deviations and in unconstrained
-# units. The first at which the log posterior is finite counts.
-_END, _ENDS = 100.0, (60.0, 20.0, 10.0, 5.0, 3.0)
-# Such a distance in standard deviations at the least, unless these show no maximum.
-_LEAST, _NO_MAXIMUM = 5.0, 20.0
-# Fall of a log posterior from half of the distance, below which its integral is infinite.
-_FALL = 0.1
-# Depth of an end below the maximum from which on it plays no part.
-_DEEP = 12.0
-
-
-def check_ends(log_posterior: LogPosterior, optimum: Optimum) -> None:
-    """Raise a ValueError if the posterior of a hyperparameter is improper, whose prior has no density.
-
-    The scale of two groups is an example, with a flat level and a `pm.HalfFlat` prior.
-    """
-    space = log_posterior.space
-    deviations = np.full(len(space.owners), np.nan) if optimum.deviations is None else optimum.deviations
-    for i in np.flatnonzero(space.without_density):
-        known = float(deviations[i]) if 0.0 < deviations[i] < _NO_MAXIMUM or not space.transformed[i] else np.nan
-        reaches = [*([_END * known] if np.isfinite(known) else []), *_ENDS]
-        reaches = [reach for reach in reaches if not reach < _LEAST * known]
-        for sign in (-1.0, 1.0):
-            depth = _depth_of_end(log_posterior, optimum.best, sign * np.eye(optimum.best.theta.size)[i], reaches)
-            if depth is not None and depth < _DEEP:
-                name = space.owners[i]
-                raise ValueError(
-                    f"The posterior of {name!r} is improper: its log posterior stays {max(depth, 0.0):.2g} below the "
-                    f"maximum towards {'larger' if sign > 0.0 else 'smaller'} values. Give {name!r} a prior density "
-                    f"in place of a flat one, such as {_density(space, name)}, or keep it at its maximum: hyper='map'."
-                )
-
-
-def _depth_of_end(
-    log_posterior: LogPosterior, best: Evaluation, direction: Array, reaches: Sequence[float]
-) -> float | None:
-    """Return how far below its maximum a log posterior stays far away; None if it falls, or is not finite there."""
-    for reach in reaches:
-        with np.errstate(all="ignore"):
-            near, far = (
-                log_posterior(best.theta + part * reach * direction, best.start).log_posterior for part in (0.5, 1.0)
-            )
-        if np.isfinite(near) and np.isfinite(far):
-            return float(best.log_posterior - far) if far > near - _FALL else None
-    return None
-
-
-def _density(space: Hyperparameters, name: str) -> str:
-    """Return a prior with a density, as code."""
-    (rv,) = (rv for rv in space.classifier.hyperparameters if rv.name == name)
-    return f"pm.HalfNormal({name!r}, s)" if isinstance(rv.owner.op, HalfFlatRV) else f"pm.Normal({name!r}, 0, s)"
 
 
 class GaussianAtMaximum(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy.spatial import cKDTree
 
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.tails import Tail, heavy_tails
 from pymc_gpep.hyper.weights import Weighing, along_curve, with_marginals
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
@@ -103,6 +105,14 @@ class HyperPosterior:
         owners = self.log_posterior.space.owners
         spread = np.ptp(self.theta[:, : len(owners)], axis=0)
         return [owner for owner, width in zip(owners, spread, strict=True) if width == 0.0]
+
+    @cached_property
+    def tails(self) -> list[Tail]:
+        """Tails of half-flat scales in which means or variances do not exist; empty at the maximum."""
+        if len(self) == 1:
+            return []
+        held, best = set(self.at_maximum), max(self.nodes, key=lambda node: node.log_posterior)
+        return [tail for tail in heavy_tails(self.log_posterior, best) if held.isdisjoint(tail.names)]
 
     def point(self, s: int) -> PointType:
         """Values of the model's value variables at a node."""

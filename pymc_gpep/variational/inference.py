@@ -23,8 +23,8 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.graphs.interpreted import compile_options
 from pymc_gpep.hyper import HyperPosterior, Maximum, hyper_method
 from pymc_gpep.hyper.adaptive import Adaptive
-from pymc_gpep.hyper.curvature import check_ends
 from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.tails import check_ends
 from pymc_gpep.latent.gp_latent import as_gps
 from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
@@ -321,7 +321,7 @@ class GPInference(Inference):
             held = log_posterior.held(trace.best)
             at = trace if held is log_posterior else _evaluated(held, trace)
             if isinstance(at, Optimum):
-                check_ends(held, at)
+                check_ends(held, at.best, at.deviations)
             return self._hyper.integrate(held, at, self._given.seed, progressbar), trace  # type: ignore[arg-type]
         except ValueError as error:
             vars(error)["fit"] = Fit(log_posterior, trace, seed=self._given.seed, again=self._refined)

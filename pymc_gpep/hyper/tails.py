@@ -1,0 +1,139 @@
+"""Ends of the posterior of hyperparameters whose prior is flat, and moments that heavy tails leave undefined.
+
+Scales with the prior `pm.HalfFlat` may grow together by a factor t. If the data determine r independent directions of
+the effects of k such scales, the likelihood falls as t⁻ʳ. The density of log t then falls as t⁻ᵖ with p = r − k. The
+posterior is proper if p > 0. Scales and the effects that grow with them have a mean if p > 1, a variance if p > 2
+(Gelman 2006, section 3, has the scale of groups with a flat level: r is their number less 1).
+"""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pymc.distributions.continuous import HalfFlatRV
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.log_posteriors.evaluation import Evaluation
+from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
+
+# Distances from the maximum at which the end of a density is looked at, in standard deviations and in unconstrained
+# units. The first at which the log posterior is finite counts.
+_END, _ENDS = 100.0, (60.0, 20.0, 10.0, 5.0, 3.0)
+# Such a distance in standard deviations at the least, unless these show no maximum.
+_LEAST, _NO_MAXIMUM = 5.0, 20.0
+# Fall of a log posterior from half of the distance, below which its integral is infinite.
+_FALL = 0.1
+# Depth of an end below the maximum from which on it plays no part.
+_DEEP = 12.0
+# Pairs of distances of logarithms from the maximum between which a power is measured. Powers are whole numbers there.
+_FAR = (6.0, 9.0), (3.0, 6.0)
+_MOMENTS = 2  # Tails with larger powers leave mean and variance defined.
+_TOGETHER = 3  # Largest number of scales that grow together.
+
+
+class Tail(NamedTuple):
+    """Tail of the posterior in which half-flat scales grow together."""
+
+    places: tuple[int, ...]
+    """Elements of θ that grow."""
+    names: tuple[str, ...]
+    """Names of their hyperparameters."""
+    power: int
+    """Power p of the scales with which the density of their logarithms falls."""
+    far: tuple[Evaluation, Evaluation]
+    """Evaluations in the tail, the nearer one first."""
+
+    @property
+    def moments(self) -> int:
+        """Number of moments that exist, of mean and variance."""
+        return int(np.clip(self.power - 1, 0, _MOMENTS))
+
+
+def heavy_tails(log_posterior: LogPosterior, best: Evaluation) -> list[Tail]:
+    """Return the tails in which a scale lacks a mean or a variance, or which make the posterior improper.
+
+    Scales that grow together have at least the directions of each. Only scales with small powers are therefore looked
+    at together.
+    """
+    space = log_posterior.space
+    half_flat = {str(rv.name) for rv in space.classifier.hyperparameters if isinstance(rv.owner.op, HalfFlatRV)}
+    places = [i for i in np.flatnonzero(space.transformed).tolist() if space.owners[i] in half_flat]
+    alone = {i: tail for i in places if (tail := _tail(log_posterior, best, (i,))) is not None}
+    found = list(alone.values())
+    for count in range(2, _TOGETHER + 1):
+        few = [i for i, tail in alone.items() if tail.power <= count - 1 + _MOMENTS]
+        found += [tail for some in combinations(few, count) if (tail := _tail(log_posterior, best, some)) is not None]
+    return [tail for tail in found if tail.power <= _MOMENTS]
+
+
+def _tail(log_posterior: LogPosterior, best: Evaluation, places: tuple[int, ...]) -> Tail | None:
+    """Return the tail in which elements of θ grow; None if its mass is negligible or unknown."""
+    direction = np.isin(np.arange(best.theta.size), places)
+    for reaches in _FAR:
+        with np.errstate(all="ignore"):
+            near, far = (log_posterior(best.theta + reach * direction, best.start) for reach in reaches)
+        fall = (near.log_posterior - far.log_posterior) / (reaches[1] - reaches[0])
+        if np.isfinite(fall):
+            power = round(fall)
+            if best.log_posterior - near.log_posterior - power * reaches[0] > _DEEP:
+                return None
+            names = dict.fromkeys(log_posterior.space.owners[i] for i in places)
+            return Tail(places, tuple(names), power, (near, far))
+    return None
+
+
+def check_ends(log_posterior: LogPosterior, best: Evaluation, deviations: Array | None) -> None:
+    """Raise a ValueError if the posterior of a hyperparameter is improper, whose prior has no density.
+
+    The scale of two groups is an example, with a flat level and a `pm.HalfFlat` prior.
+    """
+    space = log_posterior.space
+    deviations = np.full(len(space.owners), np.nan) if deviations is None else deviations
+    for i in np.flatnonzero(space.without_density):
+        known = float(deviations[i]) if 0.0 < deviations[i] < _NO_MAXIMUM or not space.transformed[i] else np.nan
+        reaches = [*([_END * known] if np.isfinite(known) else []), *_ENDS]
+        reaches = [reach for reach in reaches if not reach < _LEAST * known]
+        for sign in (-1.0, 1.0):
+            depth = _depth_of_end(log_posterior, best, sign * np.eye(best.theta.size)[i], reaches)
+            if depth is not None and depth < _DEEP:
+                raise _improper(
+                    space,
+                    [space.owners[i]],
+                    f"its log posterior stays {max(depth, 0.0):.2g} below the maximum towards "
+                    f"{'larger' if sign > 0.0 else 'smaller'} values",
+                )
+    for tail in heavy_tails(log_posterior, best):
+        if tail.power <= 0:
+            raise _improper(space, tail.names, "its density falls too slowly towards larger values")
+
+
+def _improper(space: Hyperparameters, names: Sequence[str], why: str) -> ValueError:
+    """Return the error of an improper posterior of hyperparameters."""
+    name, every = names[0], " and ".join(map(repr, names))
+    return ValueError(
+        f"The posterior of {every} is improper: {why}. Give {name!r} a prior density in place of a flat one, such as "
+        f"{_density(space, name)}, or keep {'it at its' if len(names) == 1 else 'them at their'} maximum: hyper='map'."
+    )
+
+
+def _depth_of_end(
+    log_posterior: LogPosterior, best: Evaluation, direction: Array, reaches: Sequence[float]
+) -> float | None:
+    """Return how far below its maximum a log posterior stays far away; None if it falls, or is not finite there."""
+    for reach in reaches:
+        with np.errstate(all="ignore"):
+            near, far = (
+                log_posterior(best.theta + part * reach * direction, best.start).log_posterior for part in (0.5, 1.0)
+            )
+        if np.isfinite(near) and np.isfinite(far):
+            return float(best.log_posterior - far) if far > near - _FALL else None
+    return None
+
+
+def _density(space: Hyperparameters, name: str) -> str:
+    """Return a prior with a density, as code."""
+    (rv,) = (rv for rv in space.classifier.hyperparameters if rv.name == name)
+    return f"pm.HalfNormal({name!r}, s)" if isinstance(rv.owner.op, HalfFlatRV) else f"pm.Normal({name!r}, 0, s)"
