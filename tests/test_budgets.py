@@ -39,12 +39,12 @@ BUDGETS = {
     "prior_moments": (2106, 2),
     "evidence": (1147, 2),
     "log_posteriors": (2709, 3),
-    "hyper": (4387, 5),
+    "hyper": (4494, 5),
     "cluster": (690, 2),
     "streaming": (2930, 5),
     "samplers": (1399, 3),
     "checks": (1409, 1),
-    "fits": (4803, 6),
+    "fits": (4886, 6),
     "variational": (2362, 6),
     "comparison": (1073, 2),
     "diagnostics": (11, 1),
@@ -54,7 +54,7 @@ BUDGETS = {
     "registration": (143, 1),
     "__init__": (113, 1),
 }
-FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 317, 25, 700
+FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 318, 25, 700
 
 
 def lines(path: Path) -> int:

@@ -186,7 +186,8 @@ def effects(
     """Return means and standard deviations of effects: variables that are affine in the integrated variables.
 
     Effects are integrated variables, and Deterministics that are sums, selections or multiples of them. Moments are
-    averaged over the nodes of the hyperparameters.
+    averaged over the nodes of the hyperparameters. Given a node they are those of the Gaussian posterior: `summary` has
+    standard deviations with a correction of second order, which matters in skewed posteriors.
 
     Parameters
     ----------

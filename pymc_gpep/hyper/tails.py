@@ -31,6 +31,8 @@ _DEEP = 12.0
 # Pairs of distances of logarithms from the maximum between which a power is measured. Powers are whole numbers there.
 _FAR = (6.0, 9.0), (3.0, 6.0)
 _MOMENTS = 2  # Tails with larger powers leave mean and variance defined.
+# Slope of the log posterior in the logarithm of a half-flat scale, above which a search follows a rise without end.
+_RISING = 0.5
 _TOGETHER = 3  # Largest number of scales that grow together.
 
 
@@ -59,14 +61,18 @@ def heavy_tails(log_posterior: LogPosterior, best: Evaluation) -> list[Tail]:
     at together.
     """
     space = log_posterior.space
-    half_flat = {str(rv.name) for rv in space.classifier.hyperparameters if isinstance(rv.owner.op, HalfFlatRV)}
-    places = [i for i in np.flatnonzero(space.transformed).tolist() if space.owners[i] in half_flat]
-    alone = {i: tail for i in places if (tail := _tail(log_posterior, best, (i,))) is not None}
+    alone = {i: tail for i in _half_flat(space) if (tail := _tail(log_posterior, best, (i,))) is not None}
     found = list(alone.values())
     for count in range(2, _TOGETHER + 1):
         few = [i for i, tail in alone.items() if tail.power <= count - 1 + _MOMENTS]
         found += [tail for some in combinations(few, count) if (tail := _tail(log_posterior, best, some)) is not None]
     return [tail for tail in found if tail.power <= _MOMENTS]
+
+
+def _half_flat(space: Hyperparameters) -> list[int]:
+    """Return the elements of θ that are logarithms of half-flat scales."""
+    names = {str(rv.name) for rv in space.classifier.hyperparameters if isinstance(rv.owner.op, HalfFlatRV)}
+    return [i for i in np.flatnonzero(space.transformed).tolist() if space.owners[i] in names]
 
 
 def _tail(log_posterior: LogPosterior, best: Evaluation, places: tuple[int, ...]) -> Tail | None:
@@ -91,6 +97,9 @@ def check_ends(log_posterior: LogPosterior, best: Evaluation, deviations: Array 
     The scale of two groups is an example, with a flat level and a `pm.HalfFlat` prior.
     """
     space = log_posterior.space
+    if rising := [i for i in _half_flat(space) if best.gradient[i] > _RISING]:
+        why = "its log posterior rises without end towards larger values"
+        raise _improper(space, [space.owners[rising[0]]], why, has_maximum=False)
     deviations = np.full(len(space.owners), np.nan) if deviations is None else deviations
     for i in np.flatnonzero(space.without_density):
         known = float(deviations[i]) if 0.0 < deviations[i] < _NO_MAXIMUM or not space.transformed[i] else np.nan
@@ -110,12 +119,13 @@ def check_ends(log_posterior: LogPosterior, best: Evaluation, deviations: Array 
             raise _improper(space, tail.names, "its density falls too slowly towards larger values")
 
 
-def _improper(space: Hyperparameters, names: Sequence[str], why: str) -> ValueError:
+def _improper(space: Hyperparameters, names: Sequence[str], why: str, has_maximum: bool = True) -> ValueError:
     """Return the error of an improper posterior of hyperparameters."""
     name, every = names[0], " and ".join(map(repr, names))
+    kept = f", or keep {'it at its' if len(names) == 1 else 'them at their'} maximum: hyper='map'" * has_maximum
     return ValueError(
         f"The posterior of {every} is improper: {why}. Give {name!r} a prior density in place of a flat one, such as "
-        f"{_density(space, name)}, or keep {'it at its' if len(names) == 1 else 'them at their'} maximum: hyper='map'."
+        f"{_density(space, name)}{kept}."
     )
 
 

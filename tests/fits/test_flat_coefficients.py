@@ -553,3 +553,107 @@ def test_scale_of_rows_with_a_half_flat_prior_has_its_closed_form():
     assert_allclose(found.loc["s"].iloc[:2], [mean, np.sqrt(squared.mean() - mean**2)], rtol=0.02)
     sd = np.sqrt(squared.mean() * np.linalg.inv(COLUMNS.T @ COLUMNS)[1, 1])
     assert found.loc["b"].iloc[1] == pytest.approx(sd, rel=0.02)
+
+
+@pytest.mark.variation(but=["4"])
+@pytest.mark.parametrize("groups", [3, 4, 5])
+def test_half_flat_scale_of_few_groups_lacks_moments(groups):
+    """Given J groups and a flat level the density of the scale falls as s^-(J-1) (Gelman 2006)."""
+    where, mean = np.arange(8 * groups) % groups, 2.0 * np.arange(groups)
+    rest = np.random.default_rng(3).normal(size=(8, groups))
+    with pm.Model() as model:
+        scale, level = pm.HalfFlat("s"), pm.Flat("a")
+        u = pm.Normal("u", 0, scale, shape=groups)
+        pm.Deterministic("of_group", level + u)
+        pm.Normal("y", level + u[where], 1.0, observed=(mean + rest - rest.mean(axis=0)).ravel())
+    fit = fitted(model, "laplace")
+    found = fit.summary(["s", "a", "u", "of_group"], ci_prob=0.5)
+    undefined = np.isnan(found[["mean", "sd"]]).sum(axis=1)
+    missing = {3: 2, 4: 1, 5: 0}[groups]
+    assert undefined.tolist() == [missing] * (1 + groups) + [0] * groups + [missing]
+    heading = {2: "No mean or variance: s,", 1: "No variance: s,", 0: ""}[missing]
+    assert heading in str(fit) and ("variance: s" in str(fit)) == (missing > 0)
+    for own, name in ((fit.effects(["a", "u"]), "a"), (fit.contrast({"a": {"a": 1}}), "sd")):
+        assert np.isnan(own[name]).any() == (missing > 0)
+    assert np.isfinite(fit.contrast({"difference": {"u": [1, -1] + [0] * (groups - 2)}})["sd"]).all()
+    assert np.isnan(fit.std_data).sum() == (missing > 0) * (1 + groups)
+    # By quadrature: the means of groups are a sufficient statistic.
+    s = np.exp(np.linspace(-8.0, 20.0, 20001))
+    spread = s**2 + 1.0 / 8.0
+    density = s * spread ** (-0.5 * (groups - 1)) * np.exp(-0.5 * ((mean - mean.mean()) ** 2).sum() / spread)
+    levels = np.cumsum(density) / density.sum()
+    assert_allclose(found.loc["s"].iloc[2:4].astype(float), np.interp([0.25, 0.75], levels, s), rtol=0.03)
+
+
+def test_scales_that_grow_together_without_bound_are_refused():
+    """Given the scale of one effect, the posterior of the other scale is proper."""
+    with pm.Model() as model:
+        u, v = (pm.Normal(name, 0, pm.HalfFlat(f"scale_{name}"), shape=3) for name in "uv")
+        pm.Normal("y", pm.Flat("a") + (u + v)[GROUP % 3], NOISE, observed=Y)
+    with pytest.raises(ValueError, match="posterior of 'scale_u' and 'scale_v' is improper: its density falls too"):
+        fitted(model, "laplace")
+
+
+def test_search_that_follows_a_scale_without_end_says_that_the_posterior_is_improper():
+    with pm.Model() as model:
+        u = pm.Normal("u", 0, pm.HalfFlat("s"), shape=6)
+        binary(lambda: u[GROUP % 6], GROUP % 2)()
+    with pytest.raises(ValueError, match=r"'s' is improper: its log posterior rises .* pm.HalfNormal\('s', s\)\."):
+        fitted(model, "laplace")
+
+
+PLATES = (
+    "272326232321 272326232321 252125242420 262325232320 252226222320 242225232219 242023212219 262226242421 "
+    "242124222220 242124232219 262326242421 252226242420 262426242522 262326232320 262325242422 252225232320 "
+    "252124232320 252224232319 242123212119 262326242421 252124222218 252225222220 242124222419 242124222118"
+)
+"""Diameters of six samples on each of 24 plates: lme4's data set Penicillin."""
+YIELDS = [
+    *(1545, 1440, 1440, 1520, 1580, 1540, 1555, 1490, 1560, 1495, 1595, 1550, 1605, 1510, 1560),
+    *(1445, 1440, 1595, 1465, 1545, 1595, 1630, 1515, 1635, 1625, 1520, 1455, 1450, 1480, 1445),
+]
+"""Yields of five samples from each of six batches: lme4's data set Dyestuff."""
+DIAMETERS = [int(each[i : i + 2]) for each in PLATES.split() for i in range(0, 12, 2)]
+PUBLISHED = {
+    "dyestuff": (YIELDS, [np.repeat(np.arange(6), 5)], 319.654276842, [41.99995]),
+    "penicillin": (DIAMETERS, [np.repeat(np.arange(24), 6), np.tile(np.arange(6), 24)], 330.860589, [0.84669, 1.93162]),
+}
+"""Data, groups, and REML criteria of lme4 and of the tests of MixedModels.jl, with their standard deviations."""
+
+
+@pytest.mark.variation(but=["dyestuff"])
+@pytest.mark.parametrize("data", PUBLISHED)
+def test_published_restricted_maximum_likelihood_is_reached(data):
+    y, factors, criterion, sds = PUBLISHED[data]
+    with pm.Model() as model:
+        f = pm.Flat("level")
+        for i, where in enumerate(factors):
+            f += pm.Normal(f"u{i}", 0, log_scale(f"log{i}"), shape=int(where.max()) + 1)[where]
+        pm.Normal("y", f, log_scale("noise"), observed=np.array(y, float))
+    fit = fitted(model, "laplace", hyper="map")
+    assert -2.0 * fit.log_evidence == pytest.approx(criterion, abs=2e-6)
+    assert_allclose([np.exp(float(fit.hyperparameters[f"log{i}"])) for i in range(len(sds))], sds, rtol=1e-4)
+
+
+CHAINS = {
+    "logistic": ([1.3676, 1.4227, -1.1687, 0.8283], [0.4733, 0.5256, 0.4569, 0.5322]),
+    "poisson": ([-0.1243, 0.7339, -0.4411, 0.0291], [0.1671, 0.1343, 0.1706, 0.1503]),
+}
+"""Means and standard deviations of four coefficients by NUTS: 2 chains of 15,000 draws, at least 17,000 effective."""
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+def test_regressions_of_few_rows_match_long_chains(kind):
+    rng = np.random.default_rng(5)
+    columns = np.column_stack([np.ones(50), rng.normal(size=(50, 3))])
+    f = columns @ [0.4, 1.2, -0.8, 0.3]
+    hits, counts = (rng.random(50) < special.expit(f)).astype(int), rng.poisson(np.exp(0.5 * f))
+    with pm.Model() as model:
+        f = columns @ pm.Flat("b", shape=4)
+        if kind == "logistic":
+            pm.Bernoulli("y", logit_p=f, observed=hits)
+        else:
+            pm.Poisson("y", pm.math.exp(f), observed=counts)
+    found, (mean, sd) = fitted(model, "ep").summary(["b"]), np.array(CHAINS[kind])
+    assert_allclose((found["mean"] - mean) / sd, 0.0, atol=0.03)
+    assert_allclose(found["sd"], sd, rtol=0.02)
