@@ -186,8 +186,8 @@ def effects(
     """Return means and standard deviations of effects: variables that are affine in the integrated variables.
 
     Effects are integrated variables, and Deterministics that are sums, selections or multiples of them. Moments are
-    averaged over the nodes of the hyperparameters. Given a node they are those of the Gaussian posterior: `summary` has
-    standard deviations with a correction of second order, which matters in skewed posteriors.
+    averaged over the nodes of the hyperparameters. At a node the Gaussian posterior has these moments. `summary` adds a
+    correction of second order to standard deviations, which matters in skewed posteriors.
 
     Parameters
     ----------
@@ -205,8 +205,8 @@ def effects(
     -------
     Dataset
         Each variable with a first dim `moment` ("mean", "sd"), and its own dims and coords. With `Xnew` or `data` the
-        axis of rows is `new_point`. Moments that do not exist are NaN, such as those of effects whose scale has a
-        `pm.HalfFlat` prior and few groups.
+        axis of rows is `new_point`. Moments that do not exist are NaN: effects of few groups have no variance
+        if their scale has a `pm.HalfFlat` prior.
 
     Raises
     ------

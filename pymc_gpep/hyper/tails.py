@@ -11,7 +11,6 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pymc.distributions.continuous import HalfFlatRV
 
 from pymc_gpep.array_types import Array
