@@ -39,7 +39,7 @@ BUDGETS = {
     "prior_moments": (2106, 2),
     "evidence": (1147, 2),
     "log_posteriors": (2709, 3),
-    "hyper": (4494, 5),
+    "hyper": (4493, 5),
     "cluster": (690, 2),
     "streaming": (2930, 5),
     "samplers": (1399, 3),
