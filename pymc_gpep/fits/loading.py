@@ -28,7 +28,11 @@ from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.weights import Estimate, Weighing
 from pymc_gpep.latent.gp_latent import as_gps
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior, InducingRowsLogPosterior
+from pymc_gpep.log_posteriors.dense_log_posterior import (
+    DenseLogPosterior,
+    InducingRowsLogPosterior,
+    NeighbourLogPosterior,
+)
 from pymc_gpep.log_posteriors.evaluation import Evaluation, evaluations_of
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior, StoredFit
@@ -197,7 +201,7 @@ def _responses(attrs: Mapping[Any, Any]) -> list[str]:
 
 FILES: Registry[type[LogPosterior]] = Registry(
     "file",
-    (DenseLogPosterior, InducingRowsLogPosterior, SparseLogPosterior, BatchLogPosterior),
+    (DenseLogPosterior, InducingRowsLogPosterior, NeighbourLogPosterior, SparseLogPosterior, BatchLogPosterior),
     of=LogPosterior,
     named="kind",
 )

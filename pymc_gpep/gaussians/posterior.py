@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_algebra import DenseBlocks, DenseCoupled, DenseIndependent, SignedBlocks
+from pymc_gpep.gaussians.neighbour_prior import NeighbourPrior
 from pymc_gpep.gaussians.place_prior import PlaceAlgebra, PlacePrior
 from pymc_gpep.gaussians.precision_prior import PrecisionAlgebra, PrecisionPrior
 from pymc_gpep.gaussians.prior import DensePrior
@@ -278,6 +279,7 @@ _OWN = (
     PosteriorOf(RowPrior, SignedSites, BlockRows),
     PosteriorOf(RowPrior, IndependentSites, IndependentRows),
     PosteriorOf(PrecisionPrior, IndependentSites, PrecisionAlgebra),
+    PosteriorOf(NeighbourPrior, IndependentSites, PrecisionAlgebra),
     PosteriorOf(PlacePrior, IndependentSites, PlaceAlgebra),
 )
 POSTERIORS: Registry[PosteriorOf] = Registry("posterior", _OWN, of=PosteriorOf, classes=False)

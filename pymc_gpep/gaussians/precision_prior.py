@@ -76,6 +76,11 @@ class PrecisionStructure:
         n, k = self.cells.shape
         return n, k
 
+    @property
+    def length(self) -> int:
+        """Length of the array that holds coefficients and entries of Q."""
+        return self.cells.size + len(self.first)
+
     def split(self, array: Array) -> tuple[Array, Array]:
         """Return coefficients (n, k) and entries (m,) of Q of the array that holds both."""
         flat = array.reshape(-1)
@@ -152,8 +157,13 @@ class PrecisionPrior(PriorByRows):
     def __init__(self, array: Array, mean: Array, structure: PrecisionStructure) -> None:
         super().__init__(array, mean)
         self.structure = structure
-        self.values, self.entries_of_precision = structure.split(self.array)
+        self.values, rest = structure.split(self.array)
+        self.entries_of_precision = self._read_precision(rest)
         self._rows = Entries(structure.cells, self.values, structure.q)
+
+    def _read_precision(self, rest: Array) -> Array:
+        """Return the entries of Q from the array behind the coefficients."""
+        return rest
 
     @classmethod
     def checked(  # type: ignore[override]  # entries are nowhere without a structure
@@ -168,7 +178,7 @@ class PrecisionPrior(PriorByRows):
         """
         means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
         numbers = np.asarray(array, dtype=np.float64)
-        n, size = len(structure.cells), structure.cells.size + len(structure.first)
+        n, size = len(structure.cells), structure.length
         if means.shape != (1, n) or numbers.shape != (1, 1, size):
             raise ValueError(
                 f"mean must be (1, {n}) and coefficients with a precision (1, 1, {size}), but they have the shapes "
@@ -179,7 +189,7 @@ class PrecisionPrior(PriorByRows):
 
     @property
     def maker(self) -> BoundForm:
-        return BoundForm(PrecisionPrior, self.structure)
+        return BoundForm(type(self), self.structure)
 
     @classmethod
     def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
@@ -263,15 +273,24 @@ class PrecisionPrior(PriorByRows):
     ) -> Array:
         """The derivative of the log normaliser at fixed sites in the array, see `FunctionPosterior.gradient`."""
         s = self.structure
-        (prior_slots, _), (slots, pairs) = s.prior_slots, s.posterior_slots
+        slots, pairs = s.posterior_slots
         u = np.zeros_like(v) if moved is None else moved.coordinates[0]
         of_values = -precision[:, None] * posterior.row_products(pairs, s.cells, self.values)
         of_values += b[:, None] * (v + u)[s.cells]
         of_values += 0.0 if moved is None else moved.weights[0][:, None] * v[s.cells]
         i, j = s.first, s.second
-        inverse = self.precision.entries(prior_slots, i, j) - posterior.entries(slots, i, j)
+        inverse = self._inverse_entries() - posterior.entries(slots, i, j)
         of_entries = 0.5 * s.counted * (inverse - v[i] * v[j] - u[i] * v[j] - v[i] * u[j])
-        return np.concatenate([of_values.ravel(), of_entries])[None, None]
+        return np.concatenate([of_values.ravel(), self._array_gradient(of_entries)])[None, None]
+
+    def _inverse_entries(self) -> Array:
+        """Q⁻¹ (m,) at the entries of Q."""
+        s = self.structure
+        return self.precision.entries(s.prior_slots[0], s.first, s.second)
+
+    def _array_gradient(self, of_entries: Array) -> Array:
+        """Return derivatives in the array behind the coefficients, from derivatives in entries of Q."""
+        return of_entries
 
     def solved(self, right: Array) -> Array:
         """Q⁻¹ r of r (q,) or of each row of (m, q); NaN if Q is not positive definite."""

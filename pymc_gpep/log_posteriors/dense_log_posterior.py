@@ -36,6 +36,7 @@ from pymc_gpep.log_posteriors.latent_functions import DenseFunctions, GroupedFun
 from pymc_gpep.log_posteriors.log_posterior import Gps, LogPosterior, StoredFit
 from pymc_gpep.log_posteriors.quasi_newton import Curvature
 from pymc_gpep.prior_moments.inducing_sum import as_sum, by_inducing_rows
+from pymc_gpep.prior_moments.neighbour_sum import NeighbourSum, by_neighbours
 from pymc_gpep.prior_moments.precision_sum import suited
 from pymc_gpep.prior_moments.prior_functions import (
     Moments,
@@ -385,6 +386,62 @@ class InducingRowsLogPosterior(DenseLogPosterior):
 
     def anchors(self, x: Array, solution: Any = None) -> Array:
         return self._inducing[None]
+
+
+class NeighbourLogPosterior(DenseLogPosterior):
+    """The log posterior with a process by nearest neighbours, which stay as they are.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+        With a sum that has one process, see `pymc_gpep.prior_moments.inducing_sum.as_sum`.
+    approximator : Approximator
+    compile_kwargs : dict, optional
+    neighbours : int
+        Number of neighbours of each place.
+    at : array (d,)
+        Hyperparameters, unconstrained, at which neighbours are chosen.
+    """
+
+    kind: ClassVar[str] = "neighbours"
+    by: ClassVar[str] = "nearest neighbours"
+
+    def __init__(
+        self,
+        classifier: GPClassifier,
+        approximator: Approximator,
+        compile_kwargs: dict[str, Any] | None = None,
+        *,
+        neighbours: int,
+        at: Array,
+    ) -> None:
+        self._given, self._neighbours, self._at = classifier, neighbours, np.array(at, dtype=np.float64)
+        super().__init__(classifier, approximator, compile_kwargs)
+
+    def _suited(self, classifier: GPClassifier, approximator: Approximator) -> GPClassifier:
+        return by_neighbours(classifier, self._neighbours, Hyperparameters(classifier).point(self._at))
+
+    def chosen_at(self, theta: Array) -> Self:
+        """Return the log posterior with neighbours chosen at other hyperparameters; itself if these are the same."""
+        own = self.classifier.prior
+        made = type(self)(self._given, self.approximator, self._kwargs, neighbours=self._neighbours, at=theta)
+        assert isinstance(own, NeighbourSum)
+        assert isinstance(made.classifier.prior, NeighbourSum)
+        return self if own.same_neighbours(made.classifier.prior) else made
+
+    @classmethod
+    def in_form(cls, classifier: GPClassifier) -> GPClassifier:
+        return as_sum(classifier, "neighbours")
+
+    @classmethod
+    def of_file(cls, file: StoredFit) -> Self:
+        classifier = file.space.classifier
+        made = approximator(file.attrs["approximation"], classifier.likelihood_model, file.options)
+        at = np.array(json.loads(file.attrs["neighbours_at"]))
+        return cls(classifier, made, neighbours=int(file.attrs["neighbours"]), at=at)
+
+    def described(self) -> dict[str, Any]:
+        return super().described() | {"neighbours": self._neighbours, "neighbours_at": json.dumps(self._at.tolist())}
 
 
 def _shifts(solution: Solution) -> Array | None:

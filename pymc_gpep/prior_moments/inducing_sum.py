@@ -42,41 +42,41 @@ from pymc_gpep.sums.sum_elsewhere import SumElsewhere
 from pymc_gpep.sums.sum_values import SumVariables
 
 _SAME = 1e-10  # Relative difference of a variance and a covariance at equal inputs that rounding may cause.
-_ALL_ROWS = "Leave inducing out for an exact prior"
 
 
-def as_sum(classifier: GPClassifier) -> GPClassifier:
+def as_sum(classifier: GPClassifier, option: str = "inducing") -> GPClassifier:
     """Return a classifier whose prior is a sum with one process; a process alone becomes a sum without effects.
 
     Raises
     ------
     StructureError
-        If inducing inputs do not fit the prior.
+        If inducing inputs, or neighbours where these are the `option`, do not fit the prior.
     """
-    prior = classifier.prior
+    prior, called = classifier.prior, {"inducing": "Inducing inputs", "neighbours": "Nearest neighbours"}[option]
+    all_rows = f"Leave {option} out for an exact prior"
     if prior.n_functions > 1:
         raise StructureError(
-            f"inducing with this method is for one latent function, and the model has {prior.n_functions}. "
+            f"{option} with this method is for one latent function, and the model has {prior.n_functions}. "
             'Classes take method="sparse_ep", inducing=....'
         )
     if isinstance(prior, GPModel):
         prior = _sum_of(prior, classifier)
     if not isinstance(prior, LatentSum) or not prior.processes:
         raise StructureError(
-            "Inducing inputs are those of a Gaussian process, and the latent function is a sum of effects without one. "
-            f"Leave inducing out: {classifier.likelihood_model.method!r} fits the sum by its rows."
+            f"{called} are those of a Gaussian process, and the latent function is a sum of effects without one. "
+            f"Leave {option} out: {classifier.likelihood_model.method!r} fits the sum by its rows."
         )
     if len(prior.processes) > 1:
         names = ", ".join(repr(each.f.name) for each in prior.processes)
         raise StructureError(
-            f"Inducing inputs are for one Gaussian process, and the model has {names}. {_ALL_ROWS}, or write a process "
+            f"{called} are for one Gaussian process, and the model has {names}. {all_rows}, or write a process "
             "as pm.gp.HSGP, with its inputs as data: hsgp.prior('g', X=pm.Data('x', X))."
         )
     (term,) = prior.terms
     if not term.selected or int(np.prod(term.shape[:-1])) > 1:
         raise StructureError(
-            "Inducing inputs are for a process of which a row has one value, times a coefficient. Rows combine values "
-            f"of {term.latent.f.name!r}. {_ALL_ROWS}."
+            f"{called} are for a process of which a row has one value, times a coefficient. Rows combine values "
+            f"of {term.latent.f.name!r}. {all_rows}."
         )
     return replace(classifier, prior=replace(prior, alone=()))
 
@@ -125,25 +125,10 @@ class InducingSum(SumInForm):
         """Return the sum by inducing inputs (M, d), with data of the model as given."""
         made = cls.made_of(plain, inducing=inducing, keeps_residuals=keeps_residuals)
         (term,) = plain.terms
-        places = made._equal_inputs(data)
+        places = equal_inputs(made, data)
         count = int(places.max()) + 1
         structure = PlaceStructure(places[made._cells(term, data)], count, made.flat, not keeps_residuals)
         return replace(made, point_places=places, structure=structure)
-
-    def _equal_inputs(self, data: Mapping[Variable, Variable]) -> NDArray[np.int64]:
-        """Return a number for each point of the process, the same for points with equal inputs.
-
-        Each point is alone if the covariance has noise, which points with equal inputs do not share.
-        """
-        functions = self._functions
-        at = ModelFunctions(self.model, self.hyperparameters, data)
-        first = functions.inputs[:1]
-        inputs, between, own = at([functions.inputs, functions.covariance(first, first), functions.variance(first)])(
-            at.nearby(np.random.default_rng(SEED))
-        )
-        if not np.allclose(between[0], own, rtol=_SAME):
-            return np.arange(len(inputs))
-        return equal_rows(np.asarray(inputs, dtype=np.float64))
 
     def _cells(self, term: ProcessTerm, data: Mapping[Variable, Variable]) -> NDArray[np.int64]:
         """Return the place of each row among the values of the process."""
@@ -217,14 +202,10 @@ class InducingSum(SumInForm):
         return self.by_parts(outputs, z, [values], seen=seen)
 
     @cached_property
-    def _functions(self) -> ProcessFunctions:
-        ((_, functions),) = functions_of(self.without_effects(self.processes[0]), None)
-        return functions
-
-    @cached_property
     def _process_rows(self) -> TensorVariable:
         """(W | r) of the process at its own inputs, in terms of the random variables of the model."""
-        return inducing_rows(self.model, self._functions, self.inducing, self._functions.inputs)
+        functions = _functions(self)
+        return inducing_rows(self.model, functions, self.inducing, functions.inputs)
 
     @cached_property
     def arrays(self) -> Mapping[Any, Callable[[], TensorVariable]]:
@@ -457,9 +438,35 @@ def by_inducing_rows(classifier: GPClassifier, inducing: Array, approximator: An
     return replace(classifier, prior=made)
 
 
+def _functions(prior: LatentSum) -> ProcessFunctions:
+    """Return the process of a sum as functions of inputs."""
+    ((_, functions),) = functions_of(prior.without_effects(prior.processes[0]), None)
+    return functions
+
+
+def equal_inputs(prior: LatentSum, data: Mapping[Variable, Variable]) -> NDArray[np.int64]:
+    """Return a number for each point of the process of a sum, the same for points with equal inputs.
+
+    Each point is alone if the covariance has noise, which points with equal inputs do not share.
+    """
+    functions = _functions(prior)
+    at = ModelFunctions(prior.model, prior.hyperparameters, data)
+    first = functions.inputs[:1]
+    inputs, between, own = at([functions.inputs, functions.covariance(first, first), functions.variance(first)])(
+        at.nearby(np.random.default_rng(SEED))
+    )
+    if not np.allclose(between[0], own, rtol=_SAME):
+        return np.arange(len(inputs))
+    return equal_rows(np.asarray(inputs, dtype=np.float64))
+
+
+def process_inputs(prior: LatentSum, data: Mapping[Variable, Variable]) -> Array:
+    """Return the inputs (p, d) of the process of a sum."""
+    found = evaluate(graph_replace([_functions(prior).inputs], data, strict=False))[0]
+    return np.asarray(found, dtype=np.float64)
+
+
 def inputs_of(classifier: GPClassifier, data: Mapping[Variable, Variable]) -> Array:
     """Return the inputs (p, d) of the process of a sum."""
-    prior = classifier.prior
-    assert isinstance(prior, LatentSum)
-    ((_, functions),) = functions_of(prior.without_effects(prior.processes[0]), None)
-    return np.asarray(evaluate(graph_replace([functions.inputs], data, strict=False))[0], dtype=np.float64)
+    assert isinstance(classifier.prior, LatentSum)
+    return process_inputs(classifier.prior, data)

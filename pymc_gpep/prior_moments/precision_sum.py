@@ -436,23 +436,23 @@ class PrecisionSum(SumInForm):
         """Shapes of the numbers of each variable."""
         return [shape for v, recipe in self.recipes.items() for shape in _blocks(v, recipe, self.by_fields[v])]
 
-    def structured(self, rows: SparseSlopes, values: SparseSlopes) -> PrecisionStructure:
+    def structured(self, rows: SparseSlopes, values: SparseSlopes | None) -> PrecisionStructure:
         """Return the pattern of rows and precision, including covariances between the entries of a variable."""
         assert rows.entries is not None
-        assert values.entries is not None
         given = list(self.by_fields.values())
-        begins = [own.start for own in self.places.values()]
+        begins = [self.places[v].start for v in self.by_fields]
         columns = np.zeros((sum(len(each.widths) for each in given), self.n_normals))
         ends = accumulate(len(each.widths) for each in given)
         for each, begin, end in zip(given, begins, ends, strict=True):
             columns[end - len(each.widths) : end, begin : begin + each.columns.shape[1]] = each.columns
+        nothing = np.zeros(0, np.int64)
         return PrecisionStructure(
             rows.entries.cells,
-            np.concatenate([each.first + begin for each, begin in zip(given, begins, strict=True)]),
-            np.concatenate([each.second + begin for each, begin in zip(given, begins, strict=True)]),
+            np.concatenate([nothing, *(each.first + begin for each, begin in zip(given, begins, strict=True))]),
+            np.concatenate([nothing, *(each.second + begin for each, begin in zip(given, begins, strict=True))]),
             columns,
-            np.concatenate([each.widths for each in given]),
-            [pairs_of_rows(values.entries.cells)],
+            np.concatenate([np.zeros(0), *(each.widths for each in given)]),
+            [] if values is None or values.entries is None else [pairs_of_rows(values.entries.cells)],
             np.array(self.plain.flat, np.int64),
         )
 
@@ -482,9 +482,13 @@ class PrecisionSum(SumInForm):
         return PrecisionVariables(self, self.blocks, data)
 
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        plain = self.plain.recipes
-        independent = [field.independent for v, field in self.by_fields.items() for _ in range(plain[v].size)]
-        return PrecisionElsewhere(self, self.blocks, np.array(independent), data)
+        return PrecisionElsewhere(self, self.blocks, self._independent, data)
+
+    @property
+    def _independent(self) -> NDArray[np.bool_]:
+        """Whether each number of effects is an independent standard normal."""
+        sizes = [self.plain.recipes[v].size for v in self.by_fields]
+        return np.repeat(np.array([field.independent for field in self.by_fields.values()], bool), sizes)
 
 
 def _blocks(variable: TensorVariable, recipe: Recipe, field: Field) -> Sequence[tuple[int, ...]]:

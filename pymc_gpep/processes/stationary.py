@@ -182,7 +182,7 @@ def stationary(
     """
     inducing, cross, own, mean = graphs
     columns = z.type.shape[1]
-    scales = _scales(cross, z, x)
+    scales = input_scales(cross, z, x)
     if scales is None or columns is None:
         return None
     middle = pt.zeros((1, columns))
@@ -217,7 +217,7 @@ def stationary(
     return Stationary(possible[0], scales, of_row, pt.zeros(()))
 
 
-def _scales(cross: TensorVariable, z: TensorVariable, x: TensorVariable) -> TensorVariable | None:
+def input_scales(cross: TensorVariable, z: TensorVariable, x: TensorVariable) -> TensorVariable | None:
     """Return the s (d,) that multiply the inputs z in a covariance's only product of inputs."""
     products = [each for each in ancestors([cross]) if each.owner is not None and isinstance(each.owner.op, Dot)]
     of_inputs = [each for each in products if z in ancestors([each]) and x in ancestors([each])]

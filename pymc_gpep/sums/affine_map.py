@@ -483,19 +483,22 @@ class AffineMap:
         name: str,
         given: Sequence[Any] = (),
         spread: Callable[[Array], Array] | None = None,
+        lengths: Sequence[int] = (),
     ) -> tuple[Array, Linear]:
         """Return t of an expression, and the function that computes T along directions (s, q).
 
         `spread` returns slopes (s, ...) of the expression in the shape that its values (s, m) are to have, flat.
+        `lengths` are the numbers of points of the separate processes.
         """
         place = self.names.index(name)
-        centre = np.asarray(self.at(point, np.zeros(self.n_normals), given=given)[place], np.float64)
+        g = [np.zeros((*latent.f.type.shape[:-1], n)) for latent, n in zip(self.moved, lengths, strict=True)]
+        centre = np.asarray(self.at(point, np.zeros(self.n_normals), g, given)[place], np.float64)
 
         def linear(directions: Array) -> Array:
             if "_function" in self.__dict__:
-                slopes = self(point, given, units=directions).slopes[name]
+                slopes = self(point, given, lengths, directions).slopes[name]
             else:
-                slopes = np.stack([self.at(point, z, given=given)[place] - centre for z in directions])
+                slopes = np.stack([self.at(point, z, g, given)[place] - centre for z in directions])
             return (slopes if spread is None else spread(slopes)).reshape(len(directions), -1)
 
         return centre, linear

@@ -1,21 +1,31 @@
 """Methods that use the covariance of all latent values."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from pymc_gpep.approximations import METHODS, approximator
+from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.converged_fits import mirror_image, nothing_learned, other_mode
 from pymc_gpep.evidence.memory_check import check_memory
 from pymc_gpep.fits.fit import Fit
+from pymc_gpep.gaussians.neighbour_prior import NeighbourPrior
 from pymc_gpep.gaussians.place_prior import PlacePrior
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
-from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior, InducingRowsLogPosterior
+from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.log_posteriors.dense_log_posterior import (
+    DenseLogPosterior,
+    InducingRowsLogPosterior,
+    NeighbourLogPosterior,
+)
+from pymc_gpep.log_posteriors.evaluation import Trace
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.prior_moments.inducing_sum import as_sum, by_inducing_rows, inputs_of
+from pymc_gpep.prior_moments.neighbour_sum import by_neighbours
 from pymc_gpep.prior_moments.precision_sum import suited
 from pymc_gpep.prior_moments.prior_functions import by_groups, prior_type_of
 from pymc_gpep.reading import GPClassifier, StructureError
@@ -26,6 +36,9 @@ from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
 # Probability beyond bounds that counts: a cut there moves a mean by 0.003 standard deviations.
 _BEYOND = 1e-3
+_SPARSE = 1e4  # work of a row by neighbours, in units of one by a covariance matrix
+_CHOICES = 4  # Largest number of times that neighbours are chosen again.
+_LITTLE = 0.1  # Least change of the log posterior by other neighbours for which a search begins again.
 
 
 @dataclass(frozen=True)
@@ -38,9 +51,14 @@ class AllRows(Plan):
         Fixed inducing inputs of the only Gaussian process: an array, or the number of centres that k-means finds among
         its inputs. Memory and time are then linear in the number of rows. `"ep"` and `"laplace"` integrate residuals
         (FITC). `"kl"` maximises the variational bound.
+    neighbours : int, optional
+        Number of nearest neighbours by which `"ep"` and `"laplace"` know the values of the only Gaussian process at its
+        different inputs, 20 for example. The precision is then sparse. Neighbours are chosen again where a search ends,
+        until they stay or change the log evidence little.
     """
 
     inducing: Any = None
+    neighbours: Any = None
 
     takes: ClassVar[tuple[str, ...]] = ("starts",)
     sums: ClassVar[bool] = True
@@ -49,17 +67,27 @@ class AllRows(Plan):
     def methods(cls) -> Iterable[str]:
         return METHODS
 
+    def __post_init__(self) -> None:
+        if self.neighbours is not None:
+            check_whole("neighbours", self.neighbours, 1)
+        if self.neighbours is not None and self.inducing is not None:
+            raise ValueError("neighbours and inducing are two approximations of one process. Leave one of them out.")
+
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
         return approximator(
             method, classifier.likelihood_model, options, self.besides(), others, classifier.prior.singular
         )
 
     def read(self, classifier: GPClassifier) -> GPClassifier:
-        """See `Plan`: with inducing inputs a process is the term of a sum."""
+        """See `Plan`: with inducing inputs or neighbours a process is the term of a sum."""
+        if self.neighbours is not None:
+            return as_sum(classifier, "neighbours")
         return classifier if self.inducing is None else as_sum(classifier)
 
     def work(self, classifier: GPClassifier) -> float:
-        """See `Plan`; n M² with M inducing inputs."""
+        """See `Plan`; n M² with M inducing inputs, and less than 10⁴ n of a sparse precision."""
+        if self.neighbours is not None:
+            return classifier.n_points * min(_SPARSE, float(classifier.n_points) ** 2)
         if self.inducing is None:
             return super().work(classifier)
         size = self.inducing if np.ndim(self.inducing) == 0 else np.shape(self.inducing)[-2]
@@ -71,13 +99,20 @@ class AllRows(Plan):
                 f"method={given.method!r} works on the covariance of all rows, and takes no inducing inputs. "
                 'Take method="ep", "laplace" or "kl", or leave inducing out.'
             )
+        if self.neighbours is not None and not given.approximator.takes(NeighbourPrior):
+            raise ValueError(
+                f"method={given.method!r} works on the covariance of all rows, and takes no neighbours. "
+                'Take method="ep" or "laplace", or leave neighbours out.'
+            )
         if given.classifier.prior.singular and given.approximator.inverts_prior:
             raise StructureError(
                 f"method={given.method!r} needs the inverse of the prior covariance, and a sum of fewer effects than "
                 "rows has a singular one. Take method='kl', which has a lower bound as well."
             )
         grouped = by_groups(given.classifier, given.approximator)
-        if self.inducing is None:
+        if self.neighbours is not None:
+            grouped = by_neighbours(grouped, self.neighbours, given.space.point(given.first))
+        elif self.inducing is None:
             grouped = suited(grouped, given.approximator)
         else:
             grouped = by_inducing_rows(grouped, self._inducing_inputs(given), given.approximator)
@@ -110,8 +145,10 @@ class AllRows(Plan):
         return nothing_learned(fit.log_posterior, fit.theta, fit.solution)  # type: ignore[arg-type]  # its own
 
     def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Climb:
-        if self.inducing is not None and "mode" in kwargs:
-            raise NotImplementedError("Inducing inputs of this method have no compiled form. Leave backend out.")
+        if (self.inducing is not None or self.neighbours is not None) and "mode" in kwargs:
+            raise NotImplementedError(
+                "Inducing inputs and neighbours of this method have no compiled form. Leave backend out."
+            )
         run.stage("making the graph of the log posterior")
         if "mode" in kwargs:  # compiled code does not support sparse precisions
             self._check_memory(given, by_groups(given.classifier, given.approximator))
@@ -121,13 +158,35 @@ class AllRows(Plan):
         for each in given.classifier.each:
             warn_of_single_class(each, *evaluate([each.labels]))
         run.graphs_are_made()
-        return Climb(given, log_posterior)
+        return Climb(given, log_posterior) if self.neighbours is None else _ByNeighbours(given, log_posterior)
 
     def _log_posterior(self, given: FitTask, kwargs: dict[str, Any]) -> DenseLogPosterior:
         parts = given.classifier, given.approximator, kwargs
+        if self.neighbours is not None:
+            return NeighbourLogPosterior(*parts, neighbours=self.neighbours, at=given.first)
         if self.inducing is None:
             return DenseLogPosterior(*parts)
         return InducingRowsLogPosterior(*parts, inducing=self._inducing_inputs(given))
+
+
+class _ByNeighbours(Climb):
+    """A search that chooses neighbours again where it ends."""
+
+    def run(self, n: int, run: FitRun, fit_of: Callable[[LogPosterior, Trace], Fit], begin: Fit | None) -> None:
+        """See `Search`; each search begins where the one before it ended."""
+        super().run(n, run, fit_of, begin)
+        for _ in range(_CHOICES):
+            found = self.trace
+            there = self.log_posterior.chosen_at(found.best.theta)
+            if there is self.log_posterior or found.stopped or not found.best.usable:
+                return
+            moved = there(found.best.theta)
+            change = abs(moved.log_posterior - found.best.log_posterior)
+            if not change >= _LITTLE:
+                return
+            run.stage("neighbours differ at the maximum: searching again from there")
+            self.log_posterior = there
+            super().run(n, run, fit_of, fit_of(there, Optimum(moved, False, "", (moved,))))
 
 
 def _bounds_with_effect(fit: Fit) -> str:

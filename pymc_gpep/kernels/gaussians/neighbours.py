@@ -1,0 +1,191 @@
+"""Nearest neighbours of places: an order, neighbour sets, and the regression of each place on its neighbours.
+
+Place k of the order has the neighbours `cells[k, :counts[k]]`, which stand before it. With the covariance C of the
+values x at places, and of the neighbours N
+
+    b_k = C_NN⁻¹ C_Nk,   d_k = C_kk − C_kN b_k,   Q = Σ_k v_k v_kᵀ / d_k,   v_k = e_k − Σ_j b_kj e_N(j)
+
+(Vecchia 1988; Datta, Banerjee, Finley and Gelfand 2016, equations 6 to 9). A matrix on the pairs of places that Q has
+is an array of entries. Set k = (k, its neighbours) has the pairs (0, 0), (1, 0), (1, 1), (2, 0) …. Pair t has the entry
+`slots[k, t]`.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+
+
+@kernel
+def maximin_order(x, order):
+    """Write an order of places (n, d) in which each has the largest distance from all before it.
+
+    The first place is that nearest to the mean.
+    """
+    n, d = x.shape
+    distance, mean = np.full(n, np.inf), np.zeros(d)
+    for i in range(n):
+        mean += x[i] / n
+    least, chosen = np.inf, 0
+    for i in range(n):
+        square = 0.0
+        for j in range(d):
+            square += (x[i, j] - mean[j]) ** 2
+        if square < least:
+            least, chosen = square, i
+    for k in range(n):
+        order[k] = chosen
+        distance[chosen] = -1.0
+        most, following, own = -1.0, chosen, x[chosen]
+        for i in range(n):
+            if distance[i] >= 0.0:
+                square = 0.0
+                for j in range(d):
+                    square += (x[i, j] - own[j]) ** 2
+                distance[i] = min(distance[i], square)
+                if distance[i] > most:
+                    most, following = distance[i], i
+        chosen = following
+
+
+@kernel
+def nearest(x, cells):
+    """Write the nearest places before each place of x (p, d), by distance, into `cells` (p, m)."""
+    m = cells.shape[1]
+    squares = np.empty(m)
+    for i in range(x.shape[0]):
+        count, own = 0, x[i]
+        for k in range(i):
+            square = 0.0
+            for j in range(x.shape[1]):
+                square += (x[k, j] - own[j]) ** 2
+            if count == m and square >= squares[m - 1]:
+                continue
+            place = count if count < m else m - 1
+            while place > 0 and squares[place - 1] > square:
+                squares[place] = squares[place - 1]
+                cells[i, place] = cells[i, place - 1]
+                place -= 1
+            squares[place] = square
+            cells[i, place] = k
+            count = min(count + 1, m)
+
+
+@kernel
+def _factorised(entries, slots, size, lower):
+    """Write the Cholesky factor of the covariance of neighbours; NaN if it is not positive definite."""
+    for a in range(size):
+        for c in range(a + 1):
+            total = entries[slots[(a + 1) * (a + 2) // 2 + c + 1]]
+            for j in range(c):
+                total -= lower[a, j] * lower[c, j]
+            lower[a, c] = (math.sqrt(total) if total > 0.0 else np.nan) if a == c else total / lower[c, c]
+
+
+@kernel
+def _solve(lower, size, x):
+    """Overwrite the first `size` numbers of x with (L Lᵀ)⁻¹ x."""
+    for a in range(size):
+        for j in range(a):
+            x[a] -= lower[a, j] * x[j]
+        x[a] /= lower[a, a]
+    for a in range(size - 1, -1, -1):
+        for j in range(a + 1, size):
+            x[a] -= lower[j, a] * x[j]
+        x[a] /= lower[a, a]
+
+
+@kernel
+def regressions(entries, slots, counts, b, d):
+    """Write b (p, m) and d (p,) of a covariance by entries; 0 beyond the neighbours of a place."""
+    m = b.shape[1]
+    lower = np.empty((m, m))
+    for k in range(d.size):
+        size, own = counts[k], slots[k]
+        _factorised(entries, own, size, lower)
+        b[k] = 0.0
+        for a in range(size):
+            b[k, a] = entries[own[(a + 1) * (a + 2) // 2]]
+        _solve(lower, size, b[k])
+        total = entries[own[0]]
+        for a in range(size):
+            total -= b[k, a] * entries[own[(a + 1) * (a + 2) // 2]]
+        d[k] = total if total > 0.0 else np.nan
+
+
+@kernel
+def pull_regressions(entries, slots, counts, b, of_b, of_d, out):
+    """Add derivatives in the entries of a covariance to `out`, from derivatives in b and d."""
+    m = b.shape[1]
+    lower, u = np.empty((m, m)), np.empty(m)
+    for k in range(of_d.size):
+        size, own = counts[k], slots[k]
+        _factorised(entries, own, size, lower)
+        u[:] = of_b[k]
+        _solve(lower, size, u)
+        out[own[0]] += of_d[k]
+        for a in range(size):
+            row = (a + 1) * (a + 2) // 2
+            out[own[row]] += u[a] - 2.0 * of_d[k] * b[k, a]
+            for c in range(a):
+                out[own[row + c + 1]] += 2.0 * of_d[k] * b[k, a] * b[k, c] - u[a] * b[k, c] - u[c] * b[k, a]
+            out[own[row + a + 1]] += (of_d[k] * b[k, a] - u[a]) * b[k, a]
+
+
+@kernel
+def precision_entries(slots, counts, b, d, out):
+    """Add the entries of Q to `out`."""
+    v = np.empty(b.shape[1] + 1)
+    for k in range(d.size):
+        v[0] = 1.0
+        v[1:] = -b[k]
+        t = 0
+        for a in range(counts[k] + 1):
+            scaled = v[a] / d[k]
+            for c in range(a + 1):
+                out[slots[k, t]] += scaled * v[c]
+                t += 1
+
+
+@kernel
+def pull_precision(slots, counts, b, d, of_entries, of_b, of_d):
+    """Write derivatives in b and d from derivatives in the entries of Q."""
+    v, half = np.empty(b.shape[1] + 1), np.empty(b.shape[1] + 1)
+    for k in range(d.size):
+        v[0] = 1.0
+        v[1:] = -b[k]
+        half[:] = 0.0
+        t = 0
+        for a in range(counts[k] + 1):
+            for c in range(a + 1):
+                half[a] += of_entries[slots[k, t]] * v[c]
+                half[c] += of_entries[slots[k, t]] * v[a]
+                t += 1
+        total = 0.0
+        for a in range(counts[k] + 1):
+            total += half[a] * v[a]
+        of_d[k] = -0.5 * total / d[k] ** 2
+        of_b[k] = 0.0
+        for a in range(counts[k]):
+            of_b[k, a] = -half[a + 1] / d[k]
+
+
+@kernel
+def solve_forward(cells, counts, b, x):
+    """Overwrite each row x of (s, p) with (I − B)⁻¹ x, B having the rows b."""
+    for own in x:
+        for k in range(own.size):
+            for a in range(counts[k]):
+                own[k] += b[k, a] * own[cells[k, a]]
+
+
+@kernel
+def solve_backward(cells, counts, b, x):
+    """Overwrite each row x of (s, p) with (I − B)⁻ᵀ x."""
+    for own in x:
+        for k in range(own.size - 1, -1, -1):
+            value = own[k]
+            if value != 0.0:
+                for a in range(counts[k]):
+                    own[cells[k, a]] += b[k, a] * value

@@ -1,0 +1,252 @@
+"""A sum of a Gaussian process by nearest neighbours, and of effects, as numbers with a sparse precision.
+
+Values of the process at its different inputs are numbers, in an order in which each is a regression on neighbours before
+it (Vecchia 1988). Rows that take the value of one place share it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike, NDArray
+from pymc.blocking import PointType
+from pytensor.graph.basic import Variable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.neighbour_prior import NeighbourPrior, NeighbourSets, NeighbourStructure
+from pymc_gpep.gaussians.precision_prior import PrecisionStructure
+from pymc_gpep.gaussians.prior_form import BoundForm, PriorForm
+from pymc_gpep.graphs.errors import StructureError
+from pymc_gpep.latent.gp_latent import LatentGP, jitter_of
+from pymc_gpep.latent.latent_prior import Elsewhere, RowsOfNormals
+from pymc_gpep.prior_moments.inducing_sum import equal_inputs, process_inputs
+from pymc_gpep.prior_moments.precision_sum import PrecisionElsewhere, PrecisionSum, SparseSlopes
+from pymc_gpep.prior_moments.prior_functions import frozen_data
+from pymc_gpep.processes.neighbours import NeighbourChoice, NeighbourRegressions
+from pymc_gpep.processes.processes import functions_of
+from pymc_gpep.reading.classifier import GPClassifier
+from pymc_gpep.solvers.coefficients import Entries
+from pymc_gpep.sums.affine_map import AffineMap, every_entry
+from pymc_gpep.sums.latent_sum import EffectsElsewhere, LatentSum
+from pymc_gpep.sums.new_data import NewData, RowsOfData
+from pymc_gpep.sums.sum_elsewhere import ARGUMENT
+
+
+@dataclass(frozen=True, eq=False)
+class NeighbourSum(PrecisionSum):
+    """A sum whose process is known by nearest neighbours.
+
+    Numbers are those of effects, and behind them values of the process, less its mean, at places in their order.
+
+    Attributes
+    ----------
+    neighbours : int
+        Number of neighbours that each place is to have.
+    point_places : array (points,)
+        Position in the order of the place of each point of the process.
+    known : array (p, d)
+        Inputs of the places in their order.
+    sets : NeighbourSets
+    choice : NeighbourChoice
+    """
+
+    neighbours: int = 0
+    point_places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    known: Array = field(default_factory=lambda: np.empty((0, 0)))
+    sets: NeighbourSets | None = None
+    choice: NeighbourChoice | None = None
+
+    @classmethod
+    def by_sets(
+        cls, plain: LatentSum, neighbours: int, point: PointType, data: Mapping[Variable, Variable]
+    ) -> "NeighbourSum":
+        """Return the sum with neighbours that are chosen at a point of the hyperparameters.
+
+        Raises
+        ------
+        StructureError
+            If rows take many values of effects, so that their precision is not sparse.
+        """
+        (latent,) = plain.processes
+        inputs = process_inputs(plain, data)
+        places = equal_inputs(plain, data)
+        first = np.unique(places, return_index=True)[1]
+        choice = NeighbourChoice(plain.without_effects(latent), inputs.shape[1], data)
+        order, sets = choice.sets(point, inputs[first], neighbours)
+        made = cls._with({v: each.as_field for v, each in plain.recipes.items()}, plain)
+        known, point_places = inputs[first[order]], np.argsort(order)[places]
+        part = replace(made, neighbours=neighbours, point_places=point_places, known=known, sets=sets, choice=choice)
+        rows = part._rows(data)
+        if rows.entries is None:
+            raise StructureError(
+                "With neighbours each row takes few numbers of the effects, and here it takes many. Leave neighbours "
+                "out for an exact prior, or take inducing=200."
+            )
+        values = None
+        if plain.recipes:
+            values = SparseSlopes(part, {str(v.name): v for v in plain.recipes}, part.blocks, data)
+        together = values if values is not None and values.entries is not None else None
+        return replace(part, slopes=rows, structure=part.structured(rows, together))
+
+    def same_neighbours(self, other: "NeighbourSum") -> bool:
+        """Whether another choice has the same order and the same neighbours."""
+        assert self.sets is not None
+        assert other.sets is not None
+        return np.array_equal(self.known, other.known) and np.array_equal(self.sets.cells, other.sets.cells)
+
+    # Numbers.
+
+    @property
+    def _latent(self) -> LatentGP:
+        return self.processes[0]
+
+    @property
+    def n_normals(self) -> int:
+        return self.n_plain + len(self.known)
+
+    @cached_property
+    def places(self) -> dict[TensorVariable, slice]:
+        """See `EffectSum`; of the process those of its places."""
+        ends = np.cumsum([0, *(each.size for each in self.recipes.values())]).tolist()
+        found = {v: slice(*own) for v, own in zip(self.recipes, pairwise(ends), strict=True)}
+        return found | {self._latent.f: slice(self.n_plain, self.n_normals)}
+
+    @property
+    def blocks(self) -> list[tuple[int, ...]]:
+        return [*super().blocks, (len(self.known),)]
+
+    @property
+    def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
+        return super().latents if self.recipes else self.processes
+
+    @property
+    def implicit(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`: normals that the model rotates to values of the process are not numbers here."""
+        return tuple(latent.free for latent in self.processes if latent.rotated)
+
+    def by_normals(
+        self,
+        outputs: Sequence[TensorVariable],
+        z: TensorVariable,
+        moved: Mapping[TensorVariable, TensorVariable] | None = None,
+        *,
+        seen: bool = False,
+    ) -> list[TensorVariable]:
+        (shape,) = self.sizes
+        if moved and self._latent.f in moved:
+            return self.by_parts(outputs, z, [moved[self._latent.f]], seen=seen)
+        values = z[self.n_plain :][pt.constant(self.point_places)]
+        return self.by_parts(outputs, z, [values if len(shape) == 1 else values[None]], seen=seen)
+
+    # The prior.
+
+    def structured(self, rows: SparseSlopes, values: SparseSlopes | None) -> NeighbourStructure:
+        assert self.sets is not None
+        own: PrecisionStructure = super().structured(rows, values)
+        first, second = (np.r_[one, self.n_plain + other] for one, other in
+                         ((own.first, self.sets.first), (own.second, self.sets.second)))  # fmt: skip
+        return NeighbourStructure(
+            own.cells, first, second, own.columns, own.widths, own.together, own.flat, sets=self.sets
+        )
+
+    @cached_property
+    def _regressions(self) -> TensorVariable:
+        assert self.sets is not None
+        ((_, functions),) = functions_of(self.without_effects(self._latent), None)
+        op = NeighbourRegressions(self.model, functions, jitter_of(self._latent), self.known, self.sets)
+        found: TensorVariable = op(*op.leaves)
+        return found
+
+    def array(self) -> TensorVariable:
+        found: TensorVariable = pt.concatenate([super().array().ravel(), self._regressions])[None, None]
+        return found
+
+    @property
+    def arrays(self) -> Mapping[type[PriorForm], Callable[[], TensorVariable]]:
+        return {NeighbourPrior: self.array}
+
+    def bound(self, prior_type: type[PriorForm], data: Mapping[Variable, Variable]) -> tuple[Any, TensorVariable]:
+        assert self.structure is not None
+        return BoundForm(NeighbourPrior, self.structure), self.array()
+
+    def roots(self) -> None:  # type: ignore[override]
+        """See `LatentPrior`: coefficients are in the form of the prior."""
+
+    # Other data.
+
+    def regressions(self, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
+        """Return b (s, m), d (s,) and the numbers (s, m) of neighbours, ascending, of the process at inputs x (s, d)."""
+        assert self.choice is not None
+        b, d, near = self.choice.regressions(point, x, self.known, jitter_of(self._latent), self.neighbours)
+        order = np.argsort(near, axis=1)
+        return np.take_along_axis(b, order, 1), d, self.n_plain + np.take_along_axis(near, order, 1)
+
+    def variables_there(
+        self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
+    ) -> "NeighbourEffects":
+        return NeighbourEffects(self, names, data, x, new)
+
+    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
+        return NeighbourElsewhere(self, self.blocks, np.r_[self._independent, np.zeros(len(self.known), bool)], data)
+
+
+class NeighbourEffects(EffectsElsewhere):
+    """Variables at other data, with the process at other inputs by its neighbours among the places of the fit."""
+
+    _prior: NeighbourSum
+
+    def _process_at(self, i: int, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
+        b, d, near = self._prior.regressions(point, x)
+        begin = self._prior.n_plain
+        ahead = np.zeros((len(x), len(self._prior.known)))
+        np.put_along_axis(ahead, near - begin, b, 1)
+        return ahead, d, np.arange(begin, self._prior.n_normals)[None]
+
+
+class NeighbourElsewhere(PrecisionElsewhere):
+    """Coefficients of numbers at new rows, with the process at other inputs by its neighbours."""
+
+    _prior: NeighbourSum
+
+    def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
+        """See `Elsewhere`."""
+        found = super().by_normals(point, x)
+        if isinstance(x, RowsOfData) or not self._moved(x.names):
+            return found
+        x = self._resolved(point, x)
+        extra = self.behind.free_length(m := len(x))
+        there = self._evaluated(self._whole(point, x), point, x.values(extra), extra, [extra])
+        ((own,),), (inputs,) = there.taken, there.inputs
+        b, d, near = self._prior.regressions(point, inputs)
+        coefficient, cells = own.coefficients[0, :m], own.cells[0, :m]
+        assert isinstance(found.rows, Entries)
+        rows = Entries(
+            np.concatenate([found.rows.cells, near[cells]], axis=1),
+            np.concatenate([found.rows.values, coefficient[:, None] * b[cells]], axis=1),
+            found.rows.q,
+        )
+        return RowsOfNormals(rows, found.beside + coefficient**2 * d[cells], found.mean)
+
+    def _rows_at(self, point: PointType, affine: AffineMap, values: Sequence[Any], m: int) -> tuple[Array, Entries]:
+        prior = self._prior
+        spread = partial(prior.by_function, n_points=m, batched=True)
+        centre, linear = affine.along(point, ARGUMENT, values, spread, [m] * len(affine.moved))
+        return prior.by_function(centre, m), every_entry(linear, self._blocks)
+
+
+def by_neighbours(classifier: GPClassifier, neighbours: int, point: PointType) -> GPClassifier:
+    """Return a classifier whose sum, with one process, is by neighbours that are chosen at a point."""
+    prior = classifier.prior
+    assert isinstance(prior, LatentSum)
+    if isinstance(prior, NeighbourSum):
+        return classifier
+    key = "neighbours", neighbours, *(np.asarray(value).tobytes() for value in point.values())
+    if prior.made.get("neighbours", (None,))[0] != key:
+        prior.made["neighbours"] = key, NeighbourSum.by_sets(prior, neighbours, point, frozen_data(prior.model))
+    return replace(classifier, prior=prior.made["neighbours"][1])

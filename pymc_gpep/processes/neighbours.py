@@ -1,0 +1,284 @@
+"""A process by nearest neighbours: their choice, and the regression of each place on them as a PyTensor operation.
+
+Distances are those of inputs times the scales of the covariance, where correlations fall with these distances.
+Otherwise neighbours are the places of the largest correlations. Neighbours stay as they are while hyperparameters move:
+the log evidence jumps where they change.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+from scipy.spatial import cKDTree
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.neighbour_prior import NeighbourSets
+from pymc_gpep.graphs.errors import StructureError, listing
+from pymc_gpep.graphs.interpreted import ModelFunctions, interpreted
+from pymc_gpep.kernels.gaussians.neighbours import maximin_order, nearest, pull_regressions, regressions
+from pymc_gpep.latent.latent_prior import LatentPrior
+from pymc_gpep.processes.process_functions import ProcessFunctions
+from pymc_gpep.processes.processes import CrossCovariance, functions_of
+from pymc_gpep.processes.stationary import input_scales
+
+_PAIRS = 40_000  # of places in a block: an array of them fits in a processor's cache
+_CORRELATIONS = 4_000_000  # that are computed at a time
+_SAMPLE = 60  # places whose correlations are compared with distances
+_NOT_FALLING = 1e-6  # Largest rise of a correlation with distance that counts as rounding.
+
+
+def _symbols(columns: int) -> list[TensorVariable]:
+    """Return symbols for two arrays of places, (s, columns) each."""
+    return [pt.tensor(name, dtype="float64", shape=(None, columns)) for name in ("a", "b")]
+
+
+def pair_covariance(
+    model: pm.Model, functions: ProcessFunctions, a: TensorVariable, b: TensorVariable
+) -> TensorVariable:
+    """Return the covariance (s,) of places a with places b, (s, d) each."""
+    row, column = (pt.tensor(dtype="float64", shape=(1, a.type.shape[1])) for _ in range(2))
+    one = functions.covariance(row, column)
+    stop = set(model.basic_RVs)
+    # As themselves: PyTensor would make random variables that it meets on the way anew, no longer the model's.
+    kept = {variable: variable for variable in ancestors([one], blockers=stop) if variable in stop}
+    each = vectorize_graph(one, {**kept, row: a[:, None], column: b[:, None]})
+    found: TensorVariable = pt.broadcast_to(each[..., 0, 0], (a.shape[0],))
+    return found
+
+
+class NeighbourRegressions(Op):
+    """b (p, m), d (p,) and prior variances (p,) one after the other, as a function of hyperparameters.
+
+    Parameters
+    ----------
+    model : pm.Model
+    functions : ProcessFunctions
+    jitter : float
+        Number that is added to the variance of places, and not to prior variances.
+    places : array (p, d)
+        Inputs in the order of the sets.
+    sets : NeighbourSets
+    """
+
+    def __init__(
+        self, model: pm.Model, functions: ProcessFunctions, jitter: float, places: Array, sets: NeighbourSets
+    ) -> None:
+        a, b = _symbols(places.shape[1])
+        made = [pair_covariance(model, functions, a, b), functions.variance(a)]
+        behind = set(ancestors(made, blockers=model.basic_RVs))
+        self.leaves = [rv for rv in model.basic_RVs if rv in behind]
+        self._given = [each.type() for each in self.leaves]
+        replaced = dict(zip(self.leaves, self._given, strict=True))
+        self._inputs = [a, b], [a]
+        self._graphs = graph_replace([each.astype("float64") for each in made], replaced, strict=False)
+        self._jitter, self._places, self._sets = jitter, places, sets
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Apply the operation to hyperparameters."""
+        return Apply(self, [pt.as_tensor_variable(each) for each in inputs], [pt.dvector("neighbour_regressions")])
+
+    @cached_property
+    def _functions(self) -> tuple[Any, Any]:
+        of_pairs, of_places = (
+            interpreted([*self._given, *x], [graph]) for x, graph in zip(self._inputs, self._graphs, strict=True)
+        )
+        return of_pairs, of_places
+
+    def _blocks(self) -> Sequence[slice]:
+        p, end = self._sets.size, len(self._sets.first)
+        return [slice(start, min(start + _PAIRS, end)) for start in range(p, end, _PAIRS)]
+
+    def _pairs(self, some: slice) -> tuple[Array, Array]:
+        return self._places[self._sets.first[some]], self._places[self._sets.second[some]]
+
+    def entries(self, leaves: Sequence[Array]) -> tuple[Array, Array]:
+        """Return covariances of the pairs of the sets, and prior variances (p,)."""
+        of_pairs, of_places = self._functions
+        found, p = np.empty(len(self._sets.first)), self._sets.size
+        variances = np.asarray(of_places(*leaves, self._places)[0])
+        found[:p] = variances + self._jitter
+        for some in self._blocks():
+            found[some] = of_pairs(*leaves, *self._pairs(some))[0]
+        return found, variances
+
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
+        """Evaluate."""
+        entries, variances = self.entries(inputs)
+        p, m = self._sets.cells.shape
+        b, d = np.empty((p, m)), np.empty(p)
+        regressions(entries, self._sets.slots, self._sets.counts, b, d)
+        output_storage[0][0] = np.concatenate([b.ravel(), d, variances])
+
+    def pullback(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
+    ) -> list[Variable]:
+        """Cotangents of the hyperparameters."""
+        return list(_NeighbourPullback(self)(*inputs, outputs[0], cotangents[0], return_list=True))
+
+    @cached_property
+    def _slopes(self) -> tuple[Any, Any]:
+        made = []
+        for x, graph in zip(self._inputs, self._graphs, strict=True):
+            bar = graph.type()
+            found = pytensor.grad((bar * graph).sum(), self._given, disconnected_inputs="ignore")
+            made.append(interpreted([*self._given, *x, bar], found))
+        return made[0], made[1]
+
+    def pulled(self, leaves: Sequence[Array], out: Array, bar: Array) -> list[Array]:
+        """Return derivatives in the hyperparameters, from derivatives in the output."""
+        p, m = self._sets.cells.shape
+        entries, _ = self.entries(leaves)
+        b, of_b, of_d = out[: p * m].reshape(p, m), bar[: p * m].reshape(p, m), bar[p * m : -p]
+        of_entries = np.zeros_like(entries)
+        pull_regressions(entries, self._sets.slots, self._sets.counts, b, of_b, of_d, of_entries)
+        of_pairs, of_places = self._slopes
+        total = list(of_places(*leaves, self._places, of_entries[:p] + bar[-p:]))
+        for some in self._blocks():
+            own = of_pairs(*leaves, *self._pairs(some), of_entries[some])
+            total = [a + b for a, b in zip(total, own, strict=True)]
+        return total
+
+
+class _NeighbourPullback(Op):
+    """Derivatives in the hyperparameters of `NeighbourRegressions` from derivatives in its output."""
+
+    __props__ = ("of",)
+
+    def __init__(self, of: NeighbourRegressions) -> None:
+        self.of = of
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Apply the operation to inputs and output of the regressions, and derivatives in the output."""
+        given = [pt.as_tensor_variable(each) for each in inputs]
+        return Apply(self, given, [each.type() for each in given[:-2]])
+
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
+        """Evaluate."""
+        *leaves, out, bar = inputs
+        found = self.of.pulled(leaves, out, np.ascontiguousarray(bar))
+        for storage, value, variable in zip(output_storage, found, node.outputs, strict=True):
+            storage[0] = np.asarray(value, variable.type.dtype)
+
+
+class NeighbourChoice:
+    """The choice of neighbours of a process at given hyperparameters.
+
+    Parameters
+    ----------
+    prior : LatentPrior
+        The process alone.
+    columns : int
+        Number of columns of its inputs.
+    data : mapping
+        Data of the model → constants, as the fit had them.
+    """
+
+    def __init__(self, prior: LatentPrior, columns: int, data: Mapping[Variable, Variable]) -> None:
+        ((_, functions),) = functions_of(prior, None)
+        a, b = _symbols(columns)
+        cross = functions.covariance(a, b)
+        self._model, self._functions, self._symbols = prior.model, functions, [a, b]
+        self._at = ModelFunctions(prior.model, prior.hyperparameters, data)
+        self._moments = self._at([cross, functions.variance(a)], [a, b])
+        scales = input_scales(cross, a, b)
+        self._scales = None if scales is None else self._at([scales])
+
+    def scales(self, point: PointType, x: Array) -> Array | None:
+        """Return numbers (d,) by which inputs are multiplied in distances; None if distances decide no correlation."""
+        if self._scales is None:
+            return None
+        (scales,) = self._scales(point)
+        some = x[np.linspace(0, len(x) - 1, min(_SAMPLE, len(x))).astype(int)]
+        cov, variance = self._covariance(point, some, some)
+        if not np.isfinite(scales).all() or np.ptp(variance) > _NOT_FALLING * variance.max():
+            return None
+        moved = some * scales
+        squares = ((moved[:, None] - moved) ** 2).sum(axis=2)
+        pairs = np.triu_indices(len(some), 1)
+        by_distance = cov[pairs][np.argsort(squares[pairs], kind="stable")]
+        falls = (np.diff(by_distance) <= _NOT_FALLING * variance.max()).all()
+        return np.asarray(scales) if falls else None
+
+    def _covariance(self, point: PointType, a: Array, b: Array) -> tuple[Array, Array]:
+        cov, variance = self._moments(point, a, b)
+        return np.asarray(cov), np.asarray(variance)
+
+    def sets(self, point: PointType, x: Array, m: int) -> tuple[NDArray[np.int64], NeighbourSets]:
+        """Return the order (p,) of different places x (p, d), and the m nearest before each place of this order."""
+        scales, p = self.scales(point, x), len(x)
+        spread = x.std(axis=0)
+        units = 1.0 / np.where(spread > 0.0, spread, 1.0) if scales is None else scales
+        order, cells = np.empty(p, np.int64), np.zeros((p, min(m, max(p - 1, 1))), np.int64)
+        moved = (x - x.mean(axis=0)) * units
+        maximin_order(moved, order)
+        if scales is None:
+            cells[:] = self._by_correlation(point, x[order], x[order], cells.shape[1], earlier=True)
+        else:
+            nearest(np.ascontiguousarray(moved[order]), cells)
+        return order, NeighbourSets(cells, np.minimum(np.arange(p), cells.shape[1]))
+
+    def nearest(self, point: PointType, x: Array, known: Array, m: int) -> NDArray[np.int64]:
+        """Return the m nearest (s, m) of `known` places (p, d) to new ones x (s, d)."""
+        scales, count = self.scales(point, known), min(m, len(known))
+        if scales is None:
+            return self._by_correlation(point, x, known, count)
+        found = cKDTree(known * scales).query(x * scales, count)[1]
+        return np.asarray(found, np.int64).reshape(len(x), count)
+
+    def _by_correlation(
+        self, point: PointType, x: Array, known: Array, m: int, earlier: bool = False
+    ) -> NDArray[np.int64]:
+        """Return the m places of the largest correlations with x, block by block; those before each if `earlier`."""
+        found = np.zeros((len(x), m), np.int64)
+        spread = np.sqrt(self._covariance(point, known, known[:1])[1])
+        step = max(1, _CORRELATIONS // len(known))
+        for start in range(0, len(x), step):
+            rows = np.arange(start, min(start + step, len(x)))
+            sizes = -np.abs(self._covariance(point, x[rows], known)[0]) / spread
+            if earlier:
+                sizes[np.arange(len(known)) >= rows[:, None]] = 1.0
+            some = np.argpartition(sizes, m - 1, axis=1)[:, :m]
+            order = np.argsort(np.take_along_axis(sizes, some, 1), axis=1, kind="stable")
+            found[rows] = np.take_along_axis(some, order, 1)
+        if earlier:
+            found[np.arange(m) >= np.arange(len(x))[:, None]] = 0
+        return found
+
+    @cached_property
+    def _of_pairs(self) -> Any:
+        return self._at([pair_covariance(self._model, self._functions, *self._symbols)], self._symbols)
+
+    def regressions(
+        self, point: PointType, x: Array, known: Array, jitter: float, m: int
+    ) -> tuple[Array, Array, NDArray[np.int64]]:
+        """Return b (s, m) and d (s,) of new places x (s, d), given values at `known` places, and these neighbours."""
+        cells = self.nearest(point, x, known, m)
+        b, d = np.empty(cells.shape), np.empty(len(x))
+        variance = self._covariance(point, known, known[:1])[1] + jitter
+        one, other = np.tril_indices(cells.shape[1] + 1)
+        diagonal = one == other
+        step = max(1, _PAIRS // len(one))
+        for start in range(0, len(x), step):
+            rows = slice(start, start + step)
+            near = cells[rows]
+            places = np.concatenate([x[rows][:, None], known[near]], axis=1)
+            of = [np.ascontiguousarray(places[:, each].reshape(-1, x.shape[1])) for each in (one, other)]
+            entries = np.array(self._of_pairs(point, *of)[0]).reshape(len(near), -1)
+            own = self._covariance(point, x[rows], known[:1])[1] + jitter
+            entries[:, diagonal] = np.concatenate([own[:, None], variance[near]], axis=1)
+            slots = np.arange(entries.size).reshape(entries.shape)
+            counts = np.full(len(near), cells.shape[1])
+            regressions(entries.ravel(), slots, counts, b[rows], d[rows])
+        # A new place that is a known one leaves no variance but for rounding.
+        return b, np.where(np.isnan(d), 0.0, np.maximum(d - jitter, 0.0)), cells
