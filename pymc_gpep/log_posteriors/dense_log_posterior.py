@@ -423,11 +423,11 @@ class NeighbourLogPosterior(DenseLogPosterior):
 
     def chosen_at(self, theta: Array) -> Self:
         """Return the log posterior with neighbours chosen at other hyperparameters; itself if these are the same."""
-        own = self.classifier.prior
-        made = type(self)(self._given, self.approximator, self._kwargs, neighbours=self._neighbours, at=theta)
-        assert isinstance(own, NeighbourSum)
-        assert isinstance(made.classifier.prior, NeighbourSum)
-        return self if own.same_neighbours(made.classifier.prior) else made
+        prior = self.classifier.prior
+        assert isinstance(prior, NeighbourSum)
+        if prior.keeps(self.point(theta)):
+            return self
+        return type(self)(self._given, self.approximator, self._kwargs, neighbours=self._neighbours, at=theta)
 
     @classmethod
     def in_form(cls, classifier: GPClassifier) -> GPClassifier:

@@ -94,11 +94,12 @@ class NeighbourSum(PrecisionSum):
         together = values if values is not None and values.entries is not None else None
         return replace(part, slopes=rows, structure=part.structured(rows, together))
 
-    def same_neighbours(self, other: "NeighbourSum") -> bool:
-        """Whether another choice has the same order and the same neighbours."""
+    def keeps(self, point: PointType) -> bool:
+        """Whether the choice at another point of the hyperparameters is the same."""
         assert self.sets is not None
-        assert other.sets is not None
-        return np.array_equal(self.known, other.known) and np.array_equal(self.sets.cells, other.sets.cells)
+        assert self.choice is not None
+        order, sets = self.choice.sets(point, self.known, self.neighbours)
+        return np.array_equal(order, np.arange(len(order))) and np.array_equal(self.sets.cells, sets.cells)
 
     # Numbers.
 

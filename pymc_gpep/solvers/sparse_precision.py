@@ -54,7 +54,7 @@ class FactorPattern:
     ----------
     order : array (q,)
         Which row of P stands at each place.
-    starts, rows, row_starts, row_columns, row_places : array
+    starts, rows : array
         See `pymc_gpep.kernels.linalg.sparse_factor`.
     dense : int
         The column from which on L has all entries, q where these are few.
@@ -72,17 +72,13 @@ class FactorPattern:
         before, columns = _earlier(there, self.order)
         parent, seen, ends = np.empty((3, q), np.int64)
         count_rows(before, columns, self.starts[-1], parent, np.zeros(q, np.int64), seen)
-        self.rows, self.row_columns, self.row_places = np.empty((3, self.starts[-1]), np.int64)
-        self.row_starts = np.empty(q + 1, np.int64)
+        self.rows = np.empty(self.starts[-1], np.int64)
         full = np.flatnonzero(counts != np.arange(q - 1, -1, -1))
         begin = int(full[-1]) + 1 if full.size else 0
         self.dense = begin if q - begin >= _DENSE else q
         products = counts.astype(np.float64) ** 2
         self.work = float(_SLOWER * products[: self.dense].sum() + products[self.dense :].sum())
-        fill_rows(
-            before, columns, parent, self.starts, self.rows, self.row_starts, self.row_columns, self.row_places, seen,
-            ends,
-        )  # fmt: skip
+        fill_rows(before, columns, parent, self.starts, self.rows, seen, ends)
 
     @property
     def size(self) -> int:
@@ -220,9 +216,7 @@ class SparsePrecision:
         q, p = pattern.size, pattern
         entries[-1] = 0.0
         diagonal, lower = entries[:q], entries[q:-1]
-        done = factorise(
-            p.starts, p.rows, p.row_starts, p.row_columns, p.row_places, p.dense, diagonal, lower, np.zeros(q)
-        )
+        done = factorise(p.starts, p.rows, p.dense, diagonal, lower)
         if not done or not np.isfinite(entries).all() or not _factorise_corner(pattern, diagonal, lower):
             return None
         return cls(pattern, entries, columns, widths)

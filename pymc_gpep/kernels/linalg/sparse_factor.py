@@ -14,6 +14,7 @@ The first row of a column is its parent in the elimination tree (Liu 1990), and 
 import numpy as np
 
 from pymc_gpep.kernels.compile import inlined_kernel, kernel, summing_kernel
+from pymc_gpep.kernels.linalg.lapack import add_outer_product, cholesky, solve_right_transposed
 
 
 @kernel
@@ -43,25 +44,19 @@ def count_rows(before, columns, limit, parent, counts, seen):
 
 
 @kernel
-def fill_rows(before, columns, parent, starts, rows, row_starts, row_columns, row_places, seen, ends):
-    """Write the rows of each column, and for each row k its columns and the places of k among their rows."""
-    total = 0
+def fill_rows(before, columns, parent, starts, rows, seen, ends):
+    """Write the rows of each column."""
     for j in range(parent.size):
         ends[j] = starts[j]
     for k in range(parent.size):
         seen[k] = k
-        row_starts[k] = total
         for t in range(before[k], before[k + 1]):
             j = columns[t]
             while seen[j] != k:
                 seen[j] = k
                 rows[ends[j]] = k
-                row_columns[total] = j
-                row_places[total] = ends[j]
                 ends[j] += 1
-                total += 1
                 j = parent[j]
-    row_starts[parent.size] = total
 
 
 @kernel
@@ -108,27 +103,83 @@ def find_slots(starts, rows, first, second, slots):
         slots[t] = q + (low if low < starts[j + 1] and rows[low] == i else rows.size)
 
 
-@kernel
-def factorise(starts, rows, row_starts, row_columns, row_places, dense, diagonal, lower, work):
-    """Overwrite a matrix with D and L; return whether it is positive definite. `work` (q,) begins and ends as 0.
+@inlined_kernel
+def _extends(starts, rows, j, dense):
+    """Whether the rows of column j are the next column and its rows."""
+    return (
+        0 <= j < dense - 1
+        and starts[j + 1] > starts[j]
+        and rows[starts[j]] == j + 1
+        and starts[j + 1] - starts[j] == starts[j + 2] - starts[j + 1] + 1
+    )
 
-    Columns from `dense` on hold the Schur complement of the columns before.
+
+@kernel
+def _subtract(starts, rows, begin, count, dense, products, diagonal, lower):
+    """Subtract products (count, count), by their lower triangle, at the rows from `begin` on."""
+    for c in range(count):
+        k = rows[begin + c]
+        diagonal[k] -= products[c, c]
+        if k >= dense:  # The column has all rows below.
+            place = starts[k] - k - 1
+            for i in range(c + 1, count):
+                lower[place + rows[begin + i]] -= products[i, c]
+        else:
+            place = starts[k]
+            for i in range(c + 1, count):
+                while rows[place] < rows[begin + i]:
+                    place += 1
+                lower[place] -= products[i, c]
+
+
+@kernel
+def factorise(starts, rows, dense, diagonal, lower):
+    """Overwrite a matrix with D and L; return whether it is positive definite.
+
+    Columns whose rows differ by the columns themselves alone make a run, which is eliminated at once. Columns from
+    `dense` on hold the Schur complement of the columns before.
     """
-    for k in range(diagonal.size):
-        for t in range(row_starts[k], row_starts[k + 1]):
-            j, place = row_columns[t], row_places[t]
-            if j >= dense:
-                continue
-            scaled = lower[place] * diagonal[j]
-            diagonal[k] -= scaled * lower[place]
-            for p in range(place + 1, starts[j + 1]):
-                work[rows[p]] += scaled * lower[p]
+    first = 0
+    while first < dense:
+        last = first + 1
+        while _extends(starts, rows, last - 1, dense):
+            last += 1
+        width, begin, count = last - first, starts[last - 1], starts[last] - starts[last - 1]
+        products = np.zeros((count, count))
+        if width == 1:
+            pivot = diagonal[first]
+            if not pivot > 0.0:
+                return False
+            for i in range(count):
+                for c in range(i + 1):
+                    products[i, c] = lower[begin + i] * (lower[begin + c] / pivot)
+            for i in range(count):
+                lower[begin + i] /= pivot
+        else:
+            corner, below = np.zeros((width, width)), np.empty((count, width))
+            for k in range(width):
+                corner[k, k], place = diagonal[first + k], starts[first + k]
+                for i in range(k + 1, width):
+                    corner[i, k] = lower[place + i - k - 1]
+                for i in range(count):
+                    below[i, k] = lower[place + width - k - 1 + i]
+            if not cholesky(corner):
+                return False
+            if count:
+                solve_right_transposed(corner, below)
+                add_outer_product(1.0, below, products)
+            for k in range(width):
+                root, place = corner[k, k], starts[first + k]
+                diagonal[first + k] = root * root
+                for i in range(k + 1, width):
+                    lower[place + i - k - 1] = corner[i, k] / root
+                for i in range(count):
+                    lower[place + width - k - 1 + i] = below[i, k] / root
+        _subtract(starts, rows, begin, count, dense, products, diagonal, lower)
+        first = last
+    for k in range(dense, diagonal.size):
         if not diagonal[k] > 0.0:
             return False
-        pivot = diagonal[k] if k < dense else 1.0
-        for p in range(starts[k], starts[k + 1]):
-            lower[p] = (lower[p] - work[rows[p]]) / pivot
-            work[rows[p]] = 0.0
     return True
 
 
@@ -229,17 +280,6 @@ def independent_set(starts, rows, order, within):
                 free = False
                 break
         within[j] = free
-
-
-@inlined_kernel
-def _extends(starts, rows, j, dense):
-    """Whether the rows of column j are the next column and its rows."""
-    return (
-        0 <= j < dense - 1
-        and starts[j + 1] > starts[j]
-        and rows[starts[j]] == j + 1
-        and starts[j + 1] - starts[j] == starts[j + 2] - starts[j + 1] + 1
-    )
 
 
 @summing_kernel
