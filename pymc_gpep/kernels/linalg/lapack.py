@@ -228,6 +228,20 @@ def add_outer_product(scale, b, out):
 
 
 @kernel
+def multiply(a, b, out, transposed):
+    """Write A B into `out` (m, n), or Aᵀ B; all arrays are contiguous."""
+    n, m = np.array([out.shape[1]], np.int32), np.array([out.shape[0]], np.int32)
+    k, long = np.array([b.shape[0]], np.int32), np.array([a.shape[1]], np.int32)
+    factors = np.ones(2, a.dtype)
+    factors[1] = 0.0
+    turned = _TRANSPOSED if transposed else _NORMAL
+    _gemm(
+        a, _NORMAL.ctypes, turned.ctypes, n.ctypes, m.ctypes, k.ctypes, factors[:1].ctypes, b.ctypes, n.ctypes,
+        a.ctypes, long.ctypes, factors[1:].ctypes, out.ctypes, n.ctypes,
+    )  # fmt: skip
+
+
+@kernel
 def copy_into(out, values):
     """Overwrite the contiguous array `out` with another of its size (an assignment of slices takes long to compile)."""
     n = np.array([out.size], np.int32)

@@ -11,10 +11,19 @@ The first row of a column is its parent in the elimination tree (Liu 1990), and 
     S_ij = −Σ_k S_ik L_kj,   S_jj = 1 / d_j − Σ_k S_jk L_kj,   over the rows k of column j.
 """
 
+import math
+
 import numpy as np
 
 from pymc_gpep.kernels.compile import inlined_kernel, kernel, summing_kernel
-from pymc_gpep.kernels.linalg.lapack import add_outer_product, cholesky, solve_right_transposed
+from pymc_gpep.kernels.linalg.lapack import (
+    add_outer_product,
+    cholesky,
+    invert_triangular,
+    multiply,
+    solve_right_transposed,
+    square_triangular,
+)
 
 
 @kernel
@@ -282,67 +291,95 @@ def independent_set(starts, rows, order, within):
         within[j] = free
 
 
+@kernel
+def _gather(starts, rows, begin, dense, diagonal, entries, block):
+    """Write the entries of a symmetric matrix at the rows from `begin` on, which follow a column of L, into `block`."""
+    count = block.shape[0]
+    for c in range(count):
+        k = rows[begin + c]
+        block[c, c] = diagonal[k]
+        place = starts[k] - k - 1
+        if k < dense:
+            place = starts[k]
+        for i in range(c + 1, count):
+            if k >= dense:  # The column has all rows below.
+                value = entries[place + rows[begin + i]]
+            else:
+                while rows[place] < rows[begin + i]:
+                    place += 1
+                value = entries[place]
+            block[c, i] = block[i, c] = value
+
+
 @summing_kernel
+def _invert_column(starts, rows, j, dense, diagonal, lower, inverse_diagonal, inverse):
+    """Write column j of the inverse from columns behind."""
+    first, count = starts[j], starts[j + 1] - starts[j]
+    sums = np.zeros(count)
+    for t in range(count):
+        k, factor = rows[first + t], lower[first + t]
+        place, total = starts[k] - k - 1, inverse_diagonal[k] * factor
+        if k >= dense:  # The column has all rows below.
+            for s in range(t + 1, count):
+                entry = inverse[place + rows[first + s]]
+                total += entry * lower[first + s]
+                sums[s] += entry * factor
+        else:
+            place = starts[k]
+            for s in range(t + 1, count):
+                while rows[place] < rows[first + s]:
+                    place += 1
+                total += inverse[place] * lower[first + s]
+                sums[s] += inverse[place] * factor
+        sums[t] += total
+    value = 1.0 / diagonal[j]
+    for t in range(count):
+        inverse[first + t] = -sums[t]
+        value += lower[first + t] * sums[t]
+    inverse_diagonal[j] = value
+
+
+@kernel
 def selected_inverse(starts, rows, dense, diagonal, lower, inverse_diagonal, inverse):
     """Write the entries of (L D Lᵀ)⁻¹ on the pattern of L, of columns before `dense` from columns behind.
 
-    Columns whose rows differ by the columns themselves alone make a run. They share the block of the inverse on their
-    rows, which a column extends by itself: its entries are then products with a full matrix.
+    A run of columns J has common rows R below. With G = L_JJ D^½ and Y = L_RJ D^½ G⁻¹
+
+        S_RJ = −S_RR Y,   S_JJ = G⁻ᵀ G⁻¹ + Yᵀ S_RR Y.
     """
-    most = longest = 0
-    for j in range(dense):
-        most = max(most, starts[j + 1] - starts[j])
-        if _extends(starts, rows, j, dense):
-            longest = max(longest, starts[j + 1] - starts[j])
-    block, own, sums = np.empty((longest, longest)), np.empty(most), np.empty(most)
-    shared, continued = 0, False  # Number of rows of the block that belong to later columns than the run.
-    for j in range(dense - 1, -1, -1):
-        first, count = starts[j], starts[j + 1] - starts[j]
-        value, continues = 1.0 / diagonal[j], _extends(starts, rows, j - 1, dense)
-        if continued:
-            last, before = count - 1, starts[j + 1]
-            for t in range(last):
-                entry = inverse[before + (last - shared + t if t < shared else last - 1 - t)]
-                block[last, t] = block[t, last] = entry
-            block[last, last] = inverse_diagonal[j + 1]
-            # In the order of the block: rows that the run shares, and then its columns from the last on.
-            for t in range(count):
-                own[t] = lower[first + (count - shared + t if t < shared else last - t)]
-            for t in range(count):
-                line, total = block[t, :count], 0.0
-                for s in range(count):
-                    total += line[s] * own[s]
-                inverse[first + (count - shared + t if t < shared else last - t)] = -total
-                value += own[t] * total
-        else:
-            shared = count
-            for t in range(count):
-                own[t], sums[t] = lower[first + t], 0.0
-            for t in range(count):
-                k, factor = rows[first + t], own[t]
-                place, total = starts[k] - k - 1, inverse_diagonal[k] * factor
-                if k >= dense:  # The column has all rows below.
-                    for s in range(t + 1, count):
-                        entry = inverse[place + rows[first + s]]
-                        total += entry * own[s]
-                        sums[s] += entry * factor
-                else:
-                    place = starts[k]
-                    for s in range(t + 1, count):
-                        while rows[place] < rows[first + s]:
-                            place += 1
-                        total += inverse[place] * own[s]
-                        sums[s] += inverse[place] * factor
-                        if continues:
-                            block[t, s] = block[s, t] = inverse[place]
-                if continues:
-                    block[t, t] = inverse_diagonal[k]
-                    if k >= dense:
-                        for s in range(t + 1, count):
-                            block[t, s] = block[s, t] = inverse[place + rows[first + s]]
-                sums[t] += total
-            for t in range(count):
-                inverse[first + t] = -sums[t]
-                value += own[t] * sums[t]
-        inverse_diagonal[j] = value
-        continued = continues
+    last = dense
+    while last > 0:
+        first = last - 1
+        while _extends(starts, rows, first - 1, dense):
+            first -= 1
+        width, begin, count = last - first, starts[last - 1], starts[last] - starts[last - 1]
+        if width == 1:
+            _invert_column(starts, rows, first, dense, diagonal, lower, inverse_diagonal, inverse)
+            last = first
+            continue
+        corner, below = np.zeros((width, width)), np.empty((count, width))
+        for k in range(width):
+            root, place = math.sqrt(diagonal[first + k]), starts[first + k]
+            corner[k, k] = root
+            for i in range(k + 1, width):
+                corner[i, k] = lower[place + i - k - 1] * root
+            for i in range(count):
+                below[i, k] = lower[place + width - k - 1 + i] * root
+        invert_triangular(corner)
+        square, own = np.zeros((width, width)), corner.copy()
+        square_triangular(own)
+        between = np.empty((count, width))
+        if count:
+            block, y = np.empty((count, count)), np.empty((count, width))
+            _gather(starts, rows, begin, dense, inverse_diagonal, inverse, block)
+            multiply(below, corner, y, False)
+            multiply(block, y, between, False)
+            multiply(y, between, square, True)
+        for k in range(width):
+            place = starts[first + k]
+            inverse_diagonal[first + k] = own[k, k] + square[k, k]
+            for i in range(k + 1, width):
+                inverse[place + i - k - 1] = own[i, k] + square[i, k]
+            for i in range(count):
+                inverse[place + width - k - 1 + i] = -between[i, k]
+        last = first

@@ -1,0 +1,198 @@
+"""Fits by nearest neighbours: against fits of all rows, and against dense algebra on the covariance of regressions."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+
+import pymc_gpep as gpep
+from pymc_gpep.approximations.laplace import ScalarLaplace
+from pymc_gpep.graphs.errors import StructureError
+from pymc_gpep.kernels.gaussians.neighbours import maximin_order, nearest
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+
+JITTER = 1e-6
+RNG = np.random.default_rng(8)
+PLACES, N, GROUPS = 16, 24, 3
+X = RNG.uniform(0.0, 4.0, size=(PLACES, 2))
+PLACE = np.r_[np.arange(PLACES), RNG.integers(0, PLACES, N - PLACES)]
+GROUP = RNG.integers(0, GROUPS, N)
+COUNTS = RNG.poisson(np.exp(np.sin(X[PLACE, 0]) + 0.3 * GROUP))
+FIXED = {"hyper": "map", "progressbar": False}
+
+
+def matern(a, b, scales=(0.9, 0.9)):
+    r = np.sqrt(((a[:, None] - b) ** 2 / np.square(scales)).sum(axis=2))
+    return 1.44 * (1.0 + np.sqrt(3.0) * r) * np.exp(-np.sqrt(3.0) * r)
+
+
+def by_regressions(x, m, scales=(0.9, 0.9)):
+    """Covariance of places x, each given the m nearest before it in the order of largest distances."""
+    moved, order = x / scales, [int(((x / scales - (x / scales).mean(axis=0)) ** 2).sum(axis=1).argmin())]
+    while len(order) < len(x):
+        least = ((moved[:, None] - moved[order]) ** 2).sum(axis=2).min(axis=1)
+        order.append(int(least.argmax()))
+    k = matern(x, x, scales) + JITTER * np.eye(len(x))
+    b, d = np.zeros_like(k), np.zeros(len(x))
+    for place, i in enumerate(order):
+        before = np.array(order[:place], int)
+        near = before[np.argsort(((moved[before] - moved[i]) ** 2).sum(axis=1))[:m]]
+        b[i, near] = np.linalg.solve(k[np.ix_(near, near)], k[near, i])
+        d[i] = k[i, i] - k[i, near] @ b[i, near]
+    root = np.linalg.inv(np.eye(len(x)) - b)
+    return root @ np.diag(d) @ root.T
+
+
+def model_of(rows, learned=True):
+    """A process at rows, or at places that rows select from, beside groups and a slope."""
+    with pm.Model() as model:
+        ls = pm.InverseGamma("ls", 3, 3) if learned else 0.9
+        gp = pm.gp.Latent(cov_func=1.44 * pm.gp.cov.Matern32(2, ls=ls))
+        u, beta = pm.Normal("u", 0.0, 0.7, shape=GROUPS), pm.Normal("beta", 0.0, 1.0)
+        group, z = pm.Data("group", GROUP), pm.Data("z", np.linspace(-1.0, 1.0, N))
+        if rows:
+            f = gp.prior("f", X=pm.Data("x", X[PLACE]))
+        else:
+            f = gp.prior("f", X=X)[pm.Data("place", PLACE)]
+        pm.Poisson("y", mu=pm.math.exp(beta * z + u[group] + f), observed=COUNTS)
+    return model
+
+
+@pytest.fixture(scope="module", params=[True, pytest.param(False, marks=pytest.mark.variation)], ids=["rows", "places"])
+def pair(request):
+    """A fit with all places as neighbours, and the fit of all rows."""
+    model = model_of(request.param)
+    with model:
+        fits = [pm.fit(method="laplace", **FIXED, **own) for own in ({"neighbours": N}, {})]
+    return SimpleNamespace(model=model, rows=request.param, few=fits[0], whole=fits[1])
+
+
+def test_fit_with_all_places_as_neighbours_equals_fit_of_all_rows(pair):
+    few, whole = pair.few, pair.whole
+    assert few.log_evidence == pytest.approx(whole.log_evidence, abs=1e-5)  # places that are equal share their jitter
+    assert_allclose(few.trace.best.theta, whole.trace.best.theta, atol=1e-5)
+    assert_allclose(few.latent["mean"], whole.latent["mean"], atol=1e-5)
+    assert_allclose(few.latent["variance"], whole.latent["variance"], atol=1e-5)
+    assert_allclose(few.effects("u")["u"], whole.effects("u")["u"], atol=1e-5)
+
+
+def test_predictions_equal_those_of_fit_of_all_rows(pair):
+    new = {"z": np.array([0.0, 1.0]), "group": np.array([0, GROUPS])}
+    new |= {"x": np.array([[1.0, 1.0], [2.0, 3.0]])} if pair.rows else {"place": np.array([3, 5])}
+    few, whole = (
+        each.predict(data=new, new_levels=True, progressbar=False)[["mean", "variance"]]
+        for each in (pair.few, pair.whole)
+    )
+    assert_allclose(few.to_array(), whole.to_array(), atol=1e-5)
+    if pair.rows:
+        at = {"Xnew": X[:3] + 0.1}
+        assert_allclose(pair.few.effects("f", **at)["f"], pair.whole.effects("f", **at)["f"], atol=1e-5)
+
+
+def test_rows_left_out_and_draws_are_those_of_fit_of_all_rows(pair):
+    few, whole = (each.loo() for each in (pair.few, pair.whole))
+    assert_allclose(few.elpd_i, whole.elpd_i, atol=1e-4)
+    draws = pair.few.sample(400, random_seed=1).posterior["beta"].values.ravel()
+    mean, sd = (float(pair.whole.effects("beta")["beta"].sel(moment=each)) for each in ("mean", "sd"))
+    assert draws.mean() == pytest.approx(mean, abs=4.0 * sd / 20.0)
+    assert draws.std() == pytest.approx(sd, rel=0.15)
+
+
+def test_file_of_a_fit_has_its_neighbours(pair):
+    with model_of(pair.rows):
+        again = gpep.from_datatree(pair.few.to_datatree())
+    assert again.log_evidence == pytest.approx(pair.few.log_evidence, abs=1e-9)
+    assert str(N) in str(again.log_posterior.described()["neighbours"])
+    assert "nearest neighbours of 16 places" in str(again)
+
+
+def test_evidence_is_that_of_the_covariance_of_regressions():
+    with model_of(False, learned=False):
+        fit = pm.fit(method="laplace", neighbours=3, tolerance=1e-10, **FIXED)
+    j = np.column_stack([0.7 * np.eye(GROUPS)[GROUP], np.linspace(-1.0, 1.0, N)])
+    k = by_regressions(X, 3)[np.ix_(PLACE, PLACE)] + j @ j.T
+    likelihood = LIKELIHOODS["poisson"].given(np.zeros((1, N)))
+    exact = ScalarLaplace(tolerance=1e-10).solve(k, np.zeros((1, N)), COUNTS, likelihood=likelihood)
+    assert fit.log_evidence == pytest.approx(exact.evidence, abs=1e-8)
+    assert_allclose(fit.latent["mean"].values.ravel(), exact.mean.ravel(), atol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["laplace", pytest.param("ep", marks=pytest.mark.variation)])
+def test_gradient_is_that_of_differences(method):
+    with model_of(False):
+        fit = pm.fit(method=method, neighbours=3, tolerance=1e-11, **FIXED)
+    at, step = fit.log_posterior, 1e-4
+    ends = [at(np.array([0.3 + sign * step])).log_posterior for sign in (1.0, -1.0)]
+    assert at(np.array([0.3])).gradient[0] == pytest.approx((ends[0] - ends[1]) / (2.0 * step), rel=1e-5)
+
+
+def test_neighbours_follow_the_length_scales():
+    """Scales of 0.1 and 10 make a column all but alone decide; a covariance of two scales goes by correlations."""
+    x = RNG.uniform(0.0, 4.0, size=(40, 2))
+    order = np.empty(40, np.int64)
+    moved = x / [0.1, 10.0]
+    maximin_order(moved - moved.mean(axis=0), order)
+    cells = np.zeros((40, 4), np.int64)
+    nearest(np.ascontiguousarray(moved[order]), cells)
+    found = {}
+    for name, cov in (
+        ("scaled", pm.gp.cov.Matern32(2, ls=[0.1, 10.0])),
+        ("sum", pm.gp.cov.Matern32(2, ls=[0.1, 10.0]) + 0.5 * pm.gp.cov.Matern32(2, ls=[0.1, 10.0])),
+    ):
+        with pm.Model():
+            f = pm.gp.Latent(cov_func=cov).prior("f", X=x)
+            pm.Bernoulli("y", logit_p=f, observed=(x[:, 0] > 2.0).astype(int))
+            found[name] = pm.fit(method="laplace", neighbours=4, **FIXED).log_posterior.classifier.prior
+    assert_allclose(found["scaled"].known, x[order])
+    for i in range(4, 40):
+        assert set(found["scaled"].sets.cells[i]) == set(cells[i])
+    by_value, r = found["sum"], None
+    for i in (10, 39):
+        r = np.sqrt((((by_value.known[:i] - by_value.known[i]) / [0.1, 10.0]) ** 2).sum(axis=1))
+        assert set(by_value.sets.cells[i]) == set(np.argsort(r)[:4])
+
+
+def test_neighbours_are_refused_where_they_do_not_apply():
+    with model_of(False):
+        with pytest.raises(ValueError, match="neighbours and inducing are two approximations"):
+            pm.fit(method="ep", neighbours=3, inducing=3)
+        with pytest.raises(ValueError, match="neighbours must be at least 1"):
+            pm.fit(method="ep", neighbours=0)
+    with pm.Model():
+        u = pm.Normal("u", 0.0, 1.0, shape=GROUPS)
+        pm.Poisson("y", mu=pm.math.exp(u[GROUP]), observed=COUNTS)
+        with pytest.raises(StructureError, match="Leave neighbours out"):
+            pm.fit(method="ep", neighbours=3)
+    with pm.Model():
+        f = pm.gp.Latent(cov_func=pm.gp.cov.Matern32(2, ls=1.0)).prior("f", X=X[PLACE])
+        gpep.Probit("y", f, observed=COUNTS > 1)
+        with pytest.raises(ValueError, match="takes no neighbours"):
+            pm.fit(method="tap_naive", neighbours=3)
+    with pm.Model():
+        f = pm.gp.Latent(cov_func=pm.gp.cov.Matern32(2, ls=1.0)).prior("f", X=X[PLACE], n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, observed=GROUP)
+        with pytest.raises(StructureError, match="for one latent function"):
+            pm.fit(method="laplace", neighbours=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Matern12", "Matern52"])
+def test_twenty_neighbours_agree_with_fit_of_all_rows(kind):
+    """With scales of their own for both inputs, so that neighbours are chosen again."""
+    rng = np.random.default_rng(1)
+    x, new = rng.uniform(0.0, 5.0, size=(300, 2)), rng.uniform(0.2, 4.8, size=(60, 2))
+    y = rng.poisson(np.exp(np.sin(2.0 * x[:, 0]) * np.cos(0.5 * x[:, 1]) + 0.5))
+    with pm.Model():
+        ls, eta = pm.InverseGamma("ls", 3, 3, shape=2), pm.HalfNormal("eta", 1)
+        f = pm.gp.Latent(cov_func=eta**2 * getattr(pm.gp.cov, kind)(2, ls=ls)).prior("f", X=pm.Data("x", x))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=y)
+        few, whole = (pm.fit(method="laplace", **FIXED, **own) for own in ({"neighbours": 20}, {}))
+    assert few.converged
+    assert abs(few.log_evidence - whole.log_evidence) < 0.3
+    few, whole = (each.predict(new, progressbar=False) for each in (few, whole))
+    sd = np.sqrt(whole["variance"].values)
+    off = (few["mean"].values - whole["mean"].values) / sd
+    assert np.sqrt((off**2).mean()) < 0.05
+    assert_allclose(np.sqrt(few["variance"].values), sd, rtol=0.05)
