@@ -1,12 +1,14 @@
-"""Inducing inputs of counts, ordered classes, numbers and times beside fits of all rows, and fits of many rows.
+"""Inducing inputs, or nearest neighbours, of counts, ordered classes, numbers and times beside fits of all rows, and fits of many rows.
 
 `accuracy` fits rows of a smooth function of two inputs by their covariance matrix and by inducing inputs. It prints the
 differences of means at new inputs in standard deviations, the relative differences of standard deviations, and the
 differences of hyperparameters in standard deviations of their Gaussian at the maximum. `speed` fits counts, and prints
-processor seconds and the memory that the process came to.
+processor seconds and the memory that the process came to. With `--neighbours` both fit a Matérn process by nearest
+neighbours in place of inducing inputs.
 
     python -m benchmarks.inducing_rows accuracy --rows 2000 --inducing 200
     python -m benchmarks.inducing_rows speed --rows 100000 --inducing 200
+    python -m benchmarks.inducing_rows speed --rows 10000 --neighbours 20
 """
 
 import argparse
@@ -29,12 +31,13 @@ def surface(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.sin(1.5 * x[:, 0]) * np.cos(x[:, 1]) + 0.4 * x[:, 1])
 
 
-def model_of(kind: str, x: np.ndarray) -> pm.Model:
+def model_of(kind: str, x: np.ndarray, rough: bool) -> pm.Model:
     """Return a model of observations that are drawn from the function at inputs (n, 2)."""
+    kernel = pm.gp.cov.Matern32 if rough else pm.gp.cov.ExpQuad
     f, n, rng = surface(x), len(x), np.random.default_rng(4)
     with pm.Model() as model:
         ls, eta = pm.InverseGamma("ls", 3, 3), pm.HalfNormal("eta", 2)
-        g = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=ls)).prior("f", X=pm.Data("x", x))
+        g = pm.gp.Latent(cov_func=eta**2 * kernel(2, ls=ls)).prior("f", X=pm.Data("x", x))
         if kind == "counts":
             pm.Poisson("y", mu=pm.math.exp(g), observed=rng.poisson(np.exp(f)))
         elif kind == "ordered":
@@ -62,15 +65,15 @@ def deviations(fit: Any) -> np.ndarray:
     return np.asarray(np.sqrt(np.diag(np.linalg.inv(-np.array(slopes)))))
 
 
-def accuracy(rows: int, inducing: int) -> None:
+def accuracy(rows: int, form: dict[str, int]) -> None:
     """Print a line for each kind of observations."""
     rng = np.random.default_rng(3)
     x, new = rng.uniform(-2.5, 2.5, size=(rows, 2)), rng.uniform(-2.4, 2.4, size=(150, 2))
     print("| observations | means, in sd | sds | hyperparameters, in sd |")
     print("|---|---|---|---|")
     for kind in KINDS:
-        with model_of(kind, x):
-            few = pm.fit(method="ep", inducing=inducing, hyper="map", progressbar=False)
+        with model_of(kind, x, "neighbours" in form):
+            few = pm.fit(method="ep", **form, hyper="map", progressbar=False)
             # The search among all rows is short from there.
             start = {str(name): value for name, value in few.hyperparameters.items()}
             whole = pm.fit(method="ep", hyper="map", start=start, progressbar=False)
@@ -82,17 +85,18 @@ def accuracy(rows: int, inducing: int) -> None:
         print(f"| {kind} | {of_means.max():.4f} | {of_sds.max():.4f} | {moved.max():.4f} |", flush=True)
 
 
-def speed(rows: int, inducing: int) -> None:
+def speed(rows: int, form: dict[str, int]) -> None:
     """Print processor seconds and memory of a fit of counts."""
     x = np.random.default_rng(0).uniform(-2.5, 2.5, size=(rows, 2))
-    with model_of("counts", x):
+    method = "laplace" if "neighbours" in form else "ep"
+    with model_of("counts", x, "neighbours" in form):
         begun = time.process_time()
-        fit = pm.fit(method="ep", inducing=inducing, hyper="map", progressbar=False)
+        fit = pm.fit(method=method, **form, hyper="map", progressbar=False)
         ended = time.process_time()
-        fit.predict(x[:10_000])
+        fit.predict(x[: rows // 10])
     predicted = time.process_time() - ended
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"{rows} rows: fit {ended - begun:.0f} s, 10 000 predictions {predicted:.0f} s, {memory:.2f} GB")
+    print(f"{rows} rows: fit {ended - begun:.0f} s, {rows // 10} predictions {predicted:.0f} s, {memory:.2f} GB")
 
 
 if __name__ == "__main__":
@@ -100,5 +104,7 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=("accuracy", "speed"))
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--inducing", type=int, default=200)
+    parser.add_argument("--neighbours", type=int)
     given = parser.parse_args()
-    {"accuracy": accuracy, "speed": speed}[given.what](given.rows, given.inducing)
+    chosen = {"inducing": given.inducing} if given.neighbours is None else {"neighbours": given.neighbours}
+    {"accuracy": accuracy, "speed": speed}[given.what](given.rows, chosen)

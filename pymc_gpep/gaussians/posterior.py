@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_algebra import DenseBlocks, DenseCoupled, DenseIndependent, SignedBlocks
-from pymc_gpep.gaussians.neighbour_prior import NeighbourPrior
 from pymc_gpep.gaussians.place_prior import PlaceAlgebra, PlacePrior
-from pymc_gpep.gaussians.precision_prior import PrecisionAlgebra, PrecisionPrior
+from pymc_gpep.gaussians.precision_prior import NeighbourPrior, PrecisionAlgebra, PrecisionPrior
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.prior_form import PosteriorAlgebra, PriorForm
 from pymc_gpep.gaussians.row_prior import BlockRows, CoupledRows, IndependentRows, RowPrior

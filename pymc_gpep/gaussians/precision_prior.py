@@ -11,6 +11,9 @@ derivatives of the log normaliser at fixed sites are
     b vᵀ − Π A P⁻¹ in entries of A,   ½ (Q⁻¹ − P⁻¹ − vvᵀ) in those of Q.
 
 The difference 1 − π var f loses digits where a row all but decides on its latent value alone.
+
+The numbers of a Gaussian process by nearest neighbours, behind those of effects, have a precision that is known by
+regressions, see `pymc_gpep.solvers.neighbour_precision`.
 """
 
 from collections.abc import Sequence
@@ -25,9 +28,11 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior_form import BoundForm, PosteriorByAlgebra, PriorForm
 from pymc_gpep.gaussians.row_prior import IndependentRows, PriorByRows
 from pymc_gpep.gaussians.sites import IndependentSites
+from pymc_gpep.kernels.gaussians.neighbours import precision_entries, pull_precision
 from pymc_gpep.kernels.gaussians.sparse_rows import add_gram
 from pymc_gpep.kernels.special.normal import LOG_2PI
 from pymc_gpep.solvers.coefficients import Coefficients, Entries
+from pymc_gpep.solvers.neighbour_precision import NeighbourPrecision, NeighbourSets
 from pymc_gpep.solvers.prior_form import STEP_ROUNDING, Algebra, FunctionPosterior, check_finite
 from pymc_gpep.solvers.site_algebra import Moved, NotPositiveDefiniteError
 from pymc_gpep.solvers.sparse_precision import FactorPattern, SparsePrecision, pairs_of_rows
@@ -413,6 +418,133 @@ class PrecisionAlgebra(IndependentRows):
 
     def deviations(self, rng: np.random.Generator, draws: int, prior: PriorForm) -> Array:
         return self.factor.spread(rng.standard_normal((draws, self.prior.n_normals)))[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class NeighbourStructure(PrecisionStructure):
+    """Where rows and precision have entries: those of effects, and behind them those of a process by neighbours.
+
+    Attributes
+    ----------
+    sets : NeighbourSets
+    """
+
+    sets: NeighbourSets = field(kw_only=True)
+
+    @property
+    def begin(self) -> int:
+        """Place of the first number of the process."""
+        return self.q - self.sets.size
+
+    @property
+    def n_own(self) -> int:
+        """Number of entries of the precision of effects."""
+        return len(self.first) - len(self.sets.first)
+
+    @property
+    def length(self) -> int:
+        """Length of the array: coefficients, entries of effects, b (p, m), d (p,), and prior variances (p,)."""
+        p, m = self.sets.cells.shape
+        return self.cells.size + self.n_own + p * (m + 2)
+
+    @cached_property
+    def effects(self) -> tuple[FactorPattern, Indices, Indices] | None:
+        """Pattern of the precision of effects, with slots of its entries and of flat numbers; None without effects."""
+        if not self.begin:
+            return None
+        first, second = self.first[: self.n_own], self.second[: self.n_own]
+        pattern = FactorPattern(self.begin, first, second)
+        return pattern, pattern.slots(first, second), pattern.slots(self.flat, self.flat)
+
+    def regressions(self, rest: Array) -> tuple[Array, Array, Array]:
+        """Return b (p, m), d (p,) and prior variances (p,) from the end of the array."""
+        p, m = self.sets.cells.shape
+        own = rest[self.n_own :]
+        return own[: p * m].reshape(p, m), own[p * m : -p], own[-p:]
+
+
+class NeighbourPrior(PrecisionPrior):
+    """f = m + A x for effects with a sparse precision, and values of a process by nearest neighbours, behind them.
+
+    Parameters
+    ----------
+    array : array (1, 1, length)
+        See `NeighbourStructure.length`.
+    mean : array (1, n)
+    structure : NeighbourStructure
+    """
+
+    structure: NeighbourStructure
+
+    def _read_precision(self, rest: Array) -> Array:
+        s = self.structure
+        self._b, self._d, self._own_variances = s.regressions(rest)
+        found = np.zeros(len(s.sets.first))
+        precision_entries(s.sets.slots, s.sets.counts, self._b, self._d, found)
+        return np.concatenate([rest[: s.n_own], found])
+
+    @classmethod
+    def algebra(cls, n: int, q: int, known: Any = None) -> str:
+        p, m = known.sets.cells.shape
+        entries = known.posterior.entries
+        return (
+            f"By {m} nearest neighbours of {p} places: {n} rows of {q} numbers, with {entries} entries in the factor."
+        )
+
+    @cached_property
+    def _effects(self) -> SparsePrecision | None:
+        """The precision of effects, with 1 on the diagonal at flat numbers; None if it is not positive definite."""
+        s = self.structure
+        if s.effects is None:
+            return None
+        pattern, slots, ones = s.effects
+        total = _summed(slots, self.entries_of_precision[: s.n_own], pattern.entries + 1)
+        total[ones] += 1.0
+        return SparsePrecision.factorised(pattern, total, s.columns[:, : s.begin], s.widths)
+
+    @cached_property
+    def factor(self) -> NeighbourPrecision | None:  # type: ignore[override]  # the same questions
+        s = self.structure
+        there = np.isfinite(self._b).all() and (self._d > 0.0).all()
+        if not there or (s.effects is not None and self._effects is None):
+            return None
+        return NeighbourPrecision(s.sets, self._effects, self._b, self._d)
+
+    @cached_property
+    def variances(self) -> Array:
+        """See `PrecisionPrior`; of the process those of its covariance function."""
+        s = self.structure
+        own = np.where(self.structure.cells >= s.begin, self.values, 0.0)
+        variance = (own**2 * self._own_variances[np.maximum(s.cells - s.begin, 0)]).sum(axis=1)
+        if s.begin and self.factor is not None:
+            effects = np.where(s.cells < s.begin, self.values, 0.0)
+            variance += self.factor.variances(Entries(s.cells, effects, s.q))
+        return variance[None]
+
+    def _inverse_entries(self) -> Array:
+        """See `PrecisionPrior`; those of effects alone, since the determinant of the process is known by d."""
+        s = self.structure
+        found = np.zeros(len(s.first))
+        if s.effects is not None and self._effects is not None:
+            own = slice(0, s.n_own)
+            found[own] = self._effects.entries(s.effects[1], s.first[own], s.second[own])
+        return found
+
+    def _array_gradient(self, of_entries: Array) -> Array:
+        s = self.structure
+        of_b, of_d = np.empty_like(self._b), np.empty_like(self._d)
+        own = np.ascontiguousarray(of_entries[s.n_own :])
+        pull_precision(s.sets.slots, s.sets.counts, self._b, self._d, own, of_b, of_d)
+        of_d -= 0.5 / self._d
+        return np.concatenate([of_entries[: s.n_own], of_b.ravel(), of_d, np.zeros_like(of_d)])
+
+    def some(self, points: Indices) -> "NeighbourPrior":
+        own = self.structure
+        structure = NeighbourStructure(
+            own.cells[points], own.first, own.second, own.columns, own.widths, flat=own.flat, sets=own.sets
+        )
+        array = np.concatenate([self.values[points].ravel(), self.array.ravel()[own.cells.size :]])
+        return NeighbourPrior(array[None, None], self.mean[:, points], structure)
 
 
 def _summed(places: NDArray[np.int64], values: Array, size: int) -> Array:

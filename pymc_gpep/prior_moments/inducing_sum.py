@@ -204,7 +204,7 @@ class InducingSum(SumInForm):
     @cached_property
     def _process_rows(self) -> TensorVariable:
         """(W | r) of the process at its own inputs, in terms of the random variables of the model."""
-        functions = _functions(self)
+        functions = process_functions_of(self)
         return inducing_rows(self.model, functions, self.inducing, functions.inputs)
 
     @cached_property
@@ -438,7 +438,7 @@ def by_inducing_rows(classifier: GPClassifier, inducing: Array, approximator: An
     return replace(classifier, prior=made)
 
 
-def _functions(prior: LatentSum) -> ProcessFunctions:
+def process_functions_of(prior: LatentSum) -> ProcessFunctions:
     """Return the process of a sum as functions of inputs."""
     ((_, functions),) = functions_of(prior.without_effects(prior.processes[0]), None)
     return functions
@@ -449,7 +449,7 @@ def equal_inputs(prior: LatentSum, data: Mapping[Variable, Variable]) -> NDArray
 
     Each point is alone if the covariance has noise, which points with equal inputs do not share.
     """
-    functions = _functions(prior)
+    functions = process_functions_of(prior)
     at = ModelFunctions(prior.model, prior.hyperparameters, data)
     first = functions.inputs[:1]
     inputs, between, own = at([functions.inputs, functions.covariance(first, first), functions.variance(first)])(
@@ -462,11 +462,5 @@ def equal_inputs(prior: LatentSum, data: Mapping[Variable, Variable]) -> NDArray
 
 def process_inputs(prior: LatentSum, data: Mapping[Variable, Variable]) -> Array:
     """Return the inputs (p, d) of the process of a sum."""
-    found = evaluate(graph_replace([_functions(prior).inputs], data, strict=False))[0]
+    found = evaluate(graph_replace([process_functions_of(prior).inputs], data, strict=False))[0]
     return np.asarray(found, dtype=np.float64)
-
-
-def inputs_of(classifier: GPClassifier, data: Mapping[Variable, Variable]) -> Array:
-    """Return the inputs (p, d) of the process of a sum."""
-    assert isinstance(classifier.prior, LatentSum)
-    return process_inputs(classifier.prior, data)

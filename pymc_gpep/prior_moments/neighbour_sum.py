@@ -1,7 +1,7 @@
 """A sum of a Gaussian process by nearest neighbours, and of effects, as numbers with a sparse precision.
 
-Values of the process at its different inputs are numbers, in an order in which each is a regression on neighbours before
-it (Vecchia 1988). Rows that take the value of one place share it.
+Values of the process at its different inputs are numbers, in an order in which each is a regression on neighbours
+before it (Vecchia 1988). Rows that take the value of one place share it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,22 +16,22 @@ import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.neighbour_prior import NeighbourPrior, NeighbourSets, NeighbourStructure
-from pymc_gpep.gaussians.precision_prior import PrecisionStructure
+from pymc_gpep.gaussians.precision_prior import NeighbourPrior, NeighbourStructure
 from pymc_gpep.gaussians.prior_form import BoundForm, PriorForm
-from pymc_gpep.graphs.errors import StructureError
+from pymc_gpep.graphs.errors import StructureError, listing
 from pymc_gpep.latent.gp_latent import LatentGP, jitter_of
 from pymc_gpep.latent.latent_prior import Elsewhere, RowsOfNormals
-from pymc_gpep.prior_moments.inducing_sum import equal_inputs, process_inputs
+from pymc_gpep.prior_moments.inducing_sum import equal_inputs, process_functions_of, process_inputs
 from pymc_gpep.prior_moments.precision_sum import PrecisionElsewhere, PrecisionSum, SparseSlopes
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.processes.neighbours import NeighbourChoice, NeighbourRegressions
-from pymc_gpep.processes.processes import functions_of
 from pymc_gpep.reading.classifier import GPClassifier
 from pymc_gpep.solvers.coefficients import Entries
+from pymc_gpep.solvers.neighbour_precision import NeighbourSets
 from pymc_gpep.sums.affine_map import AffineMap, every_entry
 from pymc_gpep.sums.latent_sum import EffectsElsewhere, LatentSum
 from pymc_gpep.sums.new_data import NewData, RowsOfData
@@ -71,9 +71,16 @@ class NeighbourSum(PrecisionSum):
         Raises
         ------
         StructureError
-            If rows take many values of effects, so that their precision is not sparse.
+            If rows take many values of effects, so that their precision is not sparse, or if inputs depend on random
+            variables.
         """
         (latent,) = plain.processes
+        stop = set(plain.model.basic_RVs)
+        if behind := stop.intersection(ancestors([process_functions_of(plain).inputs], blockers=stop)):
+            raise StructureError(
+                f"Inputs of the process depend on {listing(behind)}, and neighbours are chosen among data. Leave "
+                "neighbours out."
+            )
         inputs = process_inputs(plain, data)
         places = equal_inputs(plain, data)
         first = np.unique(places, return_index=True)[1]
@@ -149,7 +156,7 @@ class NeighbourSum(PrecisionSum):
 
     def structured(self, rows: SparseSlopes, values: SparseSlopes | None) -> NeighbourStructure:
         assert self.sets is not None
-        own: PrecisionStructure = super().structured(rows, values)
+        own = super().structured(rows, values)
         first, second = (np.r_[one, self.n_plain + other] for one, other in
                          ((own.first, self.sets.first), (own.second, self.sets.second)))  # fmt: skip
         return NeighbourStructure(
@@ -159,7 +166,7 @@ class NeighbourSum(PrecisionSum):
     @cached_property
     def _regressions(self) -> TensorVariable:
         assert self.sets is not None
-        ((_, functions),) = functions_of(self.without_effects(self._latent), None)
+        functions = process_functions_of(self)
         op = NeighbourRegressions(self.model, functions, jitter_of(self._latent), self.known, self.sets)
         found: TensorVariable = op(*op.leaves)
         return found
@@ -182,7 +189,7 @@ class NeighbourSum(PrecisionSum):
     # Other data.
 
     def regressions(self, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
-        """Return b (s, m), d (s,) and the numbers (s, m) of neighbours, ascending, of the process at inputs x (s, d)."""
+        """Return b (s, m), d (s,) and the numbers (s, m) of neighbours, ascending, of the process at inputs (s, d)."""
         assert self.choice is not None
         b, d, near = self.choice.regressions(point, x, self.known, jitter_of(self._latent), self.neighbours)
         order = np.argsort(near, axis=1)
@@ -201,6 +208,11 @@ class NeighbourEffects(EffectsElsewhere):
     """Variables at other data, with the process at other inputs by its neighbours among the places of the fit."""
 
     _prior: NeighbourSum
+
+    @property
+    def _units(self) -> Array | None:
+        """See `EffectsElsewhere`; none of numbers of a process that is moved."""
+        return np.eye(self._prior.n_plain, self._prior.n_normals) if self._moved else None
 
     def _process_at(self, i: int, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
         b, d, near = self._prior.regressions(point, x)

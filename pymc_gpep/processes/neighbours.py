@@ -23,14 +23,13 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.spatial import cKDTree
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.neighbour_prior import NeighbourSets
-from pymc_gpep.graphs.errors import StructureError, listing
 from pymc_gpep.graphs.interpreted import ModelFunctions, interpreted
 from pymc_gpep.kernels.gaussians.neighbours import maximin_order, nearest, pull_regressions, regressions
 from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.processes.process_functions import ProcessFunctions
-from pymc_gpep.processes.processes import CrossCovariance, functions_of
+from pymc_gpep.processes.processes import functions_of
 from pymc_gpep.processes.stationary import input_scales
+from pymc_gpep.solvers.neighbour_precision import NeighbourSets
 
 _PAIRS = 40_000  # of places in a block: an array of them fits in a processor's cache
 _CORRELATIONS = 4_000_000  # that are computed at a time

@@ -212,14 +212,17 @@ class EffectsElsewhere:
         """
         affine = self._affine
         try:
-            values = affine(point, self._values, [self._length] * len(self._moved))
+            values = affine(point, self._values, [self._length] * len(self._moved), self._units)
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(
                 f"{self._called} cannot be computed at {self._count} rows of the data given: a part has an entry for "
                 "each fitted row. Give all data that differ between rows, as data={...}."
             ) from error
         found = AffineValues(
-            values.centres, values.slopes, {name: np.zeros(each.shape) for name, each in values.centres.items()}, {}
+            values.centres,
+            self._widened(values.slopes),
+            {name: np.zeros(each.shape) for name, each in values.centres.items()},
+            {},
         )
         for i, x in enumerate(values.inputs):
             ahead, noise, normals = self._process_at(i, point, x)
@@ -248,6 +251,20 @@ class EffectsElsewhere:
     def _size(self) -> int | None:
         """Number of numbers in place of standard normals; None for all normals."""
         return None
+
+    @property
+    def _units(self) -> Array | None:
+        """Directions along which slopes are computed, units of the first numbers; None for all."""
+        return None
+
+    def _widened(self, slopes: dict[str, Array]) -> dict[str, Array]:
+        """Return slopes in all numbers, which are 0 beyond those of `_units`."""
+        if self._units is None:
+            return slopes
+        wide = {name: np.zeros((self._prior.n_normals, *each.shape[1:])) for name, each in slopes.items()}
+        for name, each in slopes.items():
+            wide[name][: len(each)] = each
+        return wide
 
     def _process_at(self, i: int, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
         """Return coefficients and noise variances of a process at inputs, and the normals (outputs, ·) of these."""

@@ -52,10 +52,7 @@ def model_of(rows, learned=True):
         gp = pm.gp.Latent(cov_func=1.44 * pm.gp.cov.Matern32(2, ls=ls))
         u, beta = pm.Normal("u", 0.0, 0.7, shape=GROUPS), pm.Normal("beta", 0.0, 1.0)
         group, z = pm.Data("group", GROUP), pm.Data("z", np.linspace(-1.0, 1.0, N))
-        if rows:
-            f = gp.prior("f", X=pm.Data("x", X[PLACE]))
-        else:
-            f = gp.prior("f", X=X)[pm.Data("place", PLACE)]
+        f = gp.prior("f", X=pm.Data("x", X[PLACE])) if rows else gp.prior("f", X=X)[pm.Data("place", PLACE)]
         pm.Poisson("y", mu=pm.math.exp(beta * z + u[group] + f), observed=COUNTS)
     return model
 

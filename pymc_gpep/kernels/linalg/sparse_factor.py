@@ -186,10 +186,7 @@ def factorise(starts, rows, dense, diagonal, lower):
                     lower[place + width - k - 1 + i] = below[i, k] / root
         _subtract(starts, rows, begin, count, dense, products, diagonal, lower)
         first = last
-    for k in range(dense, diagonal.size):
-        if not diagonal[k] > 0.0:
-            return False
-    return True
+    return bool((diagonal[dense:] > 0.0).all())
 
 
 _TOGETHER = 8  # Number of right-hand sides that share a pass over L.

@@ -12,8 +12,8 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.checks.converged_fits import mirror_image, nothing_learned, other_mode
 from pymc_gpep.evidence.memory_check import check_memory
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.gaussians.neighbour_prior import NeighbourPrior
 from pymc_gpep.gaussians.place_prior import PlacePrior
+from pymc_gpep.gaussians.precision_prior import NeighbourPrior
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.optimum import Optimum
@@ -24,19 +24,20 @@ from pymc_gpep.log_posteriors.dense_log_posterior import (
 )
 from pymc_gpep.log_posteriors.evaluation import Trace
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
-from pymc_gpep.prior_moments.inducing_sum import as_sum, by_inducing_rows, inputs_of
+from pymc_gpep.prior_moments.inducing_sum import as_sum, by_inducing_rows, process_inputs
 from pymc_gpep.prior_moments.neighbour_sum import by_neighbours
 from pymc_gpep.prior_moments.precision_sum import suited
 from pymc_gpep.prior_moments.prior_functions import by_groups, prior_type_of
 from pymc_gpep.reading import GPClassifier, StructureError
 from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
 # Probability beyond bounds that counts: a cut there moves a mean by 0.003 standard deviations.
 _BEYOND = 1e-3
-_SPARSE = 1e4  # work of a row by neighbours, in units of one by a covariance matrix
+_SPARSE = 1e5  # work of a row by neighbours, in units of one by a covariance matrix
 _CHOICES = 4  # Largest number of times that neighbours are chosen again.
 _LITTLE = 0.1  # Least change of the log posterior by other neighbours for which a search begins again.
 
@@ -85,7 +86,7 @@ class AllRows(Plan):
         return classifier if self.inducing is None else as_sum(classifier)
 
     def work(self, classifier: GPClassifier) -> float:
-        """See `Plan`; n M² with M inducing inputs, and less than 10⁴ n of a sparse precision."""
+        """See `Plan`; n M² with M inducing inputs, and less than 10⁵ n of a sparse precision."""
         if self.neighbours is not None:
             return classifier.n_points * min(_SPARSE, float(classifier.n_points) ** 2)
         if self.inducing is None:
@@ -120,7 +121,8 @@ class AllRows(Plan):
 
     def _inducing_inputs(self, given: FitTask) -> Array:
         """Inducing inputs (M, d): those given, or centres of the different inputs of the process."""
-        inputs = np.unique(inputs_of(given.classifier, given.space.data), axis=0)
+        assert isinstance(given.classifier.prior, LatentSum)
+        inputs = np.unique(process_inputs(given.classifier.prior, given.space.data), axis=0)
         rows = InMemory(inputs, np.zeros(len(inputs), np.int64))
         if np.ndim(self.inducing) == 0 and self.inducing == len(inputs):
             return inputs

@@ -1,0 +1,126 @@
+"""The precision of a process by nearest neighbours, beside that of effects: its pattern, products and solves.
+
+Each place is a regression on neighbours before it, see `pymc_gpep.kernels.gaussians.neighbours`. So determinant and root
+of the precision need no factorisation.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.gaussians.neighbours import solve_backward, solve_forward
+from pymc_gpep.solvers.coefficients import Coefficients, blocks_of_rows
+from pymc_gpep.solvers.sparse_precision import SparsePrecision, pairs_of_rows
+
+type Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class NeighbourSets:
+    """Neighbours of places in their order, and the pairs of places that the precision has.
+
+    Attributes
+    ----------
+    cells : array (p, m)
+        Neighbours of each place, which stand before it, padded with 0.
+    counts : array (p,)
+        Number of neighbours of each place.
+    """
+
+    cells: Indices
+    counts: Indices
+
+    @property
+    def size(self) -> int:
+        """Number of places, p."""
+        return len(self.cells)
+
+    @cached_property
+    def _made(self) -> tuple[Indices, Indices, Indices]:
+        p, m = self.cells.shape
+        one, other = pairs_of_rows(np.concatenate([np.arange(p)[:, None], self.cells], axis=1))
+        used = np.tril_indices(m + 1)[0] <= self.counts[:, None]
+        codes = np.maximum(one, other) * p + np.minimum(one, other)
+        codes = np.where(one == other, one - p, codes)  # The diagonal is first.
+        found, slots = np.unique(np.where(used, codes, -p), return_inverse=True)
+        first, second = (np.where(found < 0, found + p, each) for each in np.divmod(found, p))
+        return first, second, np.ascontiguousarray(slots.reshape(p, -1))
+
+    @property
+    def first(self) -> Indices:
+        """Rows of pairs of places, on one side of the diagonal; the diagonal is first."""
+        return self._made[0]
+
+    @property
+    def second(self) -> Indices:
+        """Columns of pairs of places."""
+        return self._made[1]
+
+    @property
+    def slots(self) -> Indices:
+        """Number of the pair for each pair of a set (p, (m + 1)(m + 2)/2), in the order of kernels."""
+        return self._made[2]
+
+
+class NeighbourPrecision:
+    """The precision of effects, and behind it (I − B)ᵀ D⁻¹ (I − B) of a process by neighbours.
+
+    Parameters
+    ----------
+    sets : NeighbourSets
+    effects : SparsePrecision or None
+        None without effects.
+    b : array (p, m)
+    d : array (p,)
+    """
+
+    def __init__(self, sets: NeighbourSets, effects: SparsePrecision | None, b: Array, d: Array) -> None:
+        self._sets, self._effects, self._b, self._d = sets, effects, b, d
+        self._begin = 0 if effects is None else effects.pattern.size
+
+    @property
+    def log_det(self) -> float:
+        """Log|Q|."""
+        own = 0.0 if self._effects is None else self._effects.log_det
+        return own - float(np.log(self._d).sum())
+
+    def _parts(self, right: Array) -> tuple[Array, Array]:
+        rows = np.atleast_2d(np.asarray(right, np.float64))
+        return rows[:, : self._begin], np.array(rows[:, self._begin :], order="C")
+
+    def _joined(self, effects: Array, values: Array, shape: tuple[int, ...]) -> Array:
+        return np.concatenate([effects, values], axis=1).reshape(shape)
+
+    def solve(self, right: Array) -> Array:
+        """Q⁻¹ r of r (q,), or of each row of (m, q)."""
+        effects, values = self._parts(right)
+        solve_backward(self._sets.cells, self._sets.counts, self._b, values)
+        values *= self._d
+        solve_forward(self._sets.cells, self._sets.counts, self._b, values)
+        return self._joined(effects if self._effects is None else self._effects.solve(effects), values, right.shape)
+
+    def halved(self, right: Array) -> Array:
+        """Rows whose products are rᵀQ⁻¹s, of rows r and s of (m, q)."""
+        effects, values = self._parts(right)
+        solve_backward(self._sets.cells, self._sets.counts, self._b, values)
+        values *= np.sqrt(self._d)
+        return self._joined(effects if self._effects is None else self._effects.halved(effects), values, right.shape)
+
+    def spread(self, noise: Array) -> Array:
+        """Draws of N(0, Q⁻¹) of standard normals (m, q)."""
+        effects, values = self._parts(noise)
+        values *= np.sqrt(self._d)
+        solve_forward(self._sets.cells, self._sets.counts, self._b, values)
+        return self._joined(effects if self._effects is None else self._effects.spread(effects), values, noise.shape)
+
+    def variances(self, rows: Coefficients) -> Array:
+        """Return the diagonal (m,) of T Q⁻¹ Tᵀ, of any rows T (m, q)."""
+        q = self._begin + len(self._d)
+        m = len(rows.products(np.zeros(q)))
+        parts = [np.zeros(0)]
+        for some in blocks_of_rows(m, q):
+            parts.append((self.halved(rows.some(np.arange(m)[some])) ** 2).sum(axis=1))
+        return np.concatenate(parts)
