@@ -1,4 +1,4 @@
-"""Inducing inputs, or nearest neighbours, of counts, ordered classes, numbers and times beside fits of all rows, and fits of many rows.
+"""Inducing inputs, or neighbours, of counts, ordered classes, numbers and times beside fits of all rows and of many.
 
 `accuracy` fits rows of a smooth function of two inputs by their covariance matrix and by inducing inputs. It prints the
 differences of means at new inputs in standard deviations, the relative differences of standard deviations, and the

@@ -12,8 +12,8 @@ derivatives of the log normaliser at fixed sites are
 
 The difference 1 − π var f loses digits where a row all but decides on its latent value alone.
 
-The numbers of a Gaussian process by nearest neighbours, behind those of effects, have a precision that is known by
-regressions, see `pymc_gpep.solvers.neighbour_precision`.
+Numbers of a Gaussian process by nearest neighbours follow the numbers of effects. Regressions determine their
+precision, see `pymc_gpep.solvers.neighbour_precision`.
 """
 
 from collections.abc import Sequence
@@ -422,7 +422,7 @@ class PrecisionAlgebra(IndependentRows):
 
 @dataclass(frozen=True, eq=False)
 class NeighbourStructure(PrecisionStructure):
-    """Where rows and precision have entries: those of effects, and behind them those of a process by neighbours.
+    """Where rows and precision have entries: of effects, and behind them of a process by neighbours.
 
     Attributes
     ----------
@@ -512,7 +512,7 @@ class NeighbourPrior(PrecisionPrior):
 
     @cached_property
     def variances(self) -> Array:
-        """See `PrecisionPrior`; of the process those of its covariance function."""
+        """See `PrecisionPrior`; variances of the process are by its covariance function."""
         s = self.structure
         own = np.where(self.structure.cells >= s.begin, self.values, 0.0)
         variance = (own**2 * self._own_variances[np.maximum(s.cells - s.begin, 0)]).sum(axis=1)
@@ -522,7 +522,7 @@ class NeighbourPrior(PrecisionPrior):
         return variance[None]
 
     def _inverse_entries(self) -> Array:
-        """See `PrecisionPrior`; those of effects alone, since the determinant of the process is known by d."""
+        """See `PrecisionPrior`; of effects alone, since d determines the determinant of the process."""
         s = self.structure
         found = np.zeros(len(s.first))
         if s.effects is not None and self._effects is not None:

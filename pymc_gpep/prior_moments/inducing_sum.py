@@ -63,7 +63,7 @@ def as_sum(classifier: GPClassifier, option: str = "inducing") -> GPClassifier:
         prior = _sum_of(prior, classifier)
     if not isinstance(prior, LatentSum) or not prior.processes:
         raise StructureError(
-            f"{called} are those of a Gaussian process, and the latent function is a sum of effects without one. "
+            f"{called} belong to a Gaussian process, and the latent function is a sum of effects without one. "
             f"Leave {option} out: {classifier.likelihood_model.method!r} fits the sum by its rows."
         )
     if len(prior.processes) > 1:

@@ -21,7 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.precision_prior import NeighbourPrior, NeighbourStructure
-from pymc_gpep.gaussians.prior_form import BoundForm, PriorForm
+from pymc_gpep.gaussians.prior_form import BoundForm, PriorForm, TakesForms
 from pymc_gpep.graphs.errors import StructureError, listing
 from pymc_gpep.latent.gp_latent import LatentGP, jitter_of
 from pymc_gpep.latent.latent_prior import Elsewhere, RowsOfNormals
@@ -40,9 +40,9 @@ from pymc_gpep.sums.sum_elsewhere import ARGUMENT
 
 @dataclass(frozen=True, eq=False)
 class NeighbourSum(PrecisionSum):
-    """A sum whose process is known by nearest neighbours.
+    """A sum with a process by nearest neighbours.
 
-    Numbers are those of effects, and behind them values of the process, less its mean, at places in their order.
+    Numbers of effects come first, and behind them values of the process, less its mean, at places in their order.
 
     Attributes
     ----------
@@ -87,6 +87,7 @@ class NeighbourSum(PrecisionSum):
         choice = NeighbourChoice(plain.without_effects(latent), inputs.shape[1], data)
         order, sets = choice.sets(point, inputs[first], neighbours)
         made = cls._with({v: each.as_field for v, each in plain.recipes.items()}, plain)
+        assert isinstance(made, NeighbourSum)
         known, point_places = inputs[first[order]], np.argsort(order)[places]
         part = replace(made, neighbours=neighbours, point_places=point_places, known=known, sets=sets, choice=choice)
         rows = part._rows(data)
@@ -120,7 +121,7 @@ class NeighbourSum(PrecisionSum):
 
     @cached_property
     def places(self) -> dict[TensorVariable, slice]:
-        """See `EffectSum`; of the process those of its places."""
+        """See `EffectSum`; the numbers of the process belong to its places."""
         ends = np.cumsum([0, *(each.size for each in self.recipes.values())]).tolist()
         found = {v: slice(*own) for v, own in zip(self.recipes, pairwise(ends), strict=True)}
         return found | {self._latent.f: slice(self.n_plain, self.n_normals)}
@@ -183,7 +184,7 @@ class NeighbourSum(PrecisionSum):
         assert self.structure is not None
         return BoundForm(NeighbourPrior, self.structure), self.array()
 
-    def roots(self) -> None:  # type: ignore[override]
+    def roots(self) -> None:
         """See `LatentPrior`: coefficients are in the form of the prior."""
 
     # Other data.
@@ -251,6 +252,11 @@ class NeighbourElsewhere(PrecisionElsewhere):
         spread = partial(prior.by_function, n_points=m, batched=True)
         centre, linear = affine.along(point, ARGUMENT, values, spread, [m] * len(affine.moved))
         return prior.by_function(centre, m), every_entry(linear, self._blocks)
+
+
+def takes_neighbours(approximator: TakesForms) -> bool:
+    """Whether an approximation takes a process by nearest neighbours."""
+    return approximator.takes(NeighbourPrior)
 
 
 def by_neighbours(classifier: GPClassifier, neighbours: int, point: PointType) -> GPClassifier:

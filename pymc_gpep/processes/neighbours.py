@@ -1,6 +1,6 @@
 """A process by nearest neighbours: their choice, and the regression of each place on them as a PyTensor operation.
 
-Distances are those of inputs times the scales of the covariance, where correlations fall with these distances.
+Inputs are multiplied by the scales of the covariance, if correlations fall with the distances of the products.
 Otherwise neighbours are the places of the largest correlations. Neighbours stay as they are while hyperparameters move:
 the log evidence jumps where they change.
 """
@@ -24,12 +24,11 @@ from scipy.spatial import cKDTree
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.interpreted import ModelFunctions, interpreted
-from pymc_gpep.kernels.gaussians.neighbours import maximin_order, nearest, pull_regressions, regressions
 from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.processes.process_functions import ProcessFunctions
 from pymc_gpep.processes.processes import functions_of
 from pymc_gpep.processes.stationary import input_scales
-from pymc_gpep.solvers.neighbour_precision import NeighbourSets
+from pymc_gpep.solvers.neighbour_precision import NeighbourSets, nearest_before, ordered, regressions_of
 
 _PAIRS = 40_000  # of places in a block: an array of them fits in a processor's cache
 _CORRELATIONS = 4_000_000  # that are computed at a time
@@ -114,9 +113,7 @@ class NeighbourRegressions(Op):
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """Evaluate."""
         entries, variances = self.entries(inputs)
-        p, m = self._sets.cells.shape
-        b, d = np.empty((p, m)), np.empty(p)
-        regressions(entries, self._sets.slots, self._sets.counts, b, d)
+        b, d = self._sets.regressions(entries)
         output_storage[0][0] = np.concatenate([b.ravel(), d, variances])
 
     def pullback(
@@ -139,8 +136,7 @@ class NeighbourRegressions(Op):
         p, m = self._sets.cells.shape
         entries, _ = self.entries(leaves)
         b, of_b, of_d = out[: p * m].reshape(p, m), bar[: p * m].reshape(p, m), bar[p * m : -p]
-        of_entries = np.zeros_like(entries)
-        pull_regressions(entries, self._sets.slots, self._sets.counts, b, of_b, of_d, of_entries)
+        of_entries = self._sets.pulled(entries, b, of_b, of_d)
         of_pairs, of_places = self._slopes
         total = list(of_places(*leaves, self._places, of_entries[:p] + bar[-p:]))
         for some in self._blocks():
@@ -218,17 +214,16 @@ class NeighbourChoice:
         scales, p = self.scales(point, x), len(x)
         spread = x.std(axis=0)
         units = 1.0 / np.where(spread > 0.0, spread, 1.0) if scales is None else scales
-        order, cells = np.empty(p, np.int64), np.zeros((p, min(m, max(p - 1, 1))), np.int64)
-        moved = (x - x.mean(axis=0)) * units
-        maximin_order(moved, order)
+        moved, count = (x - x.mean(axis=0)) * units, min(m, max(p - 1, 1))
+        order = ordered(moved)
         if scales is None:
-            cells[:] = self._by_correlation(point, x[order], x[order], cells.shape[1], earlier=True)
+            cells = self._by_correlation(point, x[order], x[order], count, earlier=True)
         else:
-            nearest(np.ascontiguousarray(moved[order]), cells)
-        return order, NeighbourSets(cells, np.minimum(np.arange(p), cells.shape[1]))
+            cells = nearest_before(moved[order], count)
+        return order, NeighbourSets.chosen(cells)
 
     def nearest(self, point: PointType, x: Array, known: Array, m: int) -> NDArray[np.int64]:
-        """Return the m nearest (s, m) of `known` places (p, d) to new ones x (s, d)."""
+        """Return the m nearest (s, m) of the places of the data (p, d) to new places x (s, d)."""
         scales, count = self.scales(point, known), min(m, len(known))
         if scales is None:
             return self._by_correlation(point, x, known, count)
@@ -238,7 +233,7 @@ class NeighbourChoice:
     def _by_correlation(
         self, point: PointType, x: Array, known: Array, m: int, earlier: bool = False
     ) -> NDArray[np.int64]:
-        """Return the m places of the largest correlations with x, block by block; those before each if `earlier`."""
+        """Return the m places of the largest correlations with x, block by block; before each place if `earlier`."""
         found = np.zeros((len(x), m), np.int64)
         spread = np.sqrt(self._covariance(point, known, known[:1])[1])
         step = max(1, _CORRELATIONS // len(known))
@@ -261,7 +256,7 @@ class NeighbourChoice:
     def regressions(
         self, point: PointType, x: Array, known: Array, jitter: float, m: int
     ) -> tuple[Array, Array, NDArray[np.int64]]:
-        """Return b (s, m) and d (s,) of new places x (s, d), given values at `known` places, and these neighbours."""
+        """Return b (s, m) and d (s,) of new places x (s, d), given values at places of the data, and neighbours."""
         cells = self.nearest(point, x, known, m)
         b, d = np.empty(cells.shape), np.empty(len(x))
         variance = self._covariance(point, known, known[:1])[1] + jitter
@@ -278,6 +273,6 @@ class NeighbourChoice:
             entries[:, diagonal] = np.concatenate([own[:, None], variance[near]], axis=1)
             slots = np.arange(entries.size).reshape(entries.shape)
             counts = np.full(len(near), cells.shape[1])
-            regressions(entries.ravel(), slots, counts, b[rows], d[rows])
-        # A new place that is a known one leaves no variance but for rounding.
+            b[rows], d[rows] = regressions_of(entries.ravel(), slots, counts, cells.shape[1])
+        # A new place that equals a place of the data leaves no variance but for rounding.
         return b, np.where(np.isnan(d), 0.0, np.maximum(d - jitter, 0.0)), cells

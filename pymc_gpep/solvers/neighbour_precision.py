@@ -1,17 +1,25 @@
 """The precision of a process by nearest neighbours, beside that of effects: its pattern, products and solves.
 
-Each place is a regression on neighbours before it, see `pymc_gpep.kernels.gaussians.neighbours`. So determinant and root
-of the precision need no factorisation.
+Each place is a regression on neighbours before it, see `pymc_gpep.kernels.gaussians.neighbours`. So determinant and
+root of the precision need no factorisation.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.gaussians.neighbours import solve_backward, solve_forward
+from pymc_gpep.kernels.gaussians.neighbours import (
+    maximin_order,
+    nearest,
+    pull_regressions,
+    regressions,
+    solve_backward,
+    solve_forward,
+)
 from pymc_gpep.solvers.coefficients import Coefficients, blocks_of_rows
 from pymc_gpep.solvers.sparse_precision import SparsePrecision, pairs_of_rows
 
@@ -38,6 +46,21 @@ class NeighbourSets:
         """Number of places, p."""
         return len(self.cells)
 
+    @classmethod
+    def chosen(cls, cells: Indices) -> Self:
+        """Return the sets of neighbours (p, m), of which place k has the first k."""
+        return cls(cells, np.minimum(np.arange(len(cells)), cells.shape[1]))
+
+    def regressions(self, entries: Array) -> tuple[Array, Array]:
+        """Return b (p, m) and d (p,) of a covariance by its entries at the pairs."""
+        return regressions_of(entries, self.slots, self.counts, self.cells.shape[1])
+
+    def pulled(self, entries: Array, b: Array, of_b: Array, of_d: Array) -> Array:
+        """Return derivatives in the entries of a covariance from derivatives in b and d."""
+        found = np.zeros_like(entries)
+        pull_regressions(entries, self.slots, self.counts, b, of_b, of_d, found)
+        return found
+
     @cached_property
     def _made(self) -> tuple[Indices, Indices, Indices]:
         p, m = self.cells.shape
@@ -63,6 +86,27 @@ class NeighbourSets:
     def slots(self) -> Indices:
         """Number of the pair for each pair of a set (p, (m + 1)(m + 2)/2), in the order of kernels."""
         return self._made[2]
+
+
+def regressions_of(entries: Array, slots: Indices, counts: Indices, m: int) -> tuple[Array, Array]:
+    """Return b (p, m) and d (p,), see `pymc_gpep.kernels.gaussians.neighbours`."""
+    b, d = np.empty((len(counts), m)), np.empty(len(counts))
+    regressions(entries, slots, counts, b, d)
+    return b, d
+
+
+def ordered(x: Array) -> Indices:
+    """Return the order (p,) of places (p, d) in which each has the largest distance from all before it."""
+    order = np.empty(len(x), np.int64)
+    maximin_order(np.ascontiguousarray(x), order)
+    return order
+
+
+def nearest_before(x: Array, m: int) -> Indices:
+    """Return the m nearest (p, m) of the places before each place of x (p, d)."""
+    cells = np.zeros((len(x), m), np.int64)
+    nearest(np.ascontiguousarray(x), cells)
+    return cells
 
 
 class NeighbourPrecision:

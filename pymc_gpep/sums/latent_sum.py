@@ -258,7 +258,7 @@ class EffectsElsewhere:
         return None
 
     def _widened(self, slopes: dict[str, Array]) -> dict[str, Array]:
-        """Return slopes in all numbers, which are 0 beyond those of `_units`."""
+        """Return slopes in all numbers, with 0 beyond the directions of `_units`."""
         if self._units is None:
             return slopes
         wide = {name: np.zeros((self._prior.n_normals, *each.shape[1:])) for name, each in slopes.items()}

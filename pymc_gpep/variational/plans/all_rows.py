@@ -13,7 +13,6 @@ from pymc_gpep.checks.converged_fits import mirror_image, nothing_learned, other
 from pymc_gpep.evidence.memory_check import check_memory
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.gaussians.place_prior import PlacePrior
-from pymc_gpep.gaussians.precision_prior import NeighbourPrior
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.optimum import Optimum
@@ -25,7 +24,7 @@ from pymc_gpep.log_posteriors.dense_log_posterior import (
 from pymc_gpep.log_posteriors.evaluation import Trace
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.prior_moments.inducing_sum import as_sum, by_inducing_rows, process_inputs
-from pymc_gpep.prior_moments.neighbour_sum import by_neighbours
+from pymc_gpep.prior_moments.neighbour_sum import by_neighbours, takes_neighbours
 from pymc_gpep.prior_moments.precision_sum import suited
 from pymc_gpep.prior_moments.prior_functions import by_groups, prior_type_of
 from pymc_gpep.reading import GPClassifier, StructureError
@@ -100,7 +99,7 @@ class AllRows(Plan):
                 f"method={given.method!r} works on the covariance of all rows, and takes no inducing inputs. "
                 'Take method="ep", "laplace" or "kl", or leave inducing out.'
             )
-        if self.neighbours is not None and not given.approximator.takes(NeighbourPrior):
+        if self.neighbours is not None and not takes_neighbours(given.approximator):
             raise ValueError(
                 f"method={given.method!r} works on the covariance of all rows, and takes no neighbours. "
                 'Take method="ep" or "laplace", or leave neighbours out.'
