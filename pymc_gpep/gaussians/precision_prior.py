@@ -306,7 +306,7 @@ class PrecisionPrior(PriorByRows):
 
     @cached_property
     def variances(self) -> Array:
-        """See `PriorForm`; 0 if Q is not positive definite, which `is_covariance` tells."""
+        """See `PriorForm`; 0 if Q is not positive definite, where `is_covariance` is False."""
         s = self.structure
         if self.factor is None:
             return np.zeros((1, len(s.cells)))

@@ -155,7 +155,7 @@ class InducingSum(SumInForm):
 
     @cached_property
     def places(self) -> dict[TensorVariable, slice]:
-        """See `EffectSum`; of the process those of inducing values and places."""
+        """See `EffectSum`; of the process for inducing values and places."""
         ends = np.cumsum([0, *(each.size for each in self.recipes.values())]).tolist()
         found = {v: slice(*own) for v, own in zip(self.recipes, pairwise(ends), strict=True)}
         return found | {self.processes[0].f: slice(self.n_plain, self.n_normals)}

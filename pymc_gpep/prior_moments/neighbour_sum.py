@@ -50,7 +50,7 @@ class NeighbourSum(PrecisionSum):
         Number of neighbours that each place is to have.
     point_places : array (points,)
         Position in the order of the place of each point of the process.
-    known : array (p, d)
+    ordered : array (p, d)
         Inputs of the places in their order.
     sets : NeighbourSets
     choice : NeighbourChoice
@@ -58,7 +58,7 @@ class NeighbourSum(PrecisionSum):
 
     neighbours: int = 0
     point_places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    known: Array = field(default_factory=lambda: np.empty((0, 0)))
+    ordered: Array = field(default_factory=lambda: np.empty((0, 0)))
     sets: NeighbourSets | None = None
     choice: NeighbourChoice | None = None
 
@@ -88,8 +88,10 @@ class NeighbourSum(PrecisionSum):
         order, sets = choice.sets(point, inputs[first], neighbours)
         made = cls._with({v: each.as_field for v, each in plain.recipes.items()}, plain)
         assert isinstance(made, NeighbourSum)
-        known, point_places = inputs[first[order]], np.argsort(order)[places]
-        part = replace(made, neighbours=neighbours, point_places=point_places, known=known, sets=sets, choice=choice)
+        ordered, point_places = inputs[first[order]], np.argsort(order)[places]
+        part = replace(
+            made, neighbours=neighbours, point_places=point_places, ordered=ordered, sets=sets, choice=choice
+        )
         rows = part._rows(data)
         if rows.entries is None:
             raise StructureError(
@@ -106,7 +108,7 @@ class NeighbourSum(PrecisionSum):
         """Whether the choice at another point of the hyperparameters is the same."""
         assert self.sets is not None
         assert self.choice is not None
-        order, sets = self.choice.sets(point, self.known, self.neighbours)
+        order, sets = self.choice.sets(point, self.ordered, self.neighbours)
         return np.array_equal(order, np.arange(len(order))) and np.array_equal(self.sets.cells, sets.cells)
 
     # Numbers.
@@ -117,7 +119,7 @@ class NeighbourSum(PrecisionSum):
 
     @property
     def n_normals(self) -> int:
-        return self.n_plain + len(self.known)
+        return self.n_plain + len(self.ordered)
 
     @cached_property
     def places(self) -> dict[TensorVariable, slice]:
@@ -128,7 +130,7 @@ class NeighbourSum(PrecisionSum):
 
     @property
     def blocks(self) -> list[tuple[int, ...]]:
-        return [*super().blocks, (len(self.known),)]
+        return [*super().blocks, (len(self.ordered),)]
 
     @property
     def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
@@ -168,7 +170,7 @@ class NeighbourSum(PrecisionSum):
     def _regressions(self) -> TensorVariable:
         assert self.sets is not None
         functions = process_functions_of(self)
-        op = NeighbourRegressions(self.model, functions, jitter_of(self._latent), self.known, self.sets)
+        op = NeighbourRegressions(self.model, functions, jitter_of(self._latent), self.ordered, self.sets)
         found: TensorVariable = op(*op.leaves)
         return found
 
@@ -192,7 +194,7 @@ class NeighbourSum(PrecisionSum):
     def regressions(self, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
         """Return b (s, m), d (s,) and the numbers (s, m) of neighbours, ascending, of the process at inputs (s, d)."""
         assert self.choice is not None
-        b, d, near = self.choice.regressions(point, x, self.known, jitter_of(self._latent), self.neighbours)
+        b, d, near = self.choice.regressions(point, x, self.ordered, jitter_of(self._latent), self.neighbours)
         order = np.argsort(near, axis=1)
         return np.take_along_axis(b, order, 1), d, self.n_plain + np.take_along_axis(near, order, 1)
 
@@ -202,7 +204,7 @@ class NeighbourSum(PrecisionSum):
         return NeighbourEffects(self, names, data, x, new)
 
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        return NeighbourElsewhere(self, self.blocks, np.r_[self._independent, np.zeros(len(self.known), bool)], data)
+        return NeighbourElsewhere(self, self.blocks, np.r_[self._independent, np.zeros(len(self.ordered), bool)], data)
 
 
 class NeighbourEffects(EffectsElsewhere):
@@ -218,7 +220,7 @@ class NeighbourEffects(EffectsElsewhere):
     def _process_at(self, i: int, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
         b, d, near = self._prior.regressions(point, x)
         begin = self._prior.n_plain
-        ahead = np.zeros((len(x), len(self._prior.known)))
+        ahead = np.zeros((len(x), len(self._prior.ordered)))
         np.put_along_axis(ahead, near - begin, b, 1)
         return ahead, d, np.arange(begin, self._prior.n_normals)[None]
 

@@ -142,12 +142,12 @@ def test_neighbours_follow_the_length_scales():
             f = pm.gp.Latent(cov_func=cov).prior("f", X=x)
             pm.Bernoulli("y", logit_p=f, observed=(x[:, 0] > 2.0).astype(int))
             found[name] = pm.fit(method="laplace", neighbours=4, **FIXED).log_posterior.classifier.prior
-    assert_allclose(found["scaled"].known, x[order])
+    assert_allclose(found["scaled"].ordered, x[order])
     for i in range(4, 40):
         assert set(found["scaled"].sets.cells[i]) == set(cells[i])
     by_value, r = found["sum"], None
     for i in (10, 39):
-        r = np.sqrt((((by_value.known[:i] - by_value.known[i]) / [0.1, 10.0]) ** 2).sum(axis=1))
+        r = np.sqrt((((by_value.ordered[:i] - by_value.ordered[i]) / [0.1, 10.0]) ** 2).sum(axis=1))
         assert set(by_value.sets.cells[i]) == set(np.argsort(r)[:4])
 
 
