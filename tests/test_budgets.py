@@ -36,7 +36,7 @@ BUDGETS = {
     "univariate": (3241, 5),
     "sums": (3962, 5),
     "reading": (3953, 5),
-    "prior_moments": (2383, 3),
+    "prior_moments": (2385, 3),
     "evidence": (1147, 2),
     "log_posteriors": (2766, 3),
     "hyper": (4493, 5),
