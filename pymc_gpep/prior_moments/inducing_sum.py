@@ -110,20 +110,23 @@ class InducingSum(SumInForm):
     point_places : array (points,)
         Place of each point of the process: points with equal inputs are one place.
     structure : PlaceStructure
-        Places of rows, with the data of the model that the sum was made with.
+        Places of rows.
+    data : mapping
+        Data of the model that the sum was made with → constants.
     """
 
     point_places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     inducing: Array = field(default_factory=lambda: np.empty((0, 0)))
     keeps_residuals: bool = False
     structure: PlaceStructure | None = None
+    data: Mapping[Variable, Variable] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls, plain: LatentSum, inducing: Array, keeps_residuals: bool, data: Mapping[Variable, Variable]
     ) -> "InducingSum":
         """Return the sum by inducing inputs (M, d), with data of the model as given."""
-        made = cls.made_of(plain, inducing=inducing, keeps_residuals=keeps_residuals)
+        made = cls.made_of(plain, inducing=inducing, keeps_residuals=keeps_residuals, data=data)
         (term,) = plain.terms
         places = equal_inputs(made, data)
         count = int(places.max()) + 1
@@ -204,8 +207,8 @@ class InducingSum(SumInForm):
     @cached_property
     def _process_rows(self) -> TensorVariable:
         """(W | r) of the process at its own inputs, in terms of the random variables of the model."""
-        functions = process_functions_of(self)
-        return inducing_rows(self.model, functions, self.inducing, functions.inputs)
+        own = process_functions_of(self)
+        return inducing_rows(self, own, self.inducing, own.inputs, self.data)
 
     @cached_property
     def arrays(self) -> Mapping[Any, Callable[[], TensorVariable]]:

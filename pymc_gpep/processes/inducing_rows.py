@@ -8,7 +8,7 @@ With the covariance k(x, z) and the prior variance κ of rows
 See `pymc_gpep.solvers.inducing`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -28,11 +28,13 @@ from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.errors import StructureError, listing
-from pymc_gpep.graphs.interpreted import ModelFunctions, interpreted
+from pymc_gpep.graphs.interpreted import SEED, ModelFunctions, interpreted
 from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.processes.process_functions import ProcessFunctions
 from pymc_gpep.processes.processes import CrossCovariance, functions_of
+from pymc_gpep.processes.stationary import stationary
 from pymc_gpep.solvers.inducing import InducingWhitening, whitening
+from pymc_gpep.solvers.step_algebra import InducingMoments, Profile, RowMoments, StationaryBlocks
 
 JITTER = 1e-6
 """Number on the diagonal of the covariance of inducing values, relative to its mean."""
@@ -40,97 +42,148 @@ JITTER = 1e-6
 _LEAST = 1e-12
 
 
-_NUMBERS = 2_000_000  # of the rows of a block, 16 MB
+_NUMBERS = 400_000  # of the rows of a block, 3 MB: several passes over them stay in the processor's cache
+
+
+class _Numbers:
+    """See `pymc_gpep.solvers.step_algebra.ScaleFunctions`: scales (d,), variance and noise of a row as they are."""
+
+    def __init__(self, *given: Array) -> None:
+        self._given = given
+
+    def __call__(self, theta: Array) -> tuple[Array, Array, Array]:
+        scales, variance, noise = (np.asarray(each, np.float64)[None] for each in self._given)
+        return scales, variance, noise
+
+    def pulled(self, theta: Array, scales: Array, variances: Array, noises: Array) -> Array:
+        return np.concatenate([scales[0], variances, noises])
+
+
+class _Written:
+    """Moments of a covariance v φ(r²) in closed form. Leaves are its scales (d,), v, and the noise of a row."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+
+    def at(self, leaves: Sequence[Array], z: Array) -> InducingMoments:
+        return StationaryBlocks([self._profile], _Numbers(*leaves), [0]).at(np.empty(0), z[None])
+
+
+class _ByGraphs:
+    """Moments of any covariance by the graphs of the model, in terms of their leaves."""
+
+    def __init__(
+        self,
+        leaves: Sequence[TensorVariable],
+        graphs: Sequence[TensorVariable],
+        z: TensorVariable,
+        x: TensorVariable,
+    ) -> None:
+        found = [each.astype("float64") for each in graphs]
+        self._parts = [([*leaves, z], found[:1]), ([*leaves, z, x], found[1:])]
+
+    @cached_property
+    def values(self) -> list[Any]:
+        """Functions of leaves, z and x: covariances of inducing values; covariances with rows, and their variances."""
+        return [interpreted(*part) for part in self._parts]
+
+    @cached_property
+    def slopes(self) -> list[Any]:
+        """Functions of the same and of derivatives in the results, that pull these back to leaves and z."""
+        made = []
+        for inputs, graphs in self._parts:
+            bars = [each.type() for each in graphs]
+            total = pt.add(0.0, *((bar * each).sum() for bar, each in zip(bars, graphs, strict=True)))
+            wanted = self._parts[0][0]
+            found = pytensor.grad(total, wanted, disconnected_inputs="ignore")
+            made.append(interpreted([*inputs, *bars], [pt.concatenate([each.ravel() for each in found])]))
+        return made
+
+    def at(self, leaves: Sequence[Array], z: Array) -> InducingMoments:
+        return _GraphMoments(self, [*leaves, z])
+
+
+class _GraphMoments:
+    """See `InducingMoments`."""
+
+    def __init__(self, by: _ByGraphs, given: Sequence[Array]) -> None:
+        self._by, self._given, self._x = by, list(given), np.empty((0, 0))
+        self.covariances: list[Array] = [np.asarray(by.values[0](*given)[0])]
+
+    def rows(self, x: Array) -> list[RowMoments]:
+        self._x = x
+        cross, variance = self._by.values[1](*self._given, x)
+        return [RowMoments(np.array(cross.T, order="C"), np.asarray(variance), None)]
+
+    def pulled(self, covariances: Sequence[Array], rows: Sequence[RowMoments]) -> tuple[Array, Array]:
+        of_inducing, of_block = self._by.slopes
+        ((own,), (bar,)), z = (covariances, rows), self._given[-1]
+        found = of_block(*self._given, self._x, bar.cross.T, bar.variance)[0]
+        if own.any():
+            found = found + of_inducing(*self._given, own)[0]
+        return found[: -z.size], found[-z.size :].reshape(1, *z.shape)
 
 
 class InducingRows(Op):
-    """(W | r) (n, M + 1) as a function of hyperparameters and inputs x (n, d), computed block by block.
+    """(W | r) (n, M + 1) as a function of leaves, inducing inputs z (M, d) and inputs x (n, d), computed by blocks.
 
     No other array has an axis over all rows. All is NaN if the covariance of inducing values has no Cholesky factor.
 
     Parameters
     ----------
-    leaves : sequence of TensorVariable
-        Hyperparameters.
-    moments : callable
-        From inputs (B, d) to covariances (M, M) of inducing values, (M, B) with rows, and variances (B,), in terms of
-        the leaves.
-    shape : tuple of int
-        Number of inducing inputs, and of columns of the inputs, (M, d).
+    moments : object
+        Its method `at` takes values of the leaves and z, and returns the `InducingMoments` of one function.
     """
 
-    def __init__(
-        self,
-        leaves: Sequence[TensorVariable],
-        moments: Callable[[TensorVariable], Sequence[TensorVariable]],
-        shape: tuple[int, int],
-    ) -> None:
-        given = [each.type() for each in leaves]
-        self._m = shape[0]
-        self._x = pt.tensor("rows", dtype="float64", shape=(None, shape[1]))
-        places = dict(zip(leaves, given, strict=True))
-        self._given = given
-        outputs = [each.astype("float64") for each in moments(self._x)]
-        self._graphs = graph_replace(outputs, places, strict=False)
-        self._inducing = interpreted(given, self._graphs[:1])
-        self._block = interpreted([*given, self._x], self._graphs[1:])
+    def __init__(self, moments: _Written | _ByGraphs) -> None:
+        self.moments = moments
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Apply the operation to hyperparameters and inputs (n, d)."""
+        """Apply the operation to leaves, inducing inputs (M, d) and inputs (n, d)."""
         made = [pt.as_tensor_variable(each) for each in inputs]
         return Apply(self, made, [pt.dmatrix("inducing_rows")])
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """Inputs of rows are data, in which there are no derivatives."""
-        return [*([True] for _ in self._given), [False]]
+        return [*([True] for _ in node.inputs[:-1]), [False]]
 
     def blocks(self, n: int, m: int) -> Iterator[slice]:
         """Slices of n rows with m numbers each."""
         step = max(1, _NUMBERS // m)
         return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
-    def whitening(self, leaves: Sequence[Array]) -> tuple[InducingWhitening, Array] | None:
-        """Factor L of the covariance of inducing values, and L⁻¹; None if it has no factor."""
-        white = whitening(self._inducing(*leaves)[0][None], JITTER)
-        return None if white is None else (white, dtrtri(white.factor[0], lower=1)[0])
+    def whitened(self, inputs: Sequence[Any]) -> tuple[InducingMoments, InducingWhitening, Array] | None:
+        """Moments, the factor L of the covariance of inducing values, and L⁻¹; None if it has no factor."""
+        *leaves, z, _ = inputs
+        moments = self.moments.at(leaves, z)
+        white = whitening(moments.covariances[0][None], JITTER)
+        return None if white is None else (moments, white, dtrtri(white.factor[0], lower=1)[0])
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """Evaluate."""
-        *leaves, x = inputs
-        found = self.whitening(leaves)
-        m = self._m
+        x, found, m = inputs[-1], self.whitened(inputs), len(inputs[-2])
         out = np.empty((len(x), m + 1))
         if found is None:
             out[:] = np.nan
         else:
+            moments, _, inverse = found
             for rows in self.blocks(len(x), m):
-                cross, variance = self._block(*leaves, x[rows])
-                w = out[rows, :m]
-                w[:] = dtrmm(1.0, found[1], cross, lower=1).T
-                rest = variance - np.einsum("ij,ij->i", w, w)
-                out[rows, m] = np.sqrt(np.maximum(rest, _LEAST * variance))
+                (own,) = moments.rows(x[rows])
+                w = dtrmm(1.0, inverse, own.cross.T, lower=1, overwrite_b=1).T
+                out[rows, :m] = w
+                rest = own.variance - np.einsum("ij,ij->i", w, w)
+                out[rows, m] = np.sqrt(np.maximum(rest, _LEAST * own.variance))
         output_storage[0][0] = out
 
     def pullback(
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
     ) -> list[Variable]:
-        """Cotangents of the hyperparameters."""
+        """Cotangents of leaves and inducing inputs."""
         return [*_InducingRowsPullback(self)(*inputs, outputs[0], cotangents[0], return_list=True), disconnected_type()]
-
-    @cached_property
-    def slopes(self) -> tuple[Any, Any]:
-        """Functions that pull derivatives back to the leaves: of covariances of inducing values, and of a block."""
-        made = []
-        for graphs, x in ((self._graphs[:1], []), (self._graphs[1:], [self._x])):
-            bars = [each.type() for each in graphs]
-            total = pt.add(0.0, *((bar * each).sum() for bar, each in zip(bars, graphs, strict=True)))
-            found = pytensor.grad(total, self._given, disconnected_inputs="ignore") if self._given else []
-            made.append(interpreted([*self._given, *x, *bars], found))
-        return made[0], made[1]
 
 
 class _InducingRowsPullback(Op):
-    """Derivatives in the hyperparameters of `InducingRows` from derivatives in its output."""
+    """Derivatives in the leaves and inducing inputs of `InducingRows` from derivatives in its output."""
 
     __props__ = ("rows",)
 
@@ -144,50 +197,76 @@ class _InducingRowsPullback(Op):
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """Evaluate."""
-        *leaves, x, out, bar = inputs
-        found, m = self.rows.whitening(leaves), out.shape[1] - 1
-        of_inducing, of_block = self.rows.slopes
-        if found is None or not np.isfinite(bar).all():
-            total: list[Array] = [np.full_like(each, np.nan) for each in leaves]
-        else:
-            white, inverse = found
-            total, product = [np.zeros_like(each) for each in leaves], np.zeros((m, m))
+        *given, out, bar = inputs
+        *wanted, x = given
+        found, m = self.rows.whitened(given), out.shape[1] - 1
+        sizes = [np.size(each) for each in wanted]
+        total = np.full(sum(sizes), np.nan)
+        if found is not None and np.isfinite(bar.sum()):
+            moments, white, inverse = found
+            total[:], product, covariance = 0.0, np.zeros((m, m)), np.zeros((m, m))
             for rows in self.rows.blocks(len(x), m):
                 w, r = out[rows, :m], out[rows, m]
-                known = r * r + np.einsum("ij,ij->i", w, w)
+                known = moments.rows(x[rows])[0].variance
                 of_rest = np.where(r * r > 2.0 * _LEAST * known, 0.5 * bar[rows, m] / r, 0.0)
-                of_w = bar[rows, :m] - 2.0 * of_rest[:, None] * w
+                of_w = bar[rows, :m] - (2.0 * of_rest)[:, None] * w
                 product += of_w.T @ w
-                of_cross = np.ascontiguousarray(dtrmm(1.0, inverse, of_w.T, lower=1, trans_a=1, overwrite_b=1))
-                own = of_block(*leaves, x[rows], of_cross, of_rest)
-                total = [a + b for a, b in zip(total, own, strict=True)]
-            own = of_inducing(*leaves, white.pull_factor(product[None])[0])
-            total = [a + b for a, b in zip(total, own, strict=True)]
-        for storage, value, variable in zip(output_storage, total, node.outputs, strict=True):
-            storage[0] = np.asarray(value, variable.type.dtype)
+                if rows.stop == len(x):
+                    covariance = white.pull_factor(product[None])[0]
+                of_cross = dtrmm(1.0, inverse, of_w.T, lower=1, trans_a=1, overwrite_b=1).T
+                of_leaves, of_z = moments.pulled([covariance], [RowMoments(of_cross, of_rest, None)])
+                total += np.concatenate([of_leaves, of_z.ravel()])
+        parts = np.split(total, np.cumsum(sizes)[:-1])
+        for storage, value, own, variable in zip(output_storage, parts, wanted, node.outputs, strict=True):
+            storage[0] = np.asarray(value.reshape(np.shape(own)), variable.type.dtype)
 
 
-def inducing_rows(model: pm.Model, functions: ProcessFunctions, z: Array, x: TensorVariable) -> TensorVariable:
+def inducing_rows(
+    prior: LatentPrior,
+    functions: ProcessFunctions,
+    z: Array,
+    x: TensorVariable,
+    data: Mapping[Variable, Variable],
+) -> TensorVariable:
     """Return (W | r) (n, M + 1) of a process at inputs x (n, d), with inducing inputs z (M, d).
+
+    Parameters
+    ----------
+    prior : LatentPrior
+    functions : ProcessFunctions
+    z : array (M, d)
+    x : TensorVariable
+    data : mapping
+        Data of the model → constants.
 
     Raises
     ------
     StructureError
         If inputs depend on random variables.
     """
-    places, stop = pt.constant(z), set(model.basic_RVs)
-
-    def moments(at: TensorVariable) -> list[TensorVariable]:
-        return [functions.covariance(places, places), functions.covariance(places, at), functions.variance(at)]
-
+    model, shape = prior.model, z.shape
+    stop, of = set(model.basic_RVs), ModelFunctions(model, prior.hyperparameters, data)
     if behind := stop.intersection(ancestors([x], blockers=stop)):
         raise StructureError(
             f"Inputs of the process depend on {listing(behind)}, and a fit by inducing inputs takes data. Leave "
             "inducing out."
         )
-    behind = stop.intersection(ancestors(moments(pt.tensor(dtype="float64", shape=(None, z.shape[1]))), blockers=stop))
+    places = pt.tensor("inducing", dtype="float64", shape=(None, shape[1]))
+    rows = pt.tensor("rows", dtype="float64", shape=(None, shape[1]))
+    graphs = [functions.covariance(places, places), functions.covariance(places, rows), functions.variance(rows)]
+    graphs = graph_replace(graphs, data, strict=False)
+    behind = stop.intersection(ancestors(graphs, blockers=stop))
     leaves = [rv for rv in model.basic_RVs if rv in behind]
-    found: TensorVariable = InducingRows(leaves, moments, (len(z), z.shape[1]))(*leaves, x)
+    given = [each.type() for each in leaves]
+    graphs = graph_replace(graphs, dict(zip(leaves, given, strict=True)), strict=False)
+    at, rng = of(leaves), np.random.default_rng(SEED)
+    points = [at(of.nearby(rng)) for _ in range(2)]
+    form = stationary(model, given, [*graphs, pt.zeros((1, rows.shape[0]))], places, rows, points)
+    op, taken = InducingRows(_ByGraphs(given, graphs, places, rows)), leaves
+    if form is not None:
+        known = dict(zip(given, leaves, strict=True))
+        op, taken = InducingRows(_Written(form.profile)), graph_replace(list(form[1:]), known, strict=False)
+    found: TensorVariable = op(*(each.astype("float64") for each in taken), pt.constant(z), x)
     return found
 
 
@@ -215,7 +294,7 @@ class InducedProcess(CrossCovariance):
         super().__init__(prior, gps, data, means=False)
         x = pt.dmatrix("Xnew")
         ((_, functions),) = functions_of(prior, gps)
-        rows = inducing_rows(prior.model, functions, z, x)
+        rows = inducing_rows(prior, functions, z, x, data)
         self._rows_at = ModelFunctions(prior.model, prior.hyperparameters, data)([rows], [x])
 
     def at_inputs(self, point: PointType, x: Array) -> tuple[Array, Array]:
