@@ -33,6 +33,7 @@ class SitePrecisions(Protocol):
 
 
 _NUMBERS = 4_000_000  # held of some rows at a time, 32 MB
+_CACHED = 400_000  # numbers that several passes take from the cache, 3 MB
 _MOST_ENTRIES = 40  # entries of a row, up to which loops over them are faster than products of matrices
 _SHARE = 0.25  # of all, at most
 
@@ -110,8 +111,9 @@ class Coefficients(ABC):
 
 
 def blocks_of_rows(n: int, width: int) -> Iterator[slice]:
-    """Yield slices of n rows of some width that fit into bounded memory."""
-    step = max(1, _NUMBERS // max(width, 1))
+    """Yield slices of n rows that fit into a cache, or of as many rows as columns where these fit into memory."""
+    width = max(width, 1)
+    step = max(1, _CACHED // width, min(width, _NUMBERS // width))
     return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
