@@ -20,7 +20,6 @@ from pymc_gpep.likelihoods.local_computations import (
     PointFactor,
     TabulatedFactor,
 )
-from pymc_gpep.solvers.problem import NO_PARAMETERS
 from pymc_gpep.solvers.sparse_ep import CoupledFactors, LikelihoodFactors, Tilted
 from pymc_gpep.solvers.sparse_sweeps import PointSites
 
@@ -138,11 +137,20 @@ class WholePoint(ScalarSites):
 
 
 class OneFunctionSite(ScalarSites):
-    """With its log normaliser in closed form, or by the quadrature that the likelihood has."""
+    """With its log normaliser in closed form, or by the quadrature that the likelihood has.
+
+    Observations are whole numbers. Parameters of a likelihood are numbers, the same for all rows of a model.
+    """
 
     name: ClassVar[str] = "quadrature"
     needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
+    follows_parameters: ClassVar[bool] = True
     exact: ClassVar[bool] = True
+
+    @classmethod
+    def fits(cls, likelihood: Likelihood) -> bool:
+        whole = likelihood.observed_dtype == "int64" and likelihood.observed_axes == 1
+        return whole and super().fits(likelihood)
 
     @classmethod
     def suits(cls, c: int, size: int) -> bool:
@@ -153,7 +161,7 @@ class OneFunctionSite(ScalarSites):
 
     def tilted(self, likelihood: Likelihood, mean: Array, variance: Array, labels: NDArray[np.int64]) -> Tilted:
         terms = np.empty((5, len(mean)))
-        given = mean[:, 0].copy(), variance[:, 0].copy(), labels, NO_PARAMETERS
+        given = mean[:, 0].copy(), variance[:, 0].copy(), labels, likelihood.parameters
         likelihood.computation(GaussianAverage).terms(*given, terms)
         return Tilted(terms[0], terms[1][:, None], -terms[2][:, None])
 

@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import at_least, fraction
+from pymc_gpep.approximations.site_rules import OneFunctionSite
 from pymc_gpep.approximations.sparse_ep import Iterated, Number, SitesOfRows, SparseApproximation, SparseEP, sweep_of
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, PointAverage
 from pymc_gpep.solvers.inducing import RowFeatures
-from pymc_gpep.solvers.problem import NO_PARAMETERS, History
+from pymc_gpep.solvers.problem import History
 from pymc_gpep.solvers.scalar_bound import accelerated_ascent
 from pymc_gpep.solvers.site_ep import SitesInMemory, Steps, iterate
 from pymc_gpep.solvers.sparse_ep import PointAverages
@@ -32,7 +33,7 @@ def _of_point(likelihood: Likelihood, mean: Array, variance: Array, y: NDArray[n
 
 def _of_one(likelihood: Likelihood, mean: Array, variance: Array, y: NDArray[np.int64]) -> tuple[Array, Array, Array]:
     terms = np.empty((3, len(mean)))
-    given = mean[:, 0].copy(), variance[:, 0].copy(), y, NO_PARAMETERS
+    given = mean[:, 0].copy(), variance[:, 0].copy(), y, likelihood.parameters
     likelihood.computation(AverageLogDensity).terms(*given, terms)
     return terms[0], terms[1][:, None], terms[2][:, None]
 
@@ -40,7 +41,7 @@ def _of_one(likelihood: Likelihood, mean: Array, variance: Array, y: NDArray[np.
 def _terms(likelihood: Likelihood) -> Terms | None:
     if likelihood.offers(PointAverage):
         return _of_point
-    return _of_one if likelihood.offers(AverageLogDensity) and not likelihood.has_parameters else None
+    return _of_one if likelihood.offers(AverageLogDensity) and OneFunctionSite.fits(likelihood) else None
 
 
 def has_point_averages(likelihood: Likelihood) -> bool:

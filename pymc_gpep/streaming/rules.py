@@ -12,13 +12,20 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.approximations.site_rules import OneFunctionSite, Pairs, ScalarSites, WholePoint
 from pymc_gpep.approximations.sparse_vi import check_label_noise
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.local_computations import LargestUtility, LogisticResponse, NormalResponse
+from pymc_gpep.likelihoods.local_computations import (
+    AverageLogDensity,
+    GaussianAverage,
+    LargestUtility,
+    LogisticResponse,
+    NormalResponse,
+)
 from pymc_gpep.solvers.step_arrays import (
     PointKernel,
     expected_labels_kernel,
@@ -95,6 +102,74 @@ class LogitNormaliser(_OfLogit):
 
     def kernel(self) -> PointKernel:
         return logit_kernel()
+
+
+@dataclass(frozen=True)
+class _OfOneFunction(Rule):
+    """p(y | f) of whole numbers y, by the averages that a likelihood has.
+
+    Attributes
+    ----------
+    likelihood : Likelihood
+        With its parameters at one row, which are those of all rows.
+    """
+
+    likelihood: Likelihood
+
+    expresses: ClassVar[type[ScalarSites]] = OneFunctionSite
+    average: ClassVar[type[GaussianAverage | AverageLogDensity]]
+
+    @classmethod
+    def fits(cls, likelihood: Likelihood) -> bool:
+        return likelihood.offers(cls.average)
+
+    @classmethod
+    def of(cls, likelihood: Likelihood) -> Self:
+        return cls(likelihood)
+
+    def kernel(self) -> PointKernel:
+        terms, parameters = self.likelihood.computation(self.average).terms, self.likelihood.parameters
+
+        def compute(mean: Array, variance: Array, labels: NDArray[np.int64], places: Array, *found: Array) -> None:
+            value, in_mean, in_variance = found
+            out, n = np.empty((5, len(mean))), len(mean)
+            given = np.ascontiguousarray(np.broadcast_to(parameters[:, :1], (len(parameters), n)))
+            terms(mean[:, 0].copy(), variance[:, 0].copy(), labels, given, out[: self.rows])
+            value[:], in_mean[:, 0], in_variance[:, 0] = out[0], out[1], self.of_variance(out)
+
+        return PointKernel(compute)
+
+    rows: ClassVar[int]
+    """Number of results of the average."""
+
+    @staticmethod
+    @abstractmethod
+    def of_variance(terms: Array) -> Array:
+        """Return derivatives in the variance, from the results of the average."""
+
+
+class OneFunctionNormaliser(_OfOneFunction):
+    """h(m, v) = log ∫ p(y | f) N(f | m, v) df, with ∂h/∂v = ½ (h″ + h′²)."""
+
+    functional: ClassVar[str] = "log normaliser"
+    average: ClassVar[type[GaussianAverage | AverageLogDensity]] = GaussianAverage
+    rows: ClassVar[int] = 5
+
+    @staticmethod
+    def of_variance(terms: Array) -> Array:
+        return np.asarray(0.5 * (terms[2] + terms[1] ** 2))
+
+
+class ExpectedLogOneFunction(_OfOneFunction):
+    """E log p(y | f)."""
+
+    functional: ClassVar[str] = "expected log"
+    average: ClassVar[type[GaussianAverage | AverageLogDensity]] = AverageLogDensity
+    rows: ClassVar[int] = 3
+
+    @staticmethod
+    def of_variance(terms: Array) -> Array:
+        return terms[2]
 
 
 class ExpectedLogProbit(_OfProbit):
@@ -242,6 +317,8 @@ RULES: tuple[type[Rule], ...] = (
     ExpectedLogProbit,
     ExpectedLogLogit,
     ExpectedLogLabelNoise,
+    OneFunctionNormaliser,
+    ExpectedLogOneFunction,
 )
 """All there are; a new one is a line here."""
 

@@ -13,6 +13,7 @@ import pymc as pm
 
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.approximations.several_predictors import LaplacePredictors
+from pymc_gpep.approximations.site_rules import OneFunctionSite
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.evidence.memory_check import available_memory, least_memory
 from pymc_gpep.gaussians.prior import DensePrior
@@ -103,7 +104,7 @@ def choose_method(
     few = c * float(n) ** 3 <= _DENSE if max_dense_rows is None else n <= max_dense_rows
     few_enough = f"{told} are few enough for matrices of all rows."
     why = f"{told} are many for matrices of all rows"
-    if instead := _not_by_inducing(classifier):
+    if instead := _not_by_inducing(classifier, given):
         options = likelihood.options if dense else {}
         if likelihood.offers(PredictorsNodes) and n > _QUADRATURES:
             smooth = {"smoothed_mean": True}
@@ -144,8 +145,12 @@ def choose_method(
     return MethodChoice(SparseEP.name, {"batch_size": batch}, steps, f"{why}: {takes}.", whole)
 
 
-def _not_by_inducing(classifier: GPClassifier) -> str:
+def _not_by_inducing(classifier: GPClassifier, given: Mapping[str, Any]) -> str:
     """Return the feature of a model that inducing inputs do not support, in words; empty if they support the model."""
+    likelihood = classifier.likelihood_model
+    by_batches = any(given.get(name) is not None for name in ("batch_size", "data"))
+    if likelihood.has_parameters and OneFunctionSite.fits(likelihood) and not by_batches:
+        return f"learns parameters of a {classifier.kind} likelihood"
     if not SparseEP.approximates(classifier.likelihood_model):
         return f"fits a {classifier.kind} likelihood"
     if classifier.learned_parameters:

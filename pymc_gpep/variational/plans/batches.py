@@ -428,11 +428,11 @@ def _inducing(rows: int) -> int:
 
 
 def _label_counts(classifier: GPClassifier, rows: Rows) -> Array:
-    """How many rows have each label, (number of labels,)."""
+    """How many rows have each label, (number of labels,); how many there are, (1,), where labels are no classes."""
     likelihood, c = classifier.likelihood_model, classifier.n_functions
-    counts = np.zeros(likelihood.n_classes(c))
+    counts = np.zeros(max(likelihood.n_classes(c), 1))
     for _, observed in checked_chunks(rows, likelihood, c):
-        counts += np.bincount(observed, minlength=len(counts))
+        counts += np.bincount(observed, minlength=len(counts)) if likelihood.n_classes(c) else len(observed)
     return counts
 
 

@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+import numpy as np
+
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
+from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.hyper.ascent import FLAT
 from pymc_gpep.hyper.optimum import Optimum, looked_at
 from pymc_gpep.hyper.several_starts import Follow, maximise_from, one_after_another, starting_points
@@ -181,6 +184,13 @@ class Plan(ABC):
                 f"method={given.method!r} takes the parameters of the likelihood of {classifier.response!r} as "
                 f"numbers, but they depend on {named}. Give numbers, and compare some by the score of rows that are "
                 f'kept back, or take method="{classifier.likelihood_model.method}", which learns them.'
+            )
+
+        (parameters,) = evaluate([classifier.parameters])
+        if not np.array_equal(parameters, np.broadcast_to(parameters[:, :1], parameters.shape), equal_nan=True):
+            raise StructureError(
+                f"method={given.method!r} takes numbers of the likelihood that are the same in all rows, and those of "
+                f'{classifier.response!r} differ. Take method="{classifier.likelihood_model.method}" with inducing=....'
             )
 
     def doubt(self, fit: Fit) -> str:
