@@ -151,6 +151,54 @@ def test_binary_fit_equals_the_method_for_classes(method, other):
 
 
 @pytest.fixture(scope="module")
+def places_of_counts():
+    """Counts at places of their own, and the row form by EP."""
+    with pm.Model() as model:
+        f = process(RNG.normal(size=(N, 2)))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+        fit = pm.fit(method="ep", inducing=Z, progressbar=False, tolerance=1e-11)
+    return model, fit
+
+
+@pytest.mark.parametrize(("method", "other"), [("ep", "sparse_ep"), ("kl", "sparse_vi")])
+def test_fit_of_counts_equals_the_method_for_classes(places_of_counts, method, other):
+    with places_of_counts[0]:
+        one = pm.fit(method=method, inducing=Z, progressbar=False, tolerance=1e-11)
+        two = pm.fit(method=other, inducing=Z, progressbar=False, tolerance=1e-11)
+    assert one.trace.best.evidence == pytest.approx(two.trace.best.evidence, abs=1e-8)
+    assert_allclose(one.predict(Z)["mean"], two.predict(Z)["mean"], atol=1e-8)
+    assert_allclose(one.predict(Z)["variance"], two.predict(Z)["variance"], atol=1e-8)
+
+
+@pytest.mark.parametrize(("memory", "tolerance"), [("sites", 1e-6), ("stateless", 0.1)])
+def test_batches_of_counts_end_at_the_row_form(places_of_counts, memory, tolerance):
+    """Stored sites have EP's fixed point. Batches without memory have noise about it."""
+    model, one = places_of_counts
+    given = {"memory": memory, "inducing": Z, "batch_size": 12, "learn_inducing": False, "random_seed": 1}
+    with model:
+        two = pm.fit(60, method="sparse_ep", progressbar=False, **given)
+    assert_allclose(two.predict(Z)["mean"], one.predict(Z)["mean"], atol=tolerance)
+    assert_allclose(two.predict(Z)["variance"], one.predict(Z)["variance"], atol=tolerance)
+
+
+def test_batches_of_the_bound_end_at_its_maximum(places_of_counts):
+    with places_of_counts[0]:
+        given = {"inducing": Z, "progressbar": False}
+        one = pm.fit(method="kl", tolerance=1e-11, **given)
+        two = pm.fit(100, method="sparse_vi", batch_size=N, learn_inducing=False, random_seed=1, **given)
+    assert_allclose(two.predict(Z)["mean"], one.predict(Z)["mean"], atol=1e-8)
+
+
+def test_batches_refuse_exposures_that_differ():
+    with pm.Model():
+        mu = np.linspace(1.0, 2.0, 12) * pm.math.exp(process(X))
+        pm.Poisson("y", mu=mu, observed=COUNTS[:12])
+        with pytest.raises(gpep.StructureError, match='Take method="ep" with inducing='):
+            pm.fit(5, method="sparse_ep", inducing=Z, batch_size=6, progressbar=False)
+        assert np.isfinite(pm.fit(method="ep", inducing=Z, progressbar=False).log_evidence)
+
+
+@pytest.fixture(scope="module")
 def learned():
     """A process and an effect whose magnitudes are learned, of rows that share places."""
     with pm.Model() as model:
@@ -163,8 +211,11 @@ def learned():
     return model
 
 
-@pytest.mark.parametrize("method", ["ep", "laplace", "kl"])
-def test_gradient_is_the_slope_of_the_log_posterior(learned, method):
+@pytest.mark.parametrize(("method", "written"), [("ep", True), ("laplace", True), ("kl", False)])
+def test_gradient_is_the_slope_of_the_log_posterior(learned, method, written, monkeypatch):
+    """Moments and their derivatives are written formulas, or graphs of the model where no formula is known."""
+    if not written:
+        monkeypatch.setattr("pymc_gpep.processes.inducing_rows.stationary", lambda *given: None)
     with learned:
         fit = pm.fit(method=method, inducing=Z, hyper="map", progressbar=False, tolerance=1e-10)
     log_posterior, theta = fit.log_posterior, np.array([0.1, -0.2, -0.5])
