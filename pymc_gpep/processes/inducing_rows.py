@@ -144,7 +144,7 @@ class InducingRows(Op):
         return Apply(self, made, [pt.dmatrix("inducing_rows")])
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        """Inputs of rows are data, in which there are no derivatives."""
+        """Inputs of rows are data without derivatives."""
         return [*([True] for _ in node.inputs[:-1]), [False]]
 
     def blocks(self, n: int, m: int) -> Iterator[slice]:

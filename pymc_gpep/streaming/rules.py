@@ -111,7 +111,7 @@ class _OfOneFunction(Rule):
     Attributes
     ----------
     likelihood : Likelihood
-        With its parameters at one row, which are those of all rows.
+        Likelihood with its parameters at one row, which are the same at all rows.
     """
 
     likelihood: Likelihood

@@ -428,7 +428,7 @@ def _inducing(rows: int) -> int:
 
 
 def _label_counts(classifier: GPClassifier, rows: Rows) -> Array:
-    """How many rows have each label, (number of labels,); how many there are, (1,), where labels are no classes."""
+    """Number of rows with each label (number of labels,), or of all rows (1,) if labels are not classes."""
     likelihood, c = classifier.likelihood_model, classifier.n_functions
     counts = np.zeros(max(likelihood.n_classes(c), 1))
     for _, observed in checked_chunks(rows, likelihood, c):
