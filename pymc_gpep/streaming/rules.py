@@ -121,7 +121,7 @@ class _OfOneFunction(Rule):
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        return likelihood.offers(cls.average)
+        return OneFunctionSite.fits(likelihood) and likelihood.offers(cls.average)
 
     @classmethod
     def of(cls, likelihood: Likelihood) -> Self:
