@@ -255,7 +255,9 @@ FITS = {
         fitted(binary, "sparse_ep", inducing=5),
     ),
     "inducing inputs of a sum": Advice(
-        fitted(effects, "sparse_ep", inducing=5), "Methods that fit it: 'ep', 'laplace', 'kl'.$", fitted(effects, "kl")
+        fitted(effects, "sparse_ep", inducing=5),
+        'Methods on all rows together, "ep", "laplace", "kl"',
+        fitted(effects, "kl"),
     ),
     "more inducing inputs than rows": Advice(
         fitted(binary, "sparse_ep", inducing=100),
