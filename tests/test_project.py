@@ -273,12 +273,13 @@ def test_rivals_are_imported_by_the_package_alone():
 
 
 def test_kernels_are_called_where_arrays_are_worked_on():
-    """Above the approximations modules import the statuses of kernels alone, but for a sampler and the cluster."""
+    """Above the approximations modules import the statuses of kernels alone, but for a sampler, the cluster and mixtures."""
     upper = set(ROOMS[ROOMS.index("approximations") + 1 :]) - {"rivals"}  # which has approximations
     own = {
         "evidence/evidence.py": {"kernels.compile"},
         "samplers/probit_gibbs.py": {"kernels.sampling"},
         "cluster/cluster_log_posterior.py": {"kernels.schemes"},
+        "univariate/local_scales.py": {"kernels.scalar"},
     }
     calls = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"

@@ -23,6 +23,7 @@ from scipy.special import ndtr
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.graphs.errors import distribution
 from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.kernels.scalar.normal_mixture import average
 from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes, PlainDensity
 from pymc_gpep.likelihoods.standard_density import reading_of
@@ -64,6 +65,8 @@ class Components(NamedTuple):
     """The prior of each effect, (n,)."""
     first: NDArray[np.intp]
     """An effect with each prior, (c,)."""
+    rows: Array
+    """Log weights, means and variances, (3, c, K)."""
 
     def at_effects(self) -> tuple[Array, Array, Array]:
         """Return log weights, means and variances, (K, n), or (K, 1) if all priors are equal."""
@@ -135,8 +138,9 @@ class ScaleDensity(RowDensity):
         log_weights = values[0] + sum(np.log(each) for each in steps if each)
         kept = (log_weights > log_weights.max(axis=0) - _DROP).any(axis=1)
         variances = np.minimum(np.nan_to_num(values[2], nan=0.0, posinf=_LARGEST), _LARGEST)
-        chosen = log_weights[kept], values[1, kept], variances[kept], places[:, kept]
-        return Components(*chosen, steps, np.ravel(of).astype(np.intp), first)
+        chosen = log_weights[kept], values[1, kept], variances[kept]
+        rows = np.ascontiguousarray(np.stack(chosen).swapaxes(1, 2))
+        return Components(*chosen, places[:, kept], steps, np.ravel(of).astype(np.intp), first, rows)
 
     def _lattice(self, unique: Array) -> tuple[Array, list[float]]:
         """Return places (J, K) of the local variables, and their distances, 0 for indicators."""
@@ -327,20 +331,12 @@ class LocalScaleFactor(PriorFactor):
             out[:4, points] = found
         chosen = np.flatnonzero(usable & (variance > 0.0))
         if chosen.size:
-            v = variance[chosen]
-            every = chosen.size == len(mean)
-            with np.errstate(all="ignore"):
-                of = parameters if every else np.ascontiguousarray(parameters[:, chosen])
-                at = self._tilted(mean[chosen], v, of)
-                first = (at.weights * at.deviations).sum(axis=0)
-                d, s = at.deviations - first, at.variances
-                square = d**2
-                second = (at.weights * (square + s)).sum(axis=0)
-                third = (at.weights * d * (square + 3.0 * s)).sum(axis=0)
-                fourth = (at.weights * (square * (square + 6.0 * s) + 3.0 * s * s)).sum(axis=0)
-                cumulants = [first / v, (second / v - 1.0) / v, third / v**3, (fourth - 3.0 * second**2) / v**4]
-            out[0, chosen] = at.log_z
-            out[1:, chosen] = np.where(at.weak | at.diverges, 0.0, cumulants)
+            own = self.components(parameters)
+            found, scratch = np.empty((5, chosen.size)), np.empty((3, own.rows.shape[2]))
+            cavities = np.stack([mean[chosen], variance[chosen]])
+            bases = np.stack([parameters[0, chosen], parameters[1, chosen] ** 2])
+            average(own.rows, own.of[chosen], cavities, bases, (_WEAK, 0.5 * _DROP, _END), scratch, found)
+            out[:, chosen] = found
 
     def _average_slopes(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
         out[:] = 0.0

@@ -1,0 +1,94 @@
+"""Averages of p(u) / N(u | base) over a normal u, where p is a mixture of K normal distributions.
+
+With the precision r and the force b of the cavity N(m, v) less the base, a component with the mean m + e and the
+variance s gives
+
+    log w + (b − ½ r e) e + ½ (b − r e)² s / g − ½ log g,   g = 1 + r s,
+
+a normal distribution about m + e + s (b − r e) / g with the variance s / g. A component with g ≤ 0 has no integral.
+"""
+
+import math
+
+from pymc_gpep.kernels.compile import kernel
+
+_NOTHING = -37.0  # Logarithm of the share of a component below which it is left out.
+
+
+@kernel
+def average(components, of, cavities, bases, limits, scratch, out):
+    """Write the logarithm of the average and its first four derivatives in the cavity mean to `out` (5, n).
+
+    Where neither cavity nor mixture determines a variance, derivatives are 0. Where a component has no integral, the
+    logarithm is NaN and derivatives are 0.
+
+    Parameters
+    ----------
+    components : array (3, c, K)
+        Logarithms of weights, means and variances of c mixtures.
+    of : array (n,)
+        The mixture of each u.
+    cavities, bases : array (2, n)
+        Means and variances.
+    limits : tuple of float
+        Share of the base below which r and b count as 0, fall of a weight from its maximum at which a component is
+        rare, and share of rare components in the variance above which there is no variance.
+    scratch : array (3, K)
+    """
+    nothing, rare, share_of_rare = limits
+    heights, deviations, left = scratch[0], scratch[1], scratch[2]
+    for i in range(len(of)):
+        log_weights, means, variances = components[0, of[i]], components[1, of[i]], components[2, of[i]]
+        mean, v, base_mean, base = cavities[0, i], cavities[1, i], bases[0, i], bases[1, i]
+        r = (base - v) / (v * base)
+        force = (mean - base_mean) / base
+        constant = 0.5 * (mean - base_mean) * force + 0.5 * math.log(base / v)
+        alone = abs(r) * base < nothing and abs(force) * math.sqrt(base) < nothing
+        diverges = False
+        if not alone and r < 0.0:
+            for k in range(len(means)):
+                if 1.0 + r * variances[k] <= 0.0:
+                    diverges = True
+        if alone or diverges:
+            r, force, constant = 0.0, 0.0, 0.0
+        top, heaviest = -math.inf, -math.inf
+        for k in range(len(means)):
+            e, gain = means[k] - mean, 1.0 + r * variances[k]
+            # The square by the force at the component: other forms of it cancel for large variances.
+            own, left[k] = force - r * e, variances[k] / gain
+            height = log_weights[k] - 0.5 * math.log(gain) + 0.5 * own * own * left[k]
+            height += (force - 0.5 * r * e) * e
+            heights[k] = height
+            deviations[k] = e + own * left[k]
+            top = max(top, height)
+            heaviest = max(heaviest, log_weights[k])
+        if not math.isfinite(top):
+            out[:, i] = math.nan
+            continue
+        total, first, whole, of_rare = 0.0, 0.0, 0.0, 0.0
+        for k in range(len(means)):
+            w = math.exp(heights[k] - top) if heights[k] - top > _NOTHING else 0.0
+            heights[k] = w
+            total += w
+            first += w * deviations[k]
+            whole += w * left[k]
+            if log_weights[k] < heaviest - rare:
+                of_rare += w * left[k]
+        out[0, i] = math.nan if diverges else top + math.log(total) + constant
+        if diverges or (alone and of_rare > share_of_rare * whole):
+            out[1:, i] = 0.0
+            continue
+        first /= total
+        second, third, fourth = 0.0, 0.0, 0.0
+        for k in range(len(means)):
+            if heights[k] == 0.0:
+                continue
+            w, d, s = heights[k] / total, deviations[k] - first, left[k]
+            square = d * d
+            second += w * (square + s)
+            third += w * d * (square + 3.0 * s)
+            fourth += w * (square * (square + 6.0 * s) + 3.0 * s * s)
+        out[1, i] = first / v
+        out[2, i] = (second / v - 1.0) / v
+        out[3, i] = third / v**3
+        out[4, i] = (fourth - 3.0 * second * second) / v**4
