@@ -36,6 +36,7 @@ from pymc_gpep.processes.processes import CrossCovariance, GPModel, with_functio
 from pymc_gpep.recipes import Recipe
 from pymc_gpep.sums.affine_map import AffineMap, AffineValues, kept_random
 from pymc_gpep.sums.row_parts import MovedProcess, PartsMap, ProcessTerm, RowParts
+from pymc_gpep.univariate.prior_factor import is_factor
 
 _MANY = 300  # rows, below which a matrix of them costs next to nothing
 _WIDE = 100.0  # prior standard deviation whose square leaves few digits to such a matrix
@@ -385,8 +386,9 @@ class EffectSum(LatentPrior):
 
     @property
     def _few(self) -> bool:
-        """Whether there are far fewer normals than rows."""
-        return self.n_points >= 2 * self.n_normals and (self.n_points >= self.many or self._is_wide or bool(self.flat))
+        """Whether there are far fewer normals than rows, or fewer with factors of priors, whose sites have any sign."""
+        least = 1 if any(map(is_factor, self.model.observed_RVs)) else 2
+        return self.n_points >= least * self.n_normals and (self.n_points >= self.many or self._is_wide or bool(self.flat))
 
     @property
     def arrays(self) -> Mapping[Any, Callable[[], TensorVariable]]:
