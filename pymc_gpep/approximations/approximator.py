@@ -301,6 +301,8 @@ class Approximator(ABC):
         )
 
 
+# A solve with this many times the tolerance ranks points far from a maximum, and ends with the first scheme.
+_RANKS = 1e4
 _FAR = 1.0  # largest distance of log √α below its neighbours' values; none above, since it may be inadmissible there
 
 
@@ -333,6 +335,10 @@ class AcceleratedEP(Approximator):
     ladder: bool = True
 
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
+
+    def loosened(self, factor: float) -> Self:
+        found = super().loosened(factor)
+        return found if factor < _RANKS else replace(found, ladder=False)
 
     @property
     def iteration(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Integration over the hyperparameters by an interpolated density that is evaluated again where its mass is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -48,6 +49,7 @@ _BORDER = 0.01  # Share of draws close to the border of the box, above which a f
 _BESIDE = 0.5  # Distance of the border of the box from points of rays (standard deviations).
 _LOST = 0.02  # Share of mass at points where the approximation fails, above which a fit reports them.
 _FAR = 8.0  # Fall of the log density beyond which a cell of the first cut has next to no mass.
+_STEEP = 40.0  # Fall beyond which the neighbours of a cell of the first cut have next to no mass.
 _NODES = 80  # Largest number of nodes among centres of cells.
 _CHECKS, _ALONG, _LINE = 64, 6, 60  # Points of a check, at least along each axis; points of the surrogate on a line.
 _CLEAR = 1.0  # Excess of a log density over its prediction that counts as missed mass.
@@ -320,17 +322,26 @@ class _Known:
         starts = [None if node is None else node.start for node in before]
         pairs = list(zip(self.scales.at(z), starts, strict=True))
         with np.errstate(all="ignore"):
-            if near[0] < 0 and self.log_posterior.log_concave:
-                nodes = self._far(z)
-                high = [i for i, node in enumerate(nodes) if node.log_posterior > self.best.log_posterior - _FAR]
-                again = loose.each(lambda i: loose(pairs[i][0], nodes[i].start), high)
+            if near[0] >= 0:
+                nodes = loose.each(lambda pair: loose(*pair), pairs)
+            else:
+                rank = self.log_posterior.loosely(gradients=False).roughly()
+                nodes = self._far(z) if rank.log_concave else rank.each(rank, self.scales.at(z))
+                high = self._high(z, nodes)
+                starts = [node.start if node.usable else None for node in nodes]
+                again = loose.each(lambda i: loose(pairs[i][0], starts[i]), high)
                 for i, node in zip(high, again, strict=True):
                     nodes[i] = node
-            else:
-                nodes = loose.each(lambda pair: loose(*pair), pairs)
         self.centres += [node if node.usable else None for node in nodes]
         values = [node.log_posterior - self.best.log_posterior if node.usable else -np.inf for node in nodes]
         return np.array(values), np.array([self._slope(node) for node in nodes])
+
+    def _high(self, z: Array, nodes: Sequence[Evaluation]) -> list[int]:
+        """Return which centres (m, d) of a grid may have mass, by their solutions or by those of their neighbours."""
+        value = np.array([n.log_posterior - self.best.log_posterior if n.usable else -np.inf for n in nodes])
+        place = np.stack([np.unique(along, return_inverse=True)[1] for along in z.T], axis=1)
+        beside = [value[(np.abs(place - own) <= 1).all(axis=1)].max() for own in place]
+        return [i for i in range(len(z)) if value[i] > -_FAR or (not nodes[i].usable and beside[i] > -_STEEP)]
 
     def _far(self, z: Array) -> list[Evaluation]:
         """Evaluate at points (m, d) as accurately as a log density needs that is far below the maximum."""
