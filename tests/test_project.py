@@ -273,7 +273,7 @@ def test_rivals_are_imported_by_the_package_alone():
 
 
 def test_kernels_are_called_where_arrays_are_worked_on():
-    """Above the approximations modules import the statuses of kernels alone, but for a sampler, the cluster and mixtures."""
+    """Above the approximations modules import the statuses of kernels alone, but for three files."""
     upper = set(ROOMS[ROOMS.index("approximations") + 1 :]) - {"rivals"}  # which has approximations
     own = {
         "evidence/evidence.py": {"kernels.compile"},

@@ -1,7 +1,7 @@
 """Moments and draws of the variables of a model, and contrasts of effects."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -21,6 +21,7 @@ from pymc_gpep.graphs.affine import Affinity, NotAffineError
 from pymc_gpep.graphs.interpreted import ModelFunctions, initial_point
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.latent.latent_prior import Joint
+from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.reading import GPClassifier
@@ -86,6 +87,11 @@ class Conditional:
             found[name] = factor.quantiles(mean, variance, levels).reshape(values[name].shape)
         return found
 
+    def factors(self) -> Iterator[tuple[str, NDArray[np.intp], Any]]:
+        """Yield names of effects whose priors are factors, their rows, and their factors."""
+        for name, (at, factor) in zip(self._effects, self.solution.likelihood.priors(), strict=True):
+            yield name, at, factor
+
     def _factors(self) -> Iterator[tuple[str, NDArray[np.intp], Any, Array, Array]]:
         """Yield names of effects, their rows, their factors, and the moments of cavities, if factors have cavities."""
         solution = self.solution
@@ -93,7 +99,7 @@ class Conditional:
             return
         size = solution.mean.size
         mean, variance = (each.reshape(size) for each in solution.posterior.cavities(solution.mean, solution.cov))
-        for name, (at, factor) in zip(self._effects, solution.likelihood.priors(), strict=True):
+        for name, at, factor in self.factors():
             yield name, at, factor, mean[at], variance[at]
 
     def quantiles_of_priors(self, levels: Array) -> dict[str, Array]:
@@ -354,7 +360,7 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
     Returns
     -------
     Dataset
-        `mean` and `sd` (contrast), and `cov` (contrast, contrast_other).
+        `mean` and `sd` (contrast), and `cov` (contrast, contrast_other). They are NaN if an effect has no moments.
 
     Raises
     ------
@@ -384,18 +390,22 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
         )
 
     affine = hyper.log_posterior.space.variables.affine(names)
+    lacking = without_moments(hyper, names)
+    unknown = np.zeros(len(contrasts), bool)
 
     def of(conditional: Conditional) -> tuple[Array, Array]:
         joint = affine(conditional.point, conditional.functions)
         centres, slopes = [], []
-        for weights in contrasts.values():
+        for i, weights in enumerate(contrasts.values()):
             axes = {n: axes_that_fit(fit.model, n, np.shape(joint.means[n]), coords) for n in weights}
             each = {name: _by_labels(name, given, axes[name]) for name, given in weights.items()}
+            unknown[i] |= any(np.ravel(w)[lacking[name]].any() for name, w in each.items() if name in lacking)
             centres.append(sum(float((w * joint.means[name]).sum()) for name, w in each.items()))
             slopes.append(sum(joint.combined(name, w) for name, w in each.items()))
         return np.array(centres), joint.covariance(np.array(slopes).T)
 
     mean, cov = total_covariance(hyper.weights, map(of, conditionals(hyper)))
+    mean[unknown] = cov[unknown] = cov[:, unknown] = np.nan
     labels = list(contrasts)
     for moments in finite_moments(hyper, [""], lambda each: {"": of(each)[1].diagonal()}).values():
         mean[moments < 1] = np.nan
@@ -579,6 +589,54 @@ def _reaches_beside(model: pm.Model, z: TensorVariable, by: TensorVariable) -> b
 _NO_SLOPE = 1e-9  # Smaller coefficients of an effect are rounding.
 
 
+class _Alone(NamedTuple):
+    """Entries of an effect that have their prior, and not the Gaussian of the posterior."""
+
+    name: str
+    rows: NDArray[np.intp]
+    """Rows of the factors of all n entries."""
+    places: NDArray[np.intp]
+    """These entries, (k,)."""
+    cross: Array
+    """Prior covariances with new rows, (k, m)."""
+    mean: Array
+    """Means and variances of entries by which new rows were predicted, (n,)."""
+    variance: Array
+    quantiles: Array
+    """Quantiles of the prior at `_LEVELS`, (64, n)."""
+    moments: Array
+    """Mean and variance of the prior, (2, n); NaN if there are none."""
+
+
+def _alone(functions: LatentFunctions, inputs: Any, conditional: Conditional) -> Iterator[_Alone]:
+    """Yield effects with entries that have no moments and no rows, and effects with new levels."""
+    solution = conditional.solution
+    if weak := list(conditional.factors_without_moments()):
+        cross = functions.prior_at(inputs)[0][0]
+        for name, at, _, unknown, quantiles in weak:
+            places, own = np.flatnonzero(unknown), (solution.mean[0, at], solution.cov[at, 0, 0])
+            yield _Alone(name, at, places, cross[:, at[places]].T, *own, quantiles, np.full((2, at.size), np.nan))
+    if (new := functions.of_new_levels(inputs)) is None:
+        return
+    for name, at, factor in conditional.factors():
+        cross = new[0][:, at]
+        places = np.flatnonzero(np.abs(cross).max(axis=0, initial=0.0) > 0.0)
+        if not places.size:
+            continue
+        given = factor.parameters
+        if (given != given[:, :1]).any():
+            raise ValueError(
+                f"A new level of {name!r} has no prior, since the levels of the model have different ones. Give the "
+                "model a level without rows, fit it again, and predict that level."
+            )
+        mean, variance, terms = given[0], given[1] ** 2, np.empty((5, at.size))
+        factor.computation(GaussianAverage).terms(mean, variance, np.zeros(at.size), given, terms)
+        moments = np.stack([mean + variance * terms[1], variance + variance**2 * terms[2]])
+        moments[:, factor.without_moments(mean, variance)] = np.nan
+        quantiles = factor.quantiles(mean, variance, np.tile(_LEVELS[:, None], at.size))
+        yield _Alone(name, at, places, cross[:, places].T, mean, variance, quantiles, moments)
+
+
 def over_priors(
     found: Prediction,
     functions: LatentFunctions,
@@ -586,10 +644,11 @@ def over_priors(
     conditional: Conditional,
     predicted: Callable[[NDArray[np.intp], Array, Array], Prediction],
 ) -> tuple[Prediction, list[tuple[Array, Array]], str]:
-    """Average predictions over the priors of effects that have no moments and no rows.
+    """Average predictions over the priors of effects that have no moments and no rows, and of new levels.
 
     The posterior has the base in place of such a prior. Quantiles of the prior replace the part of the base in the
-    latent values of a row. They are in random order for each effect. The latent values have no moments then.
+    latent values of a row. They are in random order for each effect. If the prior has no moments, neither have the
+    latent values.
 
     Returns
     -------
@@ -599,38 +658,53 @@ def over_priors(
     str
         Text of a warning. Empty without such effects.
     """
-    weak = list(conditional.factors_without_moments())
-    if not weak or found.cov is None:
-        return found, [], ""
-    cross, own = functions.prior_at(inputs)[0][0], functions.own[0]
-    rng, rest, shifts = np.random.default_rng(0), found.cov.copy(), np.zeros((len(weak[0][-1]), len(found.mean)))
+    m, own = len(found.mean), functions.own[0]
+    assert found.cov is not None
+    rng, rest, shifts = np.random.default_rng(0), found.cov.copy(), np.zeros((_LEVELS.size, m))
     names: dict[str, None] = {}
-    changed = np.zeros(len(found.mean), bool)
-    solution = conditional.solution
-    for name, at, _, unknown, quantiles in weak:
-        for i in np.flatnonzero(unknown):
-            slope = cross[:, at[i]] / own[at[i]]
+    changed, (mean, variance, shift, lacking) = np.zeros(m, bool), np.zeros((4, m))
+    for each in _alone(functions, inputs, conditional):
+        for i, cross in zip(each.places, each.cross, strict=True):
+            slope = cross / own[each.rows[i]]
             slope = np.where(np.abs(slope) > _NO_SLOPE, slope, 0.0)
-            if slope.any():
-                names[name] = None
-                changed |= slope != 0.0
-                rest[:, 0, 0] -= slope**2 * solution.cov[at[i], 0, 0]
-                shifts += rng.permutation(quantiles[:, i] - solution.mean[0, at[i]])[:, None] * slope
+            if not slope.any():
+                continue
+            changed |= slope != 0.0
+            rest[:, 0, 0] -= slope**2 * each.variance[i]
+            quantiles, (centre, square) = each.quantiles[:, i], each.moments[:, i]
+            shifts += rng.permutation(quantiles - each.mean[i])[:, None] * slope
+            if np.isnan(centre):
+                names[each.name] = None
+            # A product with a slope of 0 would be NaN, too.
+            mean += np.where(slope == 0.0, 0.0, slope * (centre - each.mean[i]))
+            variance += np.where(slope == 0.0, 0.0, slope**2 * (square - each.variance[i]))
+            shift += np.where(slope == 0.0, 0.0, slope * (centre - quantiles.mean()))
+            lacking += np.where(slope == 0.0, 0.0, slope**2 * np.maximum(square - quantiles.var(), 0.0))
     if not changed.any():
         return found, [], ""
     rows = np.flatnonzero(changed)
+    count = int(np.isnan(mean).sum())
     note = (
-        f"{len(rows)} of {len(changed)} new rows depend on levels of {', '.join(map(repr, names))} without data, whose "
+        f"{count} of {m} new rows depend on levels of {', '.join(map(repr, names))} without data, whose "
         "prior has no variance. Latent values and observations have no mean there. Probabilities and quantiles are "
         "averages over the prior."
-    )
-    shifted = [(found.mean + shift[:, None], np.maximum(rest, 0.0)) for shift in shifts]
-    each = [predicted(rows, mean[rows], cov[rows]) for mean, cov in shifted]
+    ) * bool(count)
+    rest = np.maximum(rest, 0.0)
+    shifted = [(found.mean + own[:, None], rest) for own in shifts]
+    each_node = [predicted(rows, at[rows], cov[rows]) for at, cov in shifted]
     nothing = {name: np.array(value) for name, value in found._asdict().items() if value is not None}
-    for name in ("mean", "cov", "outcome", "error"):
-        if name in nothing:
-            nothing[name][rows] = np.nan
-    nothing["p"][rows] = np.mean([own.p for own in each], axis=0)
+    nothing["mean"] = found.mean + mean[:, None]
+    nothing["cov"] = np.maximum(found.cov + variance[:, None, None], 0.0)
+    nothing["error"][rows] = np.nan
+    if "outcome" in nothing:
+        # Quantiles with the moments of the prior, as far as there are any.
+        moved = [
+            predicted(rows, (at + shift[:, None])[rows], (cov + lacking[:, None, None])[rows]) for at, cov in shifted
+        ]
+        nothing["outcome"][rows] = np.mean([each.outcome for each in moved], axis=0)
+    nothing["p"][rows] = np.mean([each.p for each in each_node], axis=0)
     if "log_density" in nothing:
-        nothing["log_density"][rows] = logsumexp([own.log_density for own in each], axis=0) - np.log(len(each))
+        nothing["log_density"][rows] = logsumexp([each.log_density for each in each_node], axis=0) - np.log(
+            len(each_node)
+        )
     return found._replace(**nothing), shifted, note

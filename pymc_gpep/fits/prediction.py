@@ -453,7 +453,7 @@ def predict(
                     probabilities=how,
                     corrected=None if corrected is None else partial(corrected.probabilities, hyper.solution(s)),
                     tolerance=tolerance,
-                    covariances=covariances or kept,
+                    covariances=covariances or kept or bool(fit.classifier.effects_by_factors),
                     done=progress.advance,
                 )
                 weight, evaluation = float(hyper.weights[s]), hyper.nodes[s]

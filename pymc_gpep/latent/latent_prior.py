@@ -314,6 +314,10 @@ class Elsewhere(ABC):
         Covariance with the rows of the model (1 or c, m, n), variance (1 or c, m) and mean (c, m).
         """
 
+    def of_new_levels(self, point: PointType, x: Any) -> Array | None:
+        """Return covariances (c, m, n) of the part of new levels with the levels in their places; None without any."""
+        return None
+
     @property
     @abstractmethod
     def inputs(self) -> Array:

@@ -161,6 +161,10 @@ class LatentFunctions(ABC):
         """
         raise TypeError(f"{type(self).__name__} knows no covariances with all rows that were fitted.")
 
+    def of_new_levels(self, inputs: Any) -> Array | None:
+        """Return covariances (c, m, n) of the part of new levels with the levels in their places; None without any."""
+        return None
+
     @abstractmethod
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
         """Return means (c, B) and covariances (B, c, c) at some of the rows that were fitted."""
@@ -346,6 +350,9 @@ class DenseFunctions(LatentFunctions):
 
     def prior_at(self, inputs: Any) -> tuple[Array, Array, Array]:
         return self._elsewhere(self._point, inputs)
+
+    def of_new_levels(self, inputs: Any) -> Array | None:
+        return self._elsewhere.of_new_levels(self._point, inputs)
 
     def at(self, inputs: Any) -> NewRows:
         there = self._elsewhere.at(self._point, inputs, self.posterior.prior.by_normals)

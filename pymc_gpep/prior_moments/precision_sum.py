@@ -321,6 +321,7 @@ class PrecisionElsewhere(SumElsewhere):
             rows = Entries(every.cells[x.positions], every.values[x.positions], every.q)
             return RowsOfNormals(rows, np.zeros((1, len(x))), mean[:, x.positions])
         for name in x.strange:
+            self._levels.check_priors(name)
             if (self._levels.owners(point, name)[~self._independent] >= 0).any():
                 raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
         x = self._resolved(point, x)

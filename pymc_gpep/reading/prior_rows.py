@@ -383,8 +383,11 @@ def _prior(rv: TensorVariable, model: pm.Model, logarithm: bool) -> _Prior | Non
     value = alone.type()
     try:
         log_density = log_probability(alone, pt.exp(value)) + value if logarithm else log_probability(alone, value)
-    except (NotImplementedError, TypeError, ValueError):
+    except (NotImplementedError, TypeError, ValueError, AttributeError):
         return None
+    drawn = {each for each in ancestors([log_density]) if each.owner and isinstance(each.owner.op, RNGConsumerOp)}
+    if not drawn <= set(model.basic_RVs):
+        return None  # PyMC computes the density by copies of other variables.
     bounds = _bounds(rv, model)
     assert bounds is not None
     op = rv.owner.op

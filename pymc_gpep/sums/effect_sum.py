@@ -388,7 +388,9 @@ class EffectSum(LatentPrior):
     def _few(self) -> bool:
         """Whether there are far fewer normals than rows, or fewer with factors of priors, whose sites have any sign."""
         least = 1 if any(map(is_factor, self.model.observed_RVs)) else 2
-        return self.n_points >= least * self.n_normals and (self.n_points >= self.many or self._is_wide or bool(self.flat))
+        return self.n_points >= least * self.n_normals and (
+            self.n_points >= self.many or self._is_wide or bool(self.flat)
+        )
 
     @property
     def arrays(self) -> Mapping[Any, Callable[[], TensorVariable]]:

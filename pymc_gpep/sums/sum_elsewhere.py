@@ -97,20 +97,18 @@ class NewLevels:
                     f"data[{name!r}] has {values[0]}, but its levels are 0 to {count - 1}. Give "
                     "new_levels=True for the prior of a level that the model does not have."
                 )
-            self._check_priors(name)
         return {name: where for name, (where, _) in outside.items()}
 
-    def _check_priors(self, name: str) -> None:
+    def check_priors(self, name: str) -> None:
         """Refuse new levels of effects whose priors are not normal."""
         sources = self._prior.sources
         behind = sources.intersection(ancestors(selected_by(self._known[name], [self._argument]), blockers=sources))
         factors = [rv for rv in self._prior.model.observed_RVs if is_factor(rv)]
         found = [v for v in behind if any(v in ancestors(rv.owner.inputs, blockers=sources) for rv in factors)]
         if found:
-            effect = found[0].name
             raise ValueError(
-                f"data[{name!r}] has a new level of {effect!r}, whose prior is not normal. Predict levels of the "
-                f"model, or draw the new level from its prior: fit.sample() has the parameters of {effect!r}."
+                f"data[{name!r}] has a new level of {found[0].name!r}, whose prior is not normal, and the model has a "
+                "sparse precision. Give the model a level without rows, fit it again, and predict that level."
             )
 
     def owners(self, point: PointType, name: str) -> NDArray[np.int64]:
@@ -505,6 +503,13 @@ class SumElsewhere(Elsewhere):
                     cross[k] += there.coefficients[k][:, None] * between[0][:, here.cells[k]] * here.coefficients[k]
                 variance += there.coefficients**2 * own
         return cross[:, :m], variance[:, :m], new.mean[:, :m]
+
+    def of_new_levels(self, point: PointType, x: NewData | RowsOfData) -> Array | None:
+        if isinstance(x, RowsOfData) or not x.strange:
+            return None
+        _, new, known = self._at(point, self._resolved(point, x))
+        seen = self._at_fit(point, self._moved(x.names)).roots
+        return np.asarray((new.roots - known)[:, : len(x)] @ seen.swapaxes(1, 2))
 
     def _moved(self, names: Sequence[str]) -> list[LatentGP]:
         """Return the processes that are at other inputs where data of these names are given."""

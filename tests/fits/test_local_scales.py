@@ -163,3 +163,28 @@ def test_gamma_frailties_match_their_conjugate_posterior():
     drawn = fit.sample(4000, random_seed=1).posterior["w"].values[0]
     assert_allclose(drawn.mean(axis=0), exact.mean(), atol=0.1 * exact.std().max())
     assert_allclose(drawn.std(axis=0), exact.std(), rtol=0.1)
+
+
+@pytest.mark.parametrize("name", ["Laplace", "horseshoe"])
+def test_new_level_averages_over_local_scales(name):
+    group = np.repeat(np.arange(4), 5)
+    y = np.array([0.5, -0.3, 2.0, 0.1])[group] + RNG.normal(size=20)
+    with pm.Model() as made:
+        at = pm.Data("at", group)
+        if name == "Laplace":
+            u = pm.Normal("u", 0, 0.7 * pm.math.sqrt(pm.Exponential("w", 0.5, shape=4)), shape=4)
+        else:
+            u = pm.Normal("u", 0, 0.7 * pm.HalfCauchy("w", 1, shape=4), shape=4)
+        pm.Normal("y", u[at], 1.0, observed=y)
+    fit = fitted(made)
+    prior = stats.laplace(0, 0.7).rvs(400_000, random_state=1)
+    if name == "horseshoe":
+        prior = 0.7 * RNG.standard_cauchy(400_000) * RNG.normal(size=400_000)
+        with pytest.warns(UserWarning, match="1 of 2 new rows depend on levels of 'u' without data"):
+            found = fit.predict(data={"at": [0, 7]}, new_levels=True, quantiles=[0.1, 0.5, 0.8])
+        assert np.isnan(found["mean"]).values.tolist() == [False, True]
+    else:
+        found = fit.predict(data={"at": [0, 7]}, new_levels=True, quantiles=[0.1, 0.5, 0.8])
+        assert_allclose(found["y_variance"][1], 2 * 0.49 + 1.0, rtol=1e-6)
+    exact = np.quantile(prior + RNG.normal(size=prior.size), [0.1, 0.5, 0.8])
+    assert_allclose(found["y_quantile"][1], exact, atol=0.03)

@@ -112,8 +112,6 @@ def test_results_at_rows_leave_out_factors_of_priors(tmp_path):
     assert fit.loo(groups="group").n_data_points == G - 1
     assert fit.importance(200, random_seed=1).points["shift"].shape == (N,)
     assert fit.predict(data={"group": [0, 2]})["y_mean"].shape == (2,)
-    with pytest.raises(ValueError, match="a new level of 'u', whose prior is not normal"):
-        fit.predict(data={"group": [9]}, new_levels=True)
     fit.save(tmp_path / "fit.nc")
     again = gpep.load(tmp_path / "fit.nc", made)
     assert_allclose(again.effects("u")["u"], fit.effects("u")["u"])
@@ -175,8 +173,29 @@ def test_predictions_of_a_level_without_rows_average_over_a_prior_without_moment
     else:
         y = eta + SIGMA * RNG.normal(size=eta.size)
         assert_allclose(found["y_quantile"][1], np.quantile(y, [0.1, 0.5, 0.9]), atol=0.15)
+    assert np.isnan(fit.contrast({"d": {"u": {"a": 1, "d": -1}}, "b": {"u": {"b": 1}}})["sd"]).values.tolist() == [
+        True,
+        False,
+    ]
     moments = fit.effects("eta", data={"group": [0, 3]})["eta"]
     assert np.isnan(moments).values.tolist() == [[False, True]] * 2
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_new_level_has_the_prior_of_the_effect(binary):
+    fit = fitted(PRIORS["Exponential"][0], binary)
+    found = fit.predict(data={"group": [0, 9]}, new_levels=True, **({} if binary else {"quantiles": [0.1, 0.9]}))
+    level = fit.effects("a")["a"].values
+    eta = stats.norm.rvs(*level, 200_000, random_state=1) + stats.expon.rvs(0, 0.8, 200_000, random_state=2)
+    assert_allclose([found["mean"][1], found["variance"][1]], [level[0] + 0.8, level[1] ** 2 + 0.64], rtol=1e-6)
+    if binary:
+        assert_allclose(found["p"][1, 1], (1.0 / (1.0 + np.exp(-eta))).mean(), atol=0.005)
+    else:
+        y = eta + SIGMA * np.random.default_rng(1).normal(size=eta.size)
+        assert_allclose(found["y_quantile"][1], np.quantile(y, [0.1, 0.9]), atol=0.03)
+        assert_allclose(found["y_variance"][1], level[1] ** 2 + 0.64 + SIGMA**2, rtol=1e-6)
+    old = fit.predict(data={"group": [0]})
+    assert_allclose(found["mean"][0], old["mean"][0])
 
 
 def test_intervals_respect_the_support():
