@@ -608,7 +608,7 @@ class _Alone(NamedTuple):
     """Mean and variance of the prior, (2, n); NaN if there are none."""
 
 
-def _alone(functions: LatentFunctions, inputs: Any, conditional: Conditional) -> Iterator[_Alone]:
+def _alone(functions: Any, inputs: Any, conditional: Conditional) -> Iterator[_Alone]:
     """Yield effects with entries that have no moments and no rows, and effects with new levels."""
     solution = conditional.solution
     if weak := list(conditional.factors_without_moments()):
@@ -658,7 +658,7 @@ def over_priors(
     str
         Text of a warning. Empty without such effects.
     """
-    m, own = len(found.mean), functions.own[0]
+    m, own = len(found.mean), conditional.solution.posterior.prior.variances[0]
     assert found.cov is not None
     rng, rest, shifts = np.random.default_rng(0), found.cov.copy(), np.zeros((_LEVELS.size, m))
     names: dict[str, None] = {}

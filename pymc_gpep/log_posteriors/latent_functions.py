@@ -161,10 +161,6 @@ class LatentFunctions(ABC):
         """
         raise TypeError(f"{type(self).__name__} knows no covariances with all rows that were fitted.")
 
-    def of_new_levels(self, inputs: Any) -> Array | None:
-        """Return covariances (c, m, n) of the part of new levels with the levels in their places; None without any."""
-        return None
-
     @abstractmethod
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
         """Return means (c, B) and covariances (B, c, c) at some of the rows that were fitted."""
@@ -639,8 +635,7 @@ class GroupedFunctions(DenseFunctions):
         of_row = self.likelihood.at(rows).log_densities(f[:, None], self.labels[rows])
         terms = np.log(weights)[:, None] - of_row
         total = logsumexp(terms, axis=0)
-        share = np.exp(terms - total)
-        mean = (share * f).sum(axis=0)
+        mean = ((share := np.exp(terms - total)) * f).sum(axis=0)
         return -total, mean, (share * (f - mean) ** 2).sum(axis=0)
 
     def _without_each(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Likelihood, Array]]:
@@ -657,8 +652,7 @@ class GroupedFunctions(DenseFunctions):
         by_row = np.argsort(first)
         wanted = by_row[counts[of[first[by_row]]] > 1]
         while wanted.size:
-            sizes = np.cumsum(counts[of[first[wanted]]])
-            some = wanted[: max(1, int(np.searchsorted(sizes, _ROWS_AT_A_TIME)))]
+            some = wanted[: max(1, int(np.searchsorted(np.cumsum(counts[of[first[wanted]]]), _ROWS_AT_A_TIME)))]
             wanted = wanted[len(some) :]
             rows = first[some]
             members = [order[begins[j] : begins[j] + counts[j]] for j in of[rows]]
@@ -669,14 +663,14 @@ class GroupedFunctions(DenseFunctions):
             yield rows, places[ids], *self._parts(np.concatenate(others), group)
 
     def refitted(self, i: int) -> tuple[LeftOut, bool]:
-        of, j = self._groups.of, self._groups.of[i]
-        if np.count_nonzero(of == j) == 1:
+        of = self._groups.of
+        if np.count_nonzero(of == (j := of[i])) == 1:
             return super().refitted(int(j))
         prior, others = self.posterior.prior, np.delete(np.arange(self.n_points), i)
         likelihood, labels = self._parts(others, of[others])
         again = self._approximator.solve(prior.array, prior.mean, labels, likelihood=likelihood, prior_type=prior.maker)
-        mean, cov = (each[[j]] for each in leave_one_out_moments(self._approximator, again))
-        moments = mean[:, 0], cov[:, 0, 0]
+        mean, cov = leave_one_out_moments(self._approximator, again)
+        moments = mean[[j], 0], cov[[j], 0, 0]
         whole = _averages(self.solution.likelihood.at([j]), self.solution.labels[[j]], *moments)
         rest = _averages(likelihood.at([j]), labels[[j]], *moments)
         left_out = LeftOut(slice(i, i + 1), again.mean[:, [j]].T, again.cov[[j]], whole[0] - rest[0])
@@ -689,8 +683,8 @@ class GroupedFunctions(DenseFunctions):
         rest = np.setdiff1d(members, rows)
         if not rest.size:
             return found
-        kept = *found.kept, self._labelled(rest, places)
-        return found._replace(own=self._labelled(rows, places)[1], kept=kept, whole=found.whole or found.own)
+        own, kept = self._labelled(rows, places)[1], (*found.kept, self._labelled(rest, places))
+        return found._replace(own=own, kept=kept, whole=found.whole or found.own)
 
     def _labelled(self, rows: NDArray[np.intp], groups: NDArray[np.intp]) -> tuple[NDArray[np.intp], Labelled]:
         """Return the positions of the groups of rows among some groups, and the observations of the rows."""
@@ -701,6 +695,6 @@ class GroupedFunctions(DenseFunctions):
 def _averages(likelihood: Likelihood, labels: Observed, mean: Array, variance: Array) -> Array:
     """Terms (5, n) of `GaussianAverage`."""
     terms = np.empty((5, len(mean)))
-    moments = np.ascontiguousarray(mean), np.ascontiguousarray(variance)
-    likelihood.computation(GaussianAverage).terms(*moments, labels, likelihood.parameters, terms)
+    given = np.ascontiguousarray(mean), np.ascontiguousarray(variance), labels, likelihood.parameters
+    likelihood.computation(GaussianAverage).terms(*given, terms)
     return terms

@@ -48,6 +48,7 @@ _END = 0.02  # Share of rare components in the second moment above which the var
 _LITTLE = 1e-7  # Weight of a component below which quantiles leave it out.
 _IMPOSSIBLE = -1e10  # Log density of values without a density, for weights of draws.
 _PLACES = np.r_[-(4.0 ** np.arange(12.0, -14.0, -1.0)), 0.0, 4.0 ** np.arange(-13.0, 13.0)]
+_FINE = np.r_[-(2.0 ** np.arange(24.0, -26.0, -0.25)), 0.0, 2.0 ** np.arange(-25.75, 24.25, 0.25)]  # With long tails.
 _AROUND = np.linspace(-7.0, 7.0, 57)
 
 
@@ -369,9 +370,10 @@ def _quantiles(at: _Tilted, mean: Array, levels: Array, unit: Array) -> Array:
     for i in range(n):
         own = weights[:, i] > _LITTLE
         w, m, s = weights[own, i], deviations[own, i], np.sqrt(variances[own, i])
-        wide = sd[i] if np.isfinite(sd[i]) and not at.weak[i] else unit[i]
-        centre = m[np.argmin(s)]
-        places = np.unique(np.r_[centre + _PLACES * wide, (first[i] if wide == sd[i] else centre) + _AROUND * wide])
+        short = np.isfinite(sd[i]) and not at.weak[i]
+        wide, centre = sd[i] if short else unit[i], m[np.argmin(s)]
+        steps = _PLACES if short else _FINE
+        places = np.unique(np.r_[centre + steps * wide, (first[i] if wide == sd[i] else centre) + _AROUND * wide])
         atoms = s == 0.0
         z = (places[:, None] - m[~atoms]) / s[~atoms]
         below = ndtr(z) @ w[~atoms]

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 import pymc_gpep as gpep
-from pymc_gpep.reading import prior_rows
+from pymc_gpep.reading import prior_rows, read_classifier
 
 G, N, SIGMA = 4, 24, 0.7
 RNG = np.random.default_rng(3)
@@ -125,6 +125,17 @@ def test_draws_have_the_support_and_the_moments_of_marginals():
     assert_allclose(drawn.mean(("chain", "draw")), mean, atol=0.08 * sd.max())
     assert_allclose(drawn.std(("chain", "draw")), sd, rtol=0.1)
     assert_allclose((drawn.sel(g="d") < 0.8 * np.log(2.0)).mean(), 0.5, atol=0.04)
+
+
+@pytest.mark.parametrize("name", ["LogitNormal", "Interpolated"])
+def test_priors_without_a_density_of_rows_stay_hyperparameters(name):
+    x = np.linspace(-3.0, 3.0, 20)
+    made = {
+        "LogitNormal": lambda s: pm.LogitNormal("u", 0, s, dims="g"),
+        "Interpolated": lambda s: pm.Interpolated("u", x, np.exp(-(x**2)), dims="g"),
+    }
+    found = read_classifier(model(made[name], learned=True), starts=True, priors=True)
+    assert "u" in [rv.name for rv in found.hyperparameters]
 
 
 def test_named_effects_stay_hyperparameters():
