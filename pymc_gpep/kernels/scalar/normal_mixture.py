@@ -1,7 +1,7 @@
 """Averages of p(u) / N(u | base) over a normal u, where p is a mixture of K normal distributions.
 
-With the precision r and the force b of the cavity N(m, v) less the base, a component with the mean m + e and the
-variance s gives
+The cavity N(m, v) less the base has the precision r and the force b. A component has the mean m + e and the variance
+s. Its product with these is
 
     log w + (b − ½ r e) e + ½ (b − r e)² s / g − ½ log g,   g = 1 + r s,
 
@@ -31,8 +31,8 @@ def average(components, of, cavities, bases, limits, scratch, out):
     cavities, bases : array (2, n)
         Means and variances.
     limits : tuple of float
-        Share of the base below which r and b count as 0, fall of a weight from its maximum at which a component is
-        rare, and share of rare components in the variance above which there is no variance.
+        Share of the base below which r and b count as 0; fall of the weights of rare components; largest share of rare
+        components in a variance.
     scratch : array (3, K)
     """
     nothing, rare, share_of_rare = limits
