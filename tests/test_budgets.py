@@ -44,7 +44,7 @@ BUDGETS = {
     "streaming": (3007, 5),
     "samplers": (1399, 3),
     "checks": (1409, 1),
-    "fits": (4964, 6),
+    "fits": (4954, 6),
     "variational": (2437, 6),
     "comparison": (1073, 2),
     "diagnostics": (11, 1),

@@ -87,10 +87,9 @@ class Conditional:
             found[name] = factor.quantiles(mean, variance, levels).reshape(values[name].shape)
         return found
 
-    def factors(self) -> Iterator[tuple[str, NDArray[np.intp], Any]]:
-        """Yield names of effects whose priors are factors, their rows, and their factors."""
-        for name, (at, factor) in zip(self._effects, self.solution.likelihood.priors(), strict=True):
-            yield name, at, factor
+    def factors(self) -> Iterator[tuple[str, tuple[NDArray[np.intp], Any]]]:
+        """Yield names of effects whose priors are factors, with their rows and their factors."""
+        yield from zip(self._effects, self.solution.likelihood.priors(), strict=True)
 
     def _factors(self) -> Iterator[tuple[str, NDArray[np.intp], Any, Array, Array]]:
         """Yield names of effects, their rows, their factors, and the moments of cavities, if factors have cavities."""
@@ -99,7 +98,7 @@ class Conditional:
             return
         size = solution.mean.size
         mean, variance = (each.reshape(size) for each in solution.posterior.cavities(solution.mean, solution.cov))
-        for name, at, factor in self.factors():
+        for name, (at, factor) in self.factors():
             yield name, at, factor, mean[at], variance[at]
 
     def quantiles_of_priors(self, levels: Array) -> dict[str, Array]:
@@ -596,16 +595,16 @@ class _Alone(NamedTuple):
     rows: NDArray[np.intp]
     """Rows of the factors of all n entries."""
     places: NDArray[np.intp]
-    """These entries, (k,)."""
+    """Entries with their prior, (k,)."""
     cross: Array
     """Prior covariances with new rows, (k, m)."""
     mean: Array
-    """Means and variances of entries by which new rows were predicted, (n,)."""
+    """Means of entries by which new rows were predicted, (n,), and their variances in `variance`."""
     variance: Array
     quantiles: Array
     """Quantiles of the prior at `_LEVELS`, (64, n)."""
     moments: Array
-    """Mean and variance of the prior, (2, n); NaN if there are none."""
+    """Mean and variance of the prior, (2, n); NaN if they do not exist."""
 
 
 def _alone(functions: Any, inputs: Any, conditional: Conditional) -> Iterator[_Alone]:
@@ -618,13 +617,11 @@ def _alone(functions: Any, inputs: Any, conditional: Conditional) -> Iterator[_A
             yield _Alone(name, at, places, cross[:, at[places]].T, *own, quantiles, np.full((2, at.size), np.nan))
     if (new := functions.of_new_levels(inputs)) is None:
         return
-    for name, at, factor in conditional.factors():
+    for name, (at, factor) in conditional.factors():
         cross = new[0][:, at]
-        places = np.flatnonzero(np.abs(cross).max(axis=0, initial=0.0) > 0.0)
-        if not places.size:
+        if not (places := np.flatnonzero(cross.any(axis=0))).size:
             continue
-        given = factor.parameters
-        if (given != given[:, :1]).any():
+        if ((given := factor.parameters) != given[:, :1]).any():
             raise ValueError(
                 f"A new level of {name!r} has no prior, since the levels of the model have different ones. Give the "
                 "model a level without rows, fit it again, and predict that level."
@@ -665,8 +662,7 @@ def over_priors(
     changed, (mean, variance, shift, lacking) = np.zeros(m, bool), np.zeros((4, m))
     for each in _alone(functions, inputs, conditional):
         for i, cross in zip(each.places, each.cross, strict=True):
-            slope = cross / own[each.rows[i]]
-            slope = np.where(np.abs(slope) > _NO_SLOPE, slope, 0.0)
+            slope = np.where(np.abs(ratio := cross / own[each.rows[i]]) > _NO_SLOPE, ratio, 0.0)
             if not slope.any():
                 continue
             changed |= slope != 0.0
@@ -682,29 +678,23 @@ def over_priors(
             lacking += np.where(slope == 0.0, 0.0, slope**2 * np.maximum(square - quantiles.var(), 0.0))
     if not changed.any():
         return found, [], ""
-    rows = np.flatnonzero(changed)
-    count = int(np.isnan(mean).sum())
+    rows, count = np.flatnonzero(changed), int(np.isnan(mean).sum())
     note = (
         f"{count} of {m} new rows depend on levels of {', '.join(map(repr, names))} without data, whose "
         "prior has no variance. Latent values and observations have no mean there. Probabilities and quantiles are "
         "averages over the prior."
     ) * bool(count)
-    rest = np.maximum(rest, 0.0)
-    shifted = [(found.mean + own[:, None], rest) for own in shifts]
-    each_node = [predicted(rows, at[rows], cov[rows]) for at, cov in shifted]
+    shifted = [(found.mean + own[:, None], np.maximum(rest, 0.0)) for own in shifts]
+    nodes = [predicted(rows, at[rows], cov[rows]) for at, cov in shifted]
     nothing = {name: np.array(value) for name, value in found._asdict().items() if value is not None}
     nothing["mean"] = found.mean + mean[:, None]
     nothing["cov"] = np.maximum(found.cov + variance[:, None, None], 0.0)
     nothing["error"][rows] = np.nan
     if "outcome" in nothing:
-        # Quantiles with the moments of the prior, as far as there are any.
-        moved = [
-            predicted(rows, (at + shift[:, None])[rows], (cov + lacking[:, None, None])[rows]) for at, cov in shifted
-        ]
+        by, more = shift[:, None], lacking[:, None, None]
+        moved = [predicted(rows, (at + by)[rows], (cov + more)[rows]) for at, cov in shifted]
         nothing["outcome"][rows] = np.mean([each.outcome for each in moved], axis=0)
-    nothing["p"][rows] = np.mean([each.p for each in each_node], axis=0)
+    nothing["p"][rows] = np.mean([each.p for each in nodes], axis=0)
     if "log_density" in nothing:
-        nothing["log_density"][rows] = logsumexp([each.log_density for each in each_node], axis=0) - np.log(
-            len(each_node)
-        )
+        nothing["log_density"][rows] = logsumexp([each.log_density for each in nodes], axis=0) - np.log(len(nodes))
     return found._replace(**nothing), shifted, note

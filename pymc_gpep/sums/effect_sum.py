@@ -387,10 +387,10 @@ class EffectSum(LatentPrior):
     @property
     def _few(self) -> bool:
         """Whether there are far fewer normals than rows, or fewer with factors of priors, whose sites have any sign."""
-        least = 1 if any(map(is_factor, self.model.observed_RVs)) else 2
-        return self.n_points >= least * self.n_normals and (
-            self.n_points >= self.many or self._is_wide or bool(self.flat)
-        )
+        n, q = self.n_points, self.n_normals
+        if n < 2 * q and not (n >= q and any(map(is_factor, self.model.observed_RVs))):
+            return False
+        return n >= self.many or self._is_wide or bool(self.flat)
 
     @property
     def arrays(self) -> Mapping[Any, Callable[[], TensorVariable]]:
