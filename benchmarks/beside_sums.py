@@ -179,10 +179,10 @@ def _seconds(call: Callable[[], Any]) -> tuple[Any, float]:
 def _floor(fit: Any) -> float | None:
     """Return processor seconds of one factor and the entries of its inverse, for each sweep of the fit."""
     prior = fit.solution.posterior.prior
-    precision = np.atleast_2d(fit.solution.posterior.precision)[0]
+    sites = fit.solution.posterior.sites
     sweeps = int(fit.history["iterations"].sum())
     if hasattr(prior, "structure"):
-        once = best_time(lambda: prior.posterior_precision(precision).selected, _REPEATS, time.process_time)
+        once = best_time(lambda: prior.posterior_precision(sites).selected, _REPEATS, time.process_time)
         return sweeps * once
     r = min(prior.shape[1], getattr(prior, "n_normals", prior.shape[1]))
     matrix = np.eye(r) * (r + 1.0) + 1.0

@@ -102,13 +102,13 @@ def run(name: str, size: int, folder: Path | None) -> dict[str, float]:
         seconds, processor = time.perf_counter() - began, time.process_time() - busy
     if not fit.converged or fit.solution.convergence.status != CONVERGED:
         raise RuntimeError(f"{name}: {fit.message}")
-    prior, precision = fit.solution.posterior.prior, fit.solution.posterior.precision[0]
+    prior, sites = fit.solution.posterior.prior, fit.solution.posterior.sites
     sweeps = int(fit.history["iterations"].sum())
     began = time.perf_counter()
     fit.log_posterior(fit.theta + 1e-3, fit.solution.start)
     evaluation = time.perf_counter() - began
     began = time.perf_counter()
-    _ = prior.posterior_precision(precision).selected
+    _ = prior.posterior_precision(sites).selected
     floor = sweeps * (time.perf_counter() - began)
     row = {
         "rows": prior.shape[1], "numbers": prior.n_normals, "entries": prior.structure.posterior.entries,

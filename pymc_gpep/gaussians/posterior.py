@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_algebra import DenseBlocks, DenseCoupled, DenseIndependent, SignedBlocks
 from pymc_gpep.gaussians.place_prior import PlaceAlgebra, PlacePrior
-from pymc_gpep.gaussians.precision_prior import NeighbourPrior, PrecisionAlgebra, PrecisionPrior
+from pymc_gpep.gaussians.precision_prior import (
+    NeighbourPrior,
+    PrecisionAlgebra,
+    PrecisionBlocks,
+    PrecisionCoupled,
+    PrecisionPrior,
+)
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.prior_form import PosteriorAlgebra, PriorForm
 from pymc_gpep.gaussians.row_prior import BlockRows, CoupledRows, IndependentRows, RowPrior
@@ -277,6 +283,9 @@ _OWN = (
     PosteriorOf(RowPrior, BlockSites, BlockRows),
     PosteriorOf(RowPrior, SignedSites, BlockRows),
     PosteriorOf(RowPrior, IndependentSites, IndependentRows),
+    PosteriorOf(PrecisionPrior, CoupledSites, PrecisionCoupled),
+    PosteriorOf(PrecisionPrior, BlockSites, PrecisionBlocks),
+    PosteriorOf(PrecisionPrior, SignedSites, PrecisionBlocks),
     PosteriorOf(PrecisionPrior, IndependentSites, PrecisionAlgebra),
     PosteriorOf(NeighbourPrior, IndependentSites, PrecisionAlgebra),
     PosteriorOf(PlacePrior, IndependentSites, PlaceAlgebra),

@@ -1,4 +1,4 @@
-"""A prior covariance K = A Q⁻¹ Aᵀ of one function, by rows A of few coefficients and a sparse precision Q.
+"""A prior covariance K = A Q⁻¹ Aᵀ, by rows A of few coefficients and a sparse precision Q.
 
 With P = Q + AᵀΠA and x ~ N(0, Q⁻¹)
 
@@ -12,12 +12,15 @@ derivatives of the log normaliser at fixed sites are
 
 The difference 1 − π var f loses digits where a row all but decides on its latent value alone.
 
+With c functions A is (cn, q). Rows of a point share the places of their coefficients, so that P has entries at pairs of
+these places for blocks Π_i of any kind.
+
 Numbers of a Gaussian process by nearest neighbours follow the numbers of effects. Regressions determine their
 precision, see `pymc_gpep.solvers.neighbour_precision`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -26,12 +29,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior_form import BoundForm, PosteriorByAlgebra, PriorForm
-from pymc_gpep.gaussians.row_prior import IndependentRows, PriorByRows
-from pymc_gpep.gaussians.sites import IndependentSites
+from pymc_gpep.gaussians.row_prior import PriorByRows, RowAlgebra
+from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SignedSites
 from pymc_gpep.kernels.gaussians.neighbours import precision_entries, pull_precision
 from pymc_gpep.kernels.gaussians.sparse_rows import add_gram
 from pymc_gpep.kernels.special.normal import LOG_2PI
-from pymc_gpep.solvers.coefficients import Coefficients, Entries
+from pymc_gpep.solvers.coefficients import Coefficients, Entries, SitePrecisions, blocks_of_rows
 from pymc_gpep.solvers.neighbour_precision import NeighbourPrecision, NeighbourSets
 from pymc_gpep.solvers.prior_form import STEP_ROUNDING, Algebra, FunctionPosterior, check_finite
 from pymc_gpep.solvers.site_algebra import Moved, NotPositiveDefiniteError
@@ -43,12 +46,13 @@ type Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class PrecisionStructure:
-    """Where rows A (n, q) and a prior precision Q + V W⁻¹ Vᵀ of x have entries.
+    """Where rows A (cn, q) and a prior precision Q + V W⁻¹ Vᵀ of x have entries.
 
     Attributes
     ----------
     cells : array (n, k)
-        Positions of the coefficients of each row, without duplicates; padding repeats a position.
+        Positions of the coefficients of each point, without duplicates; padding repeats a position. Functions share
+        positions, and a function without a coefficient there has 0.
     first, second : array (m,)
         Rows and columns of the entries of Q, on one side of the diagonal; duplicate entries add up.
     columns : array (p, q)
@@ -60,6 +64,8 @@ class PrecisionStructure:
     flat : array (f,)
         Places of numbers that have a flat prior. Q has no entry of its own for them, and is proper with 1 on the
         diagonal there.
+    functions : int
+        Number of functions, c.
     """
 
     cells: Indices
@@ -69,6 +75,7 @@ class PrecisionStructure:
     widths: Array
     together: Sequence[tuple[Indices, Indices]] = field(default=())
     flat: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
+    functions: int = 1
 
     @property
     def q(self) -> int:
@@ -76,20 +83,20 @@ class PrecisionStructure:
         return self.columns.shape[1]
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """How many rows there are, and how many coefficients each may have."""
+    def shape(self) -> tuple[int, int, int]:
+        """Number of functions, of points, and of coefficients that each may have."""
         n, k = self.cells.shape
-        return n, k
+        return self.functions, n, k
 
     @property
     def length(self) -> int:
         """Length of the array that holds coefficients and entries of Q."""
-        return self.cells.size + len(self.first)
+        return self.functions * self.cells.size + len(self.first)
 
     def split(self, array: Array) -> tuple[Array, Array]:
-        """Return coefficients (n, k) and entries (m,) of Q of the array that holds both."""
-        flat = array.reshape(-1)
-        return flat[: self.cells.size].reshape(self.cells.shape), flat[self.cells.size :]
+        """Return coefficients (c, n, k) and entries (m,) of Q of the array that holds both."""
+        flat, size = array.reshape(-1), self.functions * self.cells.size
+        return flat[:size].reshape(self.shape), flat[size:]
 
     @cached_property
     def _pairs(self) -> tuple[Indices, Indices]:
@@ -150,21 +157,23 @@ class PrecisionPrior(PriorByRows):
 
     Parameters
     ----------
-    array : array (1, 1, nk + m)
-        Coefficients (n, k) and entries (m,) of Q, one after the other.
-    mean : array (1, n)
+    array : array (1, 1, cnk + m)
+        Coefficients (c, n, k) and entries (m,) of Q, one after the other.
+    mean : array (c, n)
     structure : PrecisionStructure
         Places of coefficients and entries.
     """
 
-    algebras = frozenset({Algebra.FUNCTION})
+    algebras = frozenset({Algebra.FUNCTION, Algebra.FUNCTIONS})
 
     def __init__(self, array: Array, mean: Array, structure: PrecisionStructure) -> None:
         super().__init__(array, mean)
         self.structure = structure
         self.values, rest = structure.split(self.array)
         self.entries_of_precision = self._read_precision(rest)
-        self._rows = Entries(structure.cells, self.values, structure.q)
+        cells = np.tile(structure.cells, (structure.functions, 1))
+        self._rows = Entries(cells, self.values.reshape(cells.shape), structure.q)
+        self._rows.functions = structure.functions
 
     def _read_precision(self, rest: Array) -> Array:
         """Return the entries of Q from the array behind the coefficients."""
@@ -183,10 +192,11 @@ class PrecisionPrior(PriorByRows):
         """
         means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
         numbers = np.asarray(array, dtype=np.float64)
-        n, size = len(structure.cells), structure.length
-        if means.shape != (1, n) or numbers.shape != (1, 1, size):
+        c, n, _ = structure.shape
+        size = structure.length
+        if means.shape != (c, n) or numbers.shape != (1, 1, size):
             raise ValueError(
-                f"mean must be (1, {n}) and coefficients with a precision (1, 1, {size}), but they have the shapes "
+                f"mean must be ({c}, {n}) and coefficients with a precision (1, 1, {size}), but they have the shapes "
                 f"{means.shape} and {numbers.shape}."
             )
         check_finite({"mean": means, "coefficients": numbers})
@@ -211,7 +221,7 @@ class PrecisionPrior(PriorByRows):
 
     @property
     def rows(self) -> Entries:
-        """A, (n, q)."""
+        """A, (cn, q)."""
         return self._rows
 
     @property
@@ -253,10 +263,14 @@ class PrecisionPrior(PriorByRows):
             )
         return self.factor
 
-    def posterior_precision(self, precision: Array) -> SparsePrecision | None:
-        """Q + AᵀΠA, factorised, with Π = diag(π); None where it is not positive definite."""
+    def posterior_precision(self, sites: SitePrecisions) -> SparsePrecision | None:
+        """Q + AᵀΠA, factorised; None where it is not positive definite."""
         entries, pairs = self.structure.posterior_slots
-        return self._factorised(self.structure.posterior, entries, None, pairs, precision)
+        return self._factorised(self.structure.posterior, entries, None, pairs, self.weighed(sites, self.values))
+
+    def weighed(self, sites: SitePrecisions, values: Array) -> Array:
+        """Σ_l Π_kl v_l (c, n, k), of v (c, n, k)."""
+        return np.ascontiguousarray(np.moveaxis(sites.product(np.moveaxis(values, 2, 0)), 0, 2))
 
     def _factorised(
         self,
@@ -264,25 +278,31 @@ class PrecisionPrior(PriorByRows):
         slots: NDArray[np.int64],
         ones: NDArray[np.int64] | None = None,
         pairs: NDArray[np.int64] | None = None,
-        precision: Array | None = None,
+        weighed: Array | None = None,
     ) -> SparsePrecision | None:
         total = _summed(slots, self.entries_of_precision, pattern.entries + 1)
         if ones is not None:
             total[ones] += 1.0
-        if pairs is not None:
-            add_gram(pairs, self.values, precision, total)
+        if pairs is not None and weighed is not None:
+            for left, right in zip(weighed, self.values, strict=True):
+                add_gram(pairs, left, right, total)
         return SparsePrecision.factorised(pattern, total, self.structure.columns, self.structure.widths)
 
+    def products(self, posterior: SparsePrecision) -> Array:
+        """P⁻¹ a (c, n, k) of each row of A, at the places of its point."""
+        s = self.structure
+        return np.stack([posterior.row_products(s.posterior_slots[1], s.cells, own) for own in self.values])
+
     def gradient(
-        self, posterior: SparsePrecision, precision: Array, b: Array, v: Array, moved: Moved | None = None
+        self, posterior: SparsePrecision, sites: SitePrecisions, b: Array, v: Array, moved: Moved | None = None
     ) -> Array:
         """The derivative of the log normaliser at fixed sites in the array, see `FunctionPosterior.gradient`."""
         s = self.structure
-        slots, pairs = s.posterior_slots
+        slots, _ = s.posterior_slots
         u = np.zeros_like(v) if moved is None else moved.coordinates[0]
-        of_values = -precision[:, None] * posterior.row_products(pairs, s.cells, self.values)
-        of_values += b[:, None] * (v + u)[s.cells]
-        of_values += 0.0 if moved is None else moved.weights[0][:, None] * v[s.cells]
+        of_values = -self.weighed(sites, self.products(posterior))
+        of_values += b[..., None] * (v + u)[s.cells]
+        of_values += 0.0 if moved is None else moved.weights[..., None] * v[s.cells]
         i, j = s.first, s.second
         inverse = self._inverse_entries() - posterior.entries(slots, i, j)
         of_entries = 0.5 * s.counted * (inverse - v[i] * v[j] - u[i] * v[j] - v[i] * u[j])
@@ -309,8 +329,8 @@ class PrecisionPrior(PriorByRows):
         """See `PriorForm`; 0 if Q is not positive definite, where `is_covariance` is False."""
         s = self.structure
         if self.factor is None:
-            return np.zeros((1, len(s.cells)))
-        return self.factor.row_variances(s.prior_slots[1], s.cells, self.values)[None]
+            return np.zeros(self.shape)
+        return np.stack([self.factor.row_variances(s.prior_slots[1], s.cells, own) for own in self.values])
 
     def check(self) -> None:
         _ = self.precision
@@ -320,7 +340,7 @@ class PrecisionPrior(PriorByRows):
 
     def coordinates(self, b: Array) -> Array:
         """See `PriorForm`; x (1, q), with 0 for flat numbers, which weights do not fix."""
-        return self.solved(self.rows.sums(b[0]))[None]
+        return self.solved(self.rows.sums(b.ravel()))[None]
 
     def precision_times(self, x: Array) -> Array:
         """Q x (q,), of x (q,)."""
@@ -348,12 +368,20 @@ class PrecisionPrior(PriorByRows):
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> FunctionPosterior:
         return PosteriorByAlgebra(self, PrecisionAlgebra(self, 1), prior_mean, signed=signed)
 
+    def coupled(self, n_functions: int, team: Team) -> "PrecisionCoupled":
+        return PrecisionCoupled(self, n_functions, team)
+
+    def blocks(self, n_functions: int, *, signed: bool = False) -> "PrecisionBlocks":
+        return PrecisionBlocks(self, n_functions)
+
     def at(self, points: NDArray[np.int64]) -> Array:
-        """Return A (1, s, q) at some points (s,)."""
-        return self.rows.some(points)[None]
+        """Return A (c, s, q) at some points (s,)."""
+        c, n = self.shape
+        places = n * np.arange(c)[:, None] + points
+        return self.rows.some(places.ravel()).reshape(c, len(points), -1)
 
     def rows_at(self, points: NDArray[np.int64]) -> Coefficients:
-        return Entries(self.structure.cells[points], self.values[points], self.n_normals)
+        return self.some(points).rows
 
     def known_variances(self, rows: Coefficients) -> Array:
         return self.precision.variances(rows)
@@ -361,31 +389,31 @@ class PrecisionPrior(PriorByRows):
     def some(self, points: NDArray[np.int64]) -> "PrecisionPrior":
         """Return the prior at some points (s,)."""
         own = self.structure
-        structure = PrecisionStructure(own.cells[points], own.first, own.second, own.columns, own.widths, flat=own.flat)
-        array = np.concatenate([self.values[points].ravel(), self.entries_of_precision])
+        structure = replace(own, cells=own.cells[points], together=())
+        array = np.concatenate([self.values[:, points].ravel(), self.entries_of_precision])
         return PrecisionPrior(array[None, None], self.mean[:, points], structure)
 
     @cached_property
     def roots(self) -> Array:
-        """A root of the covariance (1, n, q), for the few callers that need it."""
-        every = self.at(np.arange(self.shape[1]))[0]
-        return self.precision.halved(every)[None]
+        """A root of the covariance (c, n, q), for the few callers that need it."""
+        return np.stack([self.precision.halved(own) for own in self.at(np.arange(self.shape[1]))])
 
     def whitened_slope(self, slope: Array) -> Array:
-        """Q⁻¹ Aᵀ s (1, q) of s (1, n): the posterior mean of x, where s are its weights b."""
-        return self.precision.solve(self.rows.sums(slope[0]))[None]
+        """Q⁻¹ Aᵀ s (1, q) of s (c, n): the posterior mean of x, where s are its weights b."""
+        return self.precision.solve(self.rows.sums(slope.ravel()))[None]
 
 
-class PrecisionAlgebra(IndependentRows):
+class PrecisionAlgebra(RowAlgebra):
     """The algebra by P = Q + AᵀΠA = L Lᵀ: the posterior of x is N(v, P⁻¹)."""
 
+    kind = IndependentSites
     prior: PrecisionPrior
     factor: SparsePrecision
     """P, factorised."""
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
-        self.sites, self._centre = IndependentSites(precision.copy(), np.empty(0)), None
-        found = None if self.prior.factor is None else self.prior.posterior_precision(precision[0])
+        self.sites, self._centre = self.kind(precision.copy(), np.empty(0)), None
+        found = None if self.prior.factor is None else self.prior.posterior_precision(self.sites)
         if found is None:
             return False, np.nan
         self.factor = found
@@ -396,18 +424,29 @@ class PrecisionAlgebra(IndependentRows):
         return self.factor.solve(right)
 
     def marginal_covariances(self) -> Array:
-        s = self.prior.structure
-        return self.factor.row_variances(s.posterior_slots[1], s.cells, self.prior.values)[:, None, None]
+        s, values = self.prior.structure, self.prior.values
+        if s.functions == 1:
+            return self.factor.row_variances(s.posterior_slots[1], s.cells, values[0])[:, None, None]
+        return np.einsum("ink,jnk->nij", values, self.prior.products(self.factor))
 
     def gradient(self, b: Array, moved: Moved | None = None, x: Array | None = None) -> Array:
         v = self.prior.coordinates(b) if x is None else x
-        return self.prior.gradient(self.factor, self.sites.precision[0], b[0], v[0], moved)
+        return self.prior.gradient(self.factor, self.sites, b, v[0], moved)
 
     def covariance_at(self, left: Coefficients, variance: Array) -> Array:  # type: ignore[override]  # rows T
-        return (self.factor.variances(left) + variance[0])[:, None, None]
+        c, m = variance.shape
+        if c == 1:
+            return (self.factor.variances(left) + variance[0])[:, None, None]
+        places, found = m * np.arange(c)[:, None], np.empty((m, c, c))
+        for some in blocks_of_rows(m, c * self.prior.n_normals):
+            rows = (places + np.arange(some.start, some.stop)).ravel()
+            half = self.factor.halved(left.some(rows)).reshape(c, -1, self.prior.n_normals)
+            found[some] = np.einsum("imq,jmq->mij", half, half)
+        found[:, range(c), range(c)] += variance.T
+        return found
 
     def root_among(self, points: NDArray[np.intp]) -> Array:
-        return self.factor.halved(self.prior.at(points)[0])[None]
+        return np.stack([self.factor.halved(own) for own in self.prior.at(points)])
 
     def whitened_variance(self, prior: PriorForm) -> Array:
         q = self.prior.n_normals
@@ -418,6 +457,24 @@ class PrecisionAlgebra(IndependentRows):
 
     def deviations(self, rng: np.random.Generator, draws: int, prior: PriorForm) -> Array:
         return self.factor.spread(rng.standard_normal((draws, self.prior.n_normals)))[:, None]
+
+
+class PrecisionCoupled(PrecisionAlgebra):
+    """The same with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i; log determinants have Σ_i log 1ᵀπ_i with them."""
+
+    kind = CoupledSites
+
+    def factorise(self, precision: Array) -> tuple[bool, float]:
+        if not ((precision >= 0.0).all() and (precision.sum(axis=0) > 0.0).all()):
+            return False, np.nan
+        ok, log_det = super().factorise(precision)
+        return ok, log_det + self.sites.log_total
+
+
+class PrecisionBlocks(PrecisionAlgebra):
+    """The same with any symmetric Π_i (n, c, c) for which there is a posterior."""
+
+    kind = SignedSites
 
 
 @dataclass(frozen=True, eq=False)
@@ -514,10 +571,10 @@ class NeighbourPrior(PrecisionPrior):
     def variances(self) -> Array:
         """See `PrecisionPrior`; variances of the process are by its covariance function."""
         s = self.structure
-        own = np.where(self.structure.cells >= s.begin, self.values, 0.0)
+        own = np.where(s.cells >= s.begin, self.values[0], 0.0)
         variance = (own**2 * self._own_variances[np.maximum(s.cells - s.begin, 0)]).sum(axis=1)
         if s.begin and self.factor is not None:
-            effects = np.where(s.cells < s.begin, self.values, 0.0)
+            effects = np.where(s.cells < s.begin, self.values[0], 0.0)
             variance += self.factor.variances(Entries(s.cells, effects, s.q))
         return variance[None]
 
@@ -543,7 +600,7 @@ class NeighbourPrior(PrecisionPrior):
         structure = NeighbourStructure(
             own.cells[points], own.first, own.second, own.columns, own.widths, flat=own.flat, sets=own.sets
         )
-        array = np.concatenate([self.values[points].ravel(), self.array.ravel()[own.cells.size :]])
+        array = np.concatenate([self.values[:, points].ravel(), self.array.ravel()[own.cells.size :]])
         return NeighbourPrior(array[None, None], self.mean[:, points], structure)
 
 

@@ -38,6 +38,7 @@ from pymc_gpep.sums.affine_map import (
     Blocks,
     InNormals,
     Linear,
+    at_common_places,
     entries_of,
     every_entry,
     in_full,
@@ -85,6 +86,8 @@ class SparseSlopes:
         Data of the model → their replacements.
     rounding : float
         Value, in units of the largest along a direction, that rounding may leave of zero.
+    functions : int
+        Number of functions whose values, one function after the other, share the places of their coefficients.
 
     Attributes
     ----------
@@ -103,6 +106,7 @@ class SparseSlopes:
         blocks: Blocks,
         data: Mapping[Variable, Variable],
         rounding: float = 0.0,
+        functions: int = 1,
     ) -> None:
         self._affine = affine = AffineMap(prior, values, data, seen=True)
         point = affine.functions.nearby(np.random.default_rng(SEED))
@@ -114,7 +118,8 @@ class SparseSlopes:
             return _rounded(np.stack([_flat(affine.at(point, x)) - still for x in directions]), rounding)
 
         self.linear: Linear = linear
-        self.entries = entries_of(linear, blocks)
+        found = entries_of(linear, blocks)
+        self.entries = found if found is None or functions == 1 else at_common_places(found, functions)
 
     def _along(self, directions: Array) -> tuple[TensorVariable, TensorVariable]:
         """Return t (m,) and T along directions (s, q), in terms of the random variables of the model."""
@@ -318,34 +323,41 @@ class PrecisionElsewhere(SumElsewhere):
         """See `Elsewhere`; raises the errors of `SumElsewhere`."""
         if isinstance(x, RowsOfData):
             mean, every = self._rows_at(point, self._own_rows, [], self._rows)
-            rows = Entries(every.cells[x.positions], every.values[x.positions], every.q)
-            return RowsOfNormals(rows, np.zeros((1, len(x))), mean[:, x.positions])
+            of = (self._rows * np.arange(len(mean))[:, None] + x.positions).ravel()
+            rows = Entries(every.cells[of], every.values[of], every.q)
+            return RowsOfNormals(rows, np.zeros((len(mean), len(x))), mean[:, x.positions])
         for name in x.strange:
             self._levels.check_priors(name)
             if (self._levels.owners(point, name)[~self._independent] >= 0).any():
                 raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
         x = self._resolved(point, x)
         mean, rows = self._at_rows(point, x)
-        beside = np.zeros((1, len(x)))
-        for alone in self._levels.owned_cells(point, x, rows.cells):
-            beside += (np.where(alone, rows.values, 0.0) ** 2).sum(axis=1)
+        c, beside = len(mean), np.zeros(mean.shape)
+        cells = rows.cells.reshape(c, len(x), -1)
+        each = [self._levels.owned_cells(point, x, own) for own in cells]
+        for alone in map(np.concatenate, zip(*each, strict=True)):
+            beside += (np.where(alone, rows.values, 0.0) ** 2).sum(axis=1).reshape(mean.shape)
             rows.values[alone] = 0.0
         return RowsOfNormals(rows, beside, mean)
 
     def _at_rows(self, point: PointType, x: NewData) -> tuple[Array, Entries]:
-        """Return means (1, m) and coefficients at rows without new levels, or with their placeholders."""
+        """Return means (c, m) and coefficients at rows without new levels, or with their placeholders."""
         return self._rows_at(point, self._whole(point, x), x.values(len(x)), len(x))
 
     def _used(self, point: PointType, x: NewData, other: NewData) -> NDArray[np.bool_]:
-        _, rows = self._at_rows(point, x)
-        each = self._levels.owned_cells(point, other, rows.cells)
-        return np.any([(owned & (rows.values != 0.0)).any(axis=1) for owned in each], axis=0)
+        mean, rows = self._at_rows(point, x)
+        used = rows.values.reshape(*mean.shape, -1) != 0.0
+        found = np.zeros(len(x), bool)
+        for own, cells in zip(used, rows.cells.reshape(used.shape), strict=True):
+            for owned in self._levels.owned_cells(point, other, cells):
+                found |= (owned & own).any(axis=1)
+        return found
 
     def __call__(self, point: PointType, x: NewData | RowsOfData) -> NoReturn:
         raise TypeError("Covariances with all fitted rows are not known by a sparse precision.")
 
     def _rows_at(self, point: PointType, affine: AffineMap, values: Sequence[Any], m: int) -> tuple[Array, Entries]:
-        """Return means (1, m) and coefficients at m rows."""
+        """Return means (c, m) and coefficients at m rows."""
         prior = self._prior
         centre, linear = affine.along(point, ARGUMENT, values, partial(prior.by_function, n_points=m, batched=True))
         return prior.by_function(centre, m), every_entry(linear, self._blocks)
@@ -384,7 +396,7 @@ class PrecisionSum(SumInForm):
 
         Where values take many numbers of a variable, running sums of these numbers may have few coefficients.
         """
-        if plain.n_functions > 1 or plain.processes or plain.n_normals < _MANY or plain.seen:
+        if plain.processes or plain.n_normals < _MANY or plain.seen:
             return None
         part = cls._with({v: each.as_field for v, each in plain.recipes.items()}, plain)
         rows = part._rows(data)
@@ -400,7 +412,7 @@ class PrecisionSum(SumInForm):
         if values.entries is None:
             return None
         structure = part.structured(rows, values)
-        dense = q if n >= 2 * q else n
+        dense = q if n >= 2 * q or plain.shared else n * plain.n_functions
         if structure.posterior.work > _DENSE * float(dense) ** 3:
             return None
         return replace(part, slopes=rows, structure=structure)
@@ -411,8 +423,8 @@ class PrecisionSum(SumInForm):
         return cls.made_of(plain, recipes=made, by_fields=fields)
 
     def _rows(self, data: Mapping[Variable, Variable], rounding: float = 0.0) -> SparseSlopes:
-        argument = {"argument": self.shaped(self.argument, self.n_points)[0]}
-        return SparseSlopes(self, argument, self.blocks, data, rounding)
+        argument = {"argument": self.shaped(self.argument, self.n_points)}
+        return SparseSlopes(self, argument, self.blocks, data, rounding, self.n_functions)
 
     def _summed(self, linear: Linear) -> Fields | None:
         """Return fields by running sums of numbers of which values take many; None if values take many of the sums."""
@@ -448,17 +460,18 @@ class PrecisionSum(SumInForm):
             columns[end - len(each.widths) : end, begin : begin + each.columns.shape[1]] = each.columns
         nothing = np.zeros(0, np.int64)
         return PrecisionStructure(
-            rows.entries.cells,
+            rows.entries.cells[: self.n_points],
             np.concatenate([nothing, *(each.first + begin for each, begin in zip(given, begins, strict=True))]),
             np.concatenate([nothing, *(each.second + begin for each, begin in zip(given, begins, strict=True))]),
             columns,
             np.concatenate([np.zeros(0), *(each.widths for each in given)]),
             [] if values is None or values.entries is None else [pairs_of_rows(values.entries.cells)],
             np.array(self.plain.flat, np.int64),
+            self.n_functions,
         )
 
     def array(self) -> TensorVariable:
-        """Return coefficients of rows and entries of the precision, (1, 1, nk + m)."""
+        """Return coefficients of rows and entries of the precision, (1, 1, cnk + m)."""
         assert self.slopes is not None
         recipes = self.plain.recipes
         entries = [field.entries(recipes[v].scales).astype("float64") for v, field in self.by_fields.items()]

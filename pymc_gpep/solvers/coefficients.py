@@ -28,7 +28,7 @@ class SitePrecisions(Protocol):
         ...
 
     def product(self, f: Array, /) -> Array:
-        """Return Π f (c, n), of f (c, n)."""
+        """Return Π f (..., c, n), of f of that shape."""
         ...
 
 

@@ -242,6 +242,21 @@ def _padded(rows: int, q: int, found: Sequence[_Entries]) -> Entries:
     return Entries(np.ascontiguousarray(cells), values, q)
 
 
+def at_common_places(entries: Entries, functions: int) -> Entries:
+    """Return coefficients (cn, k) of c functions by the places of all functions at a point, zeros among them."""
+    q, cells = entries.q, entries.cells.reshape(functions, -1, entries.cells.shape[1])
+    values = entries.values.reshape(cells.shape)
+    function, row, own = np.nonzero(values)
+    each = row * q + cells[function, row, own]
+    codes = np.unique(each)
+    of, place = np.divmod(codes, q)
+    common = _padded(cells.shape[1], q, [(of, place, np.ones(len(codes)))])
+    along = (np.arange(len(codes)) - np.searchsorted(of, of))[np.searchsorted(codes, each)]
+    found = np.zeros((functions, *common.cells.shape))
+    found[function, row, along] = values[function, row, own]
+    return Entries(np.tile(common.cells, (functions, 1)), found.reshape(-1, found.shape[-1]), q)
+
+
 def kept_random(outputs: Sequence[Variable]) -> dict[Variable, Variable]:
     """Return the random variables behind some variables, each to be replaced by itself.
 

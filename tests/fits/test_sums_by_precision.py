@@ -52,6 +52,14 @@ def some_missing():
         pm.Poisson("y", mu=pm.math.exp(s * u[where] + 0.5 * x), observed=y)
 
 
+def location_and_scale():
+    where, x, week = pm.Data("where", WEEK), pm.Data("x", X), pm.Data("week", WEEK)
+    level, spread, s = pm.Normal("level", 0, 2), pm.Normal("spread", 0, 1), pm.HalfNormal("s", 1)
+    phi = pm.ICAR("phi", W=W)
+    walk = pm.GaussianRandomWalk("walk", sigma=0.3, init_dist=pm.Normal.dist(0, 1), dims="time")
+    pm.Normal("y", level + 0.5 * x + s * phi[where], pm.math.exp(spread + walk[week]), observed=NUMBERS)
+
+
 class Case:
     """Fits of one model both ways."""
 
@@ -72,6 +80,7 @@ CASES = {
     "groups and a walk, EP": (groups_and_a_walk, "ep"),
     "areas and noise, Laplace": (areas_and_noise, "laplace", "grid"),
     "some missing, Laplace": (some_missing, "laplace"),
+    "location and scale, Laplace": (location_and_scale, "laplace"),
 }
 FEW = ["groups and a walk, EP", "areas and noise, Laplace"]
 

@@ -119,41 +119,46 @@ def composed_rows():
     )
 
 
-def sparse_precision():
-    """A level and a walk that sums to zero."""
+def sparse_precision(c):
+    """A level and a walk that sums to zero; each of c functions takes another value of the walk."""
     walk = 5
     q = 1 + walk
     steps = np.arange(2, q)
     first, second = np.r_[np.arange(q), steps], np.r_[np.arange(q), steps - 1]
     columns = np.r_[0.0, np.ones(walk)][None]
-    at = RNG.integers(0, walk, size=ALL)
+    at = (RNG.integers(0, walk, size=ALL)[:, None] + np.arange(c)) % walk
     cells = np.column_stack([np.zeros(ALL, int), 1 + at])
-    values = np.column_stack([np.full(ALL, 0.7), RNG.normal(size=ALL)])
+    values = np.zeros((c, ALL, 1 + c))
+    values[:, :, 0] = 0.7 * (1 + np.arange(c))[:, None]
+    values[range(c), :, 1 + np.arange(c)] = RNG.normal(size=(c, ALL))
     entries = np.r_[1.0, 2.2 + RNG.random(walk), -np.ones(walk - 1)]
-    structure = PrecisionStructure(cells[OLD], first, second, columns, np.array([0.1]))
-    beside = RNG.gamma(1.0, size=(1, NEW))
+    structure = PrecisionStructure(cells[OLD], first, second, columns, np.array([0.1]), functions=c)
+    beside = RNG.gamma(1.0, size=(c, NEW))
 
     def split(array):
-        return array.ravel()[: 2 * N].reshape(N, 2), array.ravel()[2 * N :]
+        size = c * N * (1 + c)
+        return array.ravel()[:size].reshape(c, N, 1 + c), array.ravel()[size:]
 
     def roots(array):
-        full = np.zeros((1, ALL, q + NEW))
-        own = np.concatenate([split(array)[0], values[THERE]])
-        np.add.at(full[0], (np.arange(ALL)[:, None], cells), own)
-        full[0, THERE, q:] = np.diag(np.sqrt(beside[0]))
+        full = np.zeros((c, ALL, q + c * NEW))
+        own = np.concatenate([split(array)[0], values[:, THERE]], axis=1)
+        for k in range(c):
+            np.add.at(full[k], (np.arange(ALL)[:, None], cells), own[k])
+            full[k, THERE, q + k * NEW : q + (k + 1) * NEW] = np.diag(np.sqrt(beside[k]))
         return full
 
     def s(array):
         precision = np.zeros((q, q))
         np.add.at(precision, (first, second), split(array)[1])
         precision = precision + np.tril(precision, -1).T + columns.T @ columns / 0.1
-        return block_diag(np.linalg.inv(precision), np.eye(NEW))
+        return block_diag(np.linalg.inv(precision), np.eye(c * NEW))
 
     def points(mean):
-        return Entries(cells[THERE], values[THERE], q), beside, mean
+        there = Entries(np.tile(cells[THERE], (c, 1)), values[:, THERE].reshape(c * NEW, -1), q)
+        return there, beside, mean
 
-    array = np.concatenate([values[OLD].ravel(), entries])[None, None]
-    return Form(lambda array, mean: PrecisionPrior(array, mean, structure), array, 1, roots, s, points)
+    array = np.concatenate([values[:, OLD].ravel(), entries])[None, None]
+    return Form(lambda array, mean: PrecisionPrior(array, mean, structure), array, c, roots, s, points)
 
 
 def with_places(places):
@@ -203,7 +208,8 @@ FORMS = {
     "rows by entries": entry_rows(3),
     "rows by entries, one function": entry_rows(1),
     "rows, composed": composed_rows(),
-    "precision": sparse_precision(),
+    "precision": sparse_precision(1),
+    "precision, three functions": sparse_precision(3),
     "places": with_places(np.array([3, 1, 0, 5, 2, 4])),
     "places, shared": with_places(np.array([1, 0, 1, 2, 0, 1])),
     "rank one": rank_one(),

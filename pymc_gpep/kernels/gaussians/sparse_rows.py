@@ -94,14 +94,13 @@ def entry_covariances(cells, values, matrix, other_cells, other_values, out):
 
 
 @kernel
-def add_gram(slots, values, weights, entries):
-    """Add Σ_i w_i a_i a_iᵀ to the entries, with w (n,)."""
+def add_gram(slots, weighed, values, entries):
+    """Add Σ_i c_i a_iᵀ to the entries, of rows c_i and a_i with the same places; sums of calls are symmetric."""
     for i in range(values.shape[0]):
         t = 0
         for a in range(values.shape[1]):
-            weighted = weights[i] * values[i, a]
             for b in range(a + 1):
-                entries[slots[i, t]] += weighted * values[i, b]
+                entries[slots[i, t]] += weighed[i, a] * values[i, b]
                 t += 1
 
 
