@@ -52,7 +52,6 @@ from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE, OUT_OF_DIGITS, OUT_
 from pymc_gpep.likelihoods.factor_averages import normal_rule
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import PredictorsDensity, PredictorsDerivatives, PredictorsNodes
-from pymc_gpep.likelihoods.tilted_rows import TiltedRows
 from pymc_gpep.solvers.newton import log_posterior, newton
 from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
@@ -328,7 +327,7 @@ class EPPredictors(AcceleratedEP):
             and (begin := sites_at_laplace(problem, likelihood.computation(PredictorsDensity))) is not None
         ):
             start[:] = begin.ravel()
-        rows = TiltedRows(likelihood.computation(PredictorsNodes), problem.labels, problem.parameters, k)
+        rows = likelihood.computation(PredictorsNodes).rows(problem.labels, problem.parameters, k)
         at, wide = np.empty((n, k)), np.empty((n, k, k))
         root = np.empty((n, k, k))
         widest = np.ascontiguousarray(np.broadcast_to(_WIDEST * problem.prior.variances, (k, n)))

@@ -83,10 +83,10 @@ class PrecisionStructure:
         return self.columns.shape[1]
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Number of functions, of points, and of coefficients that each may have."""
+    def shape(self) -> tuple[int, int]:
+        """How many points there are, and how many coefficients each may have."""
         n, k = self.cells.shape
-        return self.functions, n, k
+        return n, k
 
     @property
     def length(self) -> int:
@@ -96,7 +96,7 @@ class PrecisionStructure:
     def split(self, array: Array) -> tuple[Array, Array]:
         """Return coefficients (c, n, k) and entries (m,) of Q of the array that holds both."""
         flat, size = array.reshape(-1), self.functions * self.cells.size
-        return flat[:size].reshape(self.shape), flat[size:]
+        return flat[:size].reshape(self.functions, *self.shape), flat[size:]
 
     @cached_property
     def _pairs(self) -> tuple[Indices, Indices]:
@@ -192,8 +192,7 @@ class PrecisionPrior(PriorByRows):
         """
         means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
         numbers = np.asarray(array, dtype=np.float64)
-        c, n, _ = structure.shape
-        size = structure.length
+        (n, _), c, size = structure.shape, structure.functions, structure.length
         if means.shape != (c, n) or numbers.shape != (1, 1, size):
             raise ValueError(
                 f"mean must be ({c}, {n}) and coefficients with a precision (1, 1, {size}), but they have the shapes "

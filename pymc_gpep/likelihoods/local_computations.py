@@ -74,20 +74,10 @@ class PredictorsDerivatives(NamedTuple):
 
 
 class PredictorsNodes(NamedTuple):
-    """Density of several latent values of a point at the nodes of a quadrature, each a point with its own data."""
+    """Density of several latent values of a point averaged over normal latent values by quadrature."""
 
-    columns: Kernel
-    """`(y, parameters)`: columns, returned (q, n): parts of the log density that latent values do not change."""
-    values: Kernel
-    """`(f, columns)`: log p(y_i | f_i), returned (n,)."""
-    inner: Kernel
-    """`(f, columns, inner)`: log p(y_i | f_i) (n,), and its derivatives (q, n) and (q, q, n) in q latent values."""
-    derivatives: Kernel
-    """`(f, y, parameters)`: log p(y_i | f_i) (n,), its gradient (c, n) and its second derivatives (n, c, c)."""
-    slopes: Kernel
-    """`(f, y, parameters)`: derivatives of log p(y_i | f_i) in each row of the parameters, returned (p, n)."""
-    split: Kernel
-    """`(y, parameters)`: inner and outer latent values, see `pymc_gpep.likelihoods.tilted_rows.Split`."""
+    rows: Kernel
+    """`(y, parameters, k)`: quadratures of rows, see `pymc_gpep.likelihoods.tilted_rows.TiltedRows`."""
 
 
 class Utilities(NamedTuple):

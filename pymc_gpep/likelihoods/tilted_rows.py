@@ -12,7 +12,7 @@ J. C. Naylor and A. F. M. Smith (1982). Applications of a method for the efficie
 distributions. *Applied Statistics* 31 (3), 214–225.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from pymc_gpep.kernels.moments.predictor_sites import (
     place_nodes,
 )
 from pymc_gpep.likelihoods.factor_averages import normal_rule
-from pymc_gpep.likelihoods.local_computations import PredictorsNodes
+from pymc_gpep.likelihoods.local_computations import Kernel
 
 type Rows = NDArray[np.intp]
 
@@ -64,6 +64,23 @@ class Split(NamedTuple):
     def inner(self) -> NDArray[np.int64]:
         """Numbers of the inner predictors."""
         return self.order[self.outer :]
+
+
+class NodesDensity(NamedTuple):
+    """Density of several latent values of a point at the nodes of a quadrature, each a point with its own data."""
+
+    columns: Kernel
+    """`(y, parameters)`: columns, returned (q, n): parts of the log density that latent values do not change."""
+    values: Kernel
+    """`(f, columns)`: log p(y_i | f_i), returned (n,)."""
+    inner: Kernel
+    """`(f, columns, inner)`: log p(y_i | f_i) (n,), and its derivatives (q, n) and (q, q, n) in q latent values."""
+    derivatives: Kernel
+    """`(f, y, parameters)`: log p(y_i | f_i) (n,), its gradient (c, n) and its second derivatives (n, c, c)."""
+    slopes: Kernel
+    """`(f, y, parameters)`: derivatives of log p(y_i | f_i) in each row of the parameters, returned (p, n)."""
+    split: Kernel
+    """`(y, parameters)`: inner and outer latent values, see `Split`."""
 
 
 class TiltedNumbers(NamedTuple):
@@ -119,14 +136,14 @@ class TiltedRows:
 
     Parameters
     ----------
-    density : PredictorsNodes
+    density : NodesDensity
     y : array (n,)
     parameters : array (p, n)
     k : int
         Number of latent values of a row.
     """
 
-    def __init__(self, density: PredictorsNodes, y: Observed, parameters: Array, k: int) -> None:
+    def __init__(self, density: NodesDensity, y: Observed, parameters: Array, k: int) -> None:
         self._density, self._y, self._parameters, self._k = density, y, parameters, k
         self._columns = density.columns(y, parameters)
         self._chosen = k < _FEWEST_CHOSEN
@@ -375,6 +392,46 @@ class TiltedRows:
         scale = np.broadcast_to(np.eye(o), (len(rows), o, o)).copy()
         lower_roots(np.ascontiguousarray(inverse[:, :o, :o]), scale)
         self._centre[rows], self._scale[rows] = z[:, :o], scale
+
+
+class TiltedParts:
+    """Quadratures of rows of several densities.
+
+    Parameters
+    ----------
+    parts : sequence of tuple
+        Positions of the rows of each density, places of its own parameters among all, and its quadratures.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Rows, slice, TiltedRows]]) -> None:
+        self._parts = parts
+
+    def cavities(self, at: Array, cov: Array) -> Array:
+        """See `TiltedRows`."""
+        root = np.empty(cov.shape)
+        for rows, _, own in self._parts:
+            root[rows] = own.cavities(at[rows], cov[rows])
+        return root
+
+    def moments(self, at: Array, root: Array) -> TiltedNumbers:
+        """See `TiltedRows`."""
+        found = TiltedNumbers.empty(*at.shape)
+        for rows, _, own in self._parts:
+            for whole, part in zip(found, own.moments(at[rows], root[rows]), strict=True):
+                whole[rows] = part
+        return found
+
+    def refine(self, at: Array, root: Array) -> bool:
+        """See `TiltedRows`."""
+        return any([own.refine(at[rows], root[rows]) for rows, _, own in self._parts])  # noqa: C419  each is refined
+
+    def parameter_slopes(self, at: Array, root: Array, out: Array) -> None:
+        """See `TiltedRows`."""
+        out[:] = 0.0
+        for rows, places, own in self._parts:
+            slopes = np.empty((out[places].shape[0], len(rows)))
+            own.parameter_slopes(at[rows], root[rows], slopes)
+            out[places][:, rows] = slopes
 
 
 def _ascend(height: Callable[[Array], tuple[Array, Array, Array]], z: Array) -> tuple[Array, Array]:

@@ -49,7 +49,7 @@ from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.sums.new_data import DataBehind
 from pymc_gpep.univariate.likelihood import ANY_UNIVARIATE
 from pymc_gpep.univariate.local_scales import LOCAL_SCALE_FACTOR
-from pymc_gpep.univariate.predictors import SEVERAL_PREDICTORS
+from pymc_gpep.univariate.predictors import SEVERAL_PREDICTORS, StackedPredictors, of_common_functions
 from pymc_gpep.univariate.prior_factor import PRIOR_FACTOR, is_factor
 
 type _Made = tuple[TensorVariable, TensorVariable]
@@ -606,6 +606,8 @@ class StackedResponses:
 
     Attributes
     ----------
+    found : sequence of FoundLikelihood
+        The likelihoods.
     variables : list of TensorVariable
         The observed variables.
     values : list of TensorVariable
@@ -617,7 +619,7 @@ class StackedResponses:
     def __init__(
         self, model: pm.Model, found: Sequence[FoundLikelihood], missing: Mapping[TensorVariable, MissingResponses]
     ) -> None:
-        self._found, self._missing = found, missing
+        self.found, self._missing = found, missing
         self.variables = [each.variable for each in found]
         self.values = [model.rvs_to_values[each] for each in self.variables]
         self.sizes = [int(n) for n in evaluate([v.size for v in self.values])]
@@ -625,10 +627,12 @@ class StackedResponses:
     def readings(self, sources: Collection[Variable]) -> list[Reading | None]:
         """Return what each variable is given; None where the argument cannot be told from other parameters."""
         known = frozenset(sources)
-        return [
-            read_response(each.likelihood, each.variable, known, self._missing.get(each.variable))
-            for each in self._found
-        ]
+        return of_common_functions(
+            [
+                read_response(each.likelihood, each.variable, known, self._missing.get(each.variable))
+                for each in self.found
+            ]
+        )
 
     def read(self, sources: Collection[Variable]) -> Reading | None:
         """Return what those are given together whose argument can be told; None if there is no such variable."""
@@ -637,10 +641,15 @@ class StackedResponses:
 
     def together(self, readings: Sequence[Reading | None]) -> Reading:
         """Return one reading of those of the variables."""
-        told = [each for each in zip(readings, self._found, self.sizes, strict=True) if each[0] is not None]
+        told = [each for each in zip(readings, self.found, self.sizes, strict=True) if each[0] is not None]
         made = [parameters_at_points(reading, n) for reading, _, n in told if reading is not None]
-        arguments = [reading.argument.astype("float64") + pt.zeros(n) for reading, _, n in told if reading is not None]
-        likelihood = StackedLikelihood(
+        several = all(each.likelihood.function_axis for _, each, _ in told)
+        arguments = [
+            reading.argument.astype("float64") + pt.zeros((n, 1) if several else n)
+            for reading, _, n in told
+            if reading is not None
+        ]
+        likelihood = (StackedPredictors if several else StackedLikelihood)(
             parts=tuple((reading and reading.likelihood) or each.likelihood for reading, each, _ in told),
             counts=tuple(count for _, count in made),
         )
@@ -654,7 +663,7 @@ class StackedResponses:
     def apart(self, sources: frozenset[Variable]) -> list[FoundLikelihood]:
         """Return those whose argument cannot be told, or depends on no variable that is integrated."""
         affinity = Affinity(sources)
-        pairs = zip(self._found, self.readings(sources), strict=True)
+        pairs = zip(self.found, self.readings(sources), strict=True)
         return [each for each, reading in pairs if reading is None or not affinity.behind(reading.argument)]
 
 

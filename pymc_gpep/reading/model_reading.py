@@ -25,7 +25,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.observed import rows_text
 from pymc_gpep.processes.processes import GPModel, check_priors, with_functions
-from pymc_gpep.reading.classifier import GPClassifier
+from pymc_gpep.reading.classifier import GPClassifier, ObservedAxes
 from pymc_gpep.reading.integrated import Gaussians, gaussians_of, quoted, why_improper
 from pymc_gpep.reading.likelihood_search import (
     FoundLikelihood,
@@ -43,7 +43,8 @@ from pymc_gpep.sums.affine_map import AffineMap, probes
 from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.sums.row_parts import ProcessTerm
 from pymc_gpep.univariate.likelihood import MOST_NUMBERS
-from pymc_gpep.univariate.predictors import SEVERAL_PREDICTORS
+from pymc_gpep.univariate.predictors import ANY_PREDICTORS, SEVERAL_PREDICTORS
+from pymc_gpep.univariate.prior_factor import is_factor
 
 _SHOWN = 5  # rows that a message names
 _NUMBERS = 4_000_000  # coefficients that are held at a time, 32 MB
@@ -338,28 +339,15 @@ def _read(
         found = find_likelihoods(model, likelihood, gaussians.sources)
     except StructureError as error:
         found, refused = [], error
-    if predictors and len(found) < 2:
-        several = _read_predictors(model, likelihood, hyperparameters, found[0] if found else None)
+    if predictors:
+        several = _read_predictors(model, likelihood, hyperparameters, found)
         if several is not None:
-            return replace(several, axes=axes.get(several.response))
+            return _with_axes(several, axes)
     if refused is not None:
         raise refused
-    stack = None
-    while len(found) > 1:
-        stack = StackedResponses(model, found, missing)
-        gaussians.settle(stack.read, stack.variables)
-        alone = stack.apart(gaussians.sources)
-        if not alone:
-            break
-        # They are ordinary terms of the model.
-        found = [each for each in found if each not in alone]
-        gaussians = gaussians_of(model, hyperparameters)
-    _check_missing(model, [missing[each.variable] for each in found if each.variable in missing])
-    if len(found) > 1 and stack is not None:
-        several = _read_several(model, gaussians, stack, found, tuple(hyperparameters))
-        named = tuple(replace(each, axes=axes.get(each.response)) for each in several.parts)
-        several = replace(several, parts=named)
-        return replace(several, axes=several.each[0].axes) if len(several.each) == 1 else several
+    gaussians, stack = _settled(model, hyperparameters, found, missing)
+    if stack is not None:
+        return _with_axes(_read_several(model, gaussians, stack, tuple(hyperparameters)), axes)
     likelihood_model, rv, reading = found[0]
     prior, reading, dims = _read_prior(model, gaussians, likelihood_model, rv, reading, means, missing.get(rv))
     _check_hyperparameters(prior, [rv])
@@ -368,24 +356,54 @@ def _read(
     return replace(own, axes=axes.get(own.response))
 
 
-def _read_several(
+def _with_axes(found: GPClassifier, axes: Mapping[str, ObservedAxes]) -> GPClassifier:
+    """Return a classifier with the axes of observed arrays."""
+    if not found.parts:
+        return replace(found, axes=axes.get(found.response))
+    found = replace(found, parts=tuple(replace(each, axes=axes.get(each.response)) for each in found.parts))
+    return replace(found, axes=found.each[0].axes) if len(found.each) == 1 else found
+
+
+def _settled(
     model: pm.Model,
-    gaussians: Gaussians,
-    stack: StackedResponses,
-    found: Sequence[FoundLikelihood],
-    asked: tuple[str, ...],
+    hyperparameters: Sequence[str],
+    found: list[FoundLikelihood],
+    missing: Mapping[TensorVariable, MissingResponses],
+) -> tuple[Gaussians, StackedResponses | None]:
+    """Return the Gaussian variables of several observed variables that are read together, and these; None for one.
+
+    Variables that depend on no integrated variable are taken from `found`: they are ordinary terms of the model.
+    """
+    gaussians, stack = gaussians_of(model, hyperparameters), None
+    while len(found) > 1:
+        stack = StackedResponses(model, found, missing)
+        gaussians.settle(stack.read, stack.variables)
+        alone = stack.apart(gaussians.sources)
+        if not alone:
+            break
+        found[:] = [each for each in found if each not in alone]
+        gaussians = gaussians_of(model, hyperparameters)
+    _check_missing(model, [missing[each.variable] for each in found if each.variable in missing])
+    return gaussians, stack if len(found) > 1 else None
+
+
+def _read_several(
+    model: pm.Model, gaussians: Gaussians, stack: StackedResponses, asked: tuple[str, ...]
 ) -> GPClassifier:
     """Return the classifier of several observed variables, with that of each."""
     readings = [each for each in stack.readings(gaussians.sources) if each is not None]
     whole = stack.together(readings)
-    prior = read_sum(model, gaussians, whole.argument, stack.variables, by_class=False)
+    assert whole.likelihood is not None
+    by_class = whole.likelihood.function_axis
+    prior = read_sum(model, gaussians, whole.argument, stack.variables, by_class=by_class)
+    prior = replace(prior, many=0) if by_class else prior
     _check_hyperparameters(prior, stack.variables)
     missing, parts, begin = missing_responses(model), [], 0
-    for each, reading, n in zip(found, readings, stack.sizes, strict=True):
+    for each, reading, n in zip(stack.found, readings, stack.sizes, strict=True):
         own, rows = missing.get(each.variable), slice(begin, begin + n)
-        parts.append(_classifier(prior, each.likelihood, each.variable, reading, Dims(), rows, asked, own))
+        dims = _dims_of(model, "", reading) if by_class else Dims()
+        parts.append(_classifier(prior, each.likelihood, each.variable, reading, dims, rows, asked, own))
         begin += n
-    assert whole.likelihood is not None
     assert whole.parameters is not None
     seen = [part for part in parts if not part.is_prior]
     only = seen[0] if len(seen) == 1 else None
@@ -397,9 +415,9 @@ def _read_several(
         parameters=whole.parameters,
         given=None,
         unbounded=None,
-        class_dim=None if only is None else only.class_dim,
+        class_dim=parts[0].class_dim if by_class else None if only is None else only.class_dim,
         point_dim=None if only is None else only.point_dim,
-        class_labels=None if only is None else only.class_labels,
+        class_labels=tuple(range(prior.n_functions)) if by_class else None if only is None else only.class_labels,
         coords=dict(model.coords),
         rows=slice(0, begin),
         asked=asked,
@@ -410,9 +428,9 @@ def _read_several(
 
 
 def _read_predictors(
-    model: pm.Model, likelihood: str | None, hyperparameters: Sequence[str], found: FoundLikelihood | None
+    model: pm.Model, likelihood: str | None, hyperparameters: Sequence[str], found: Sequence[FoundLikelihood]
 ) -> GPClassifier | None:
-    """Return the classifier of an observed variable with several linear predictors.
+    """Return the classifier of observed variables, of which some have several linear predictors.
 
     None if there is no such variable, or if one predictor leaves few Gaussian variables as hyperparameters.
     """
@@ -421,10 +439,11 @@ def _read_predictors(
     variables = [
         rv for rv in model.observed_RVs if likelihood in (None, rv.name) and not sources.isdisjoint(ancestors([rv]))
     ]
+    each_missing = missing_responses(model)
     if len(variables) != 1:
-        return None
-    (rv,), missing = variables, missing_responses(model).get(variables[0])
-    alone = None if found is None else _settled_alone(model, hyperparameters, found, missing)
+        return _read_joint(model, hyperparameters, found, variables, each_missing)
+    (rv,), missing = variables, each_missing.get(variables[0])
+    alone = _settled_alone(model, hyperparameters, found, each_missing)
     if alone is not None and _few_more(gaussians, alone):
         return None
     try:
@@ -440,20 +459,60 @@ def _read_predictors(
         _check_missing(model, [missing])
         prior = replace(prior, everywhere=reading.everywhere.argument, fitted=missing.fitted, n_rows=missing.n_rows)
     _check_hyperparameters(prior, [rv])
-    dim = _PREDICTOR if _PREDICTOR not in model.coords else f"{rv.name}_{_PREDICTOR}"
-    dims, rows = Dims(dim, None, reading.names), slice(0, prior.n_points)
+    dims, rows = _dims_of(model, f"{rv.name}_", reading), slice(0, prior.n_points)
     return _classifier(prior, reading.likelihood, rv, reading, dims, rows, tuple(hyperparameters), missing)
 
 
-def _settled_alone(
-    model: pm.Model, hyperparameters: Sequence[str], found: FoundLikelihood, missing: MissingResponses | None
-) -> Gaussians | None:
-    """Return the Gaussian variables that one predictor integrates; None if there is no such reading."""
-    alone = gaussians_of(model, hyperparameters)
+def _dims_of(model: pm.Model, prefix: str, reading: Reading) -> Dims:
+    """Return the name of the axis of predictors, with their names."""
+    return Dims(_PREDICTOR if _PREDICTOR not in model.coords else f"{prefix}{_PREDICTOR}", None, reading.names)
+
+
+def _read_joint(
+    model: pm.Model,
+    hyperparameters: Sequence[str],
+    found: Sequence[FoundLikelihood],
+    variables: Sequence[TensorVariable],
+    missing: Mapping[TensorVariable, MissingResponses],
+) -> GPClassifier | None:
+    """Return the classifier of several observed variables, of which some have several linear predictors; or None."""
+    gaussians = gaussians_of(model, hyperparameters)
+    if any(is_factor(rv) for rv in variables):
+        return None
+    alone = _settled_alone(model, hyperparameters, found, missing) if len(found) == len(variables) else None
+    if alone is not None and _few_more(gaussians, alone):
+        return None
+    several = [
+        FoundLikelihood(ANY_PREDICTORS, rv, reading)
+        for rv in variables
+        if (reading := read_response(ANY_PREDICTORS, rv, frozenset(gaussians.sources), missing.get(rv)))
+    ]
+    if len(several) < len(variables):
+        return None
     try:
-        alone.settle(
-            lambda known: read_response(found.likelihood, found.variable, frozenset(known), missing), [found.variable]
-        )
+        gaussians, stack = _settled(model, hyperparameters, several, missing)
+    except StructureError:
+        return None
+    if stack is None or (alone is not None and _few_more(gaussians, alone)):
+        return None
+    readings = [each for each in stack.readings(gaussians.sources) if each is not None]
+    if len(readings[0].names) < 2:
+        return None
+    return _read_several(model, gaussians, stack, tuple(hyperparameters))
+
+
+def _settled_alone(
+    model: pm.Model,
+    hyperparameters: Sequence[str],
+    found: Sequence[FoundLikelihood],
+    missing: Mapping[TensorVariable, MissingResponses],
+) -> Gaussians | None:
+    """Return the Gaussian variables that one predictor of each variable integrates; None without such a reading."""
+    if not found:
+        return None
+    alone, stack = gaussians_of(model, hyperparameters), StackedResponses(model, found, missing)
+    try:
+        alone.settle(stack.read, stack.variables)
     except StructureError:
         return None
     return alone

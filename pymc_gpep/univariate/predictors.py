@@ -4,11 +4,11 @@ The *affine frontier* of a random variable is a set of affine functions of Gauss
 Gaussian variables through these functions alone: a mean and the logarithm of a scale, or the factors of a product.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import combinations_with_replacement
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pytensor.tensor as pt
@@ -28,7 +28,8 @@ from pymc_gpep.likelihoods.factor_averages import normal_rule
 from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import PredictorsDensity, PredictorsDerivatives, PredictorsNodes
 from pymc_gpep.likelihoods.standard_density import reading_of
-from pymc_gpep.likelihoods.tilted_rows import MOST_OUTER, Split, TiltedRows
+from pymc_gpep.likelihoods.stacked import StackedLikelihood
+from pymc_gpep.likelihoods.tilted_rows import MOST_OUTER, NodesDensity, Split, TiltedParts, TiltedRows
 from pymc_gpep.univariate.density import RowDensity, row_graph
 from pymc_gpep.univariate.likelihood import UnivariateLikelihood, depends_on_draws, peeled
 from pymc_gpep.univariate.row_cut import RowsMixedError, compiled_rows, row_derivatives, row_slopes, stable
@@ -173,11 +174,9 @@ class JointRowDensity(RowDensity):
         return whole
 
     @property
-    def nodes(self) -> PredictorsNodes:
+    def nodes(self) -> NodesDensity:
         """Computations at the nodes of a quadrature."""
-        return PredictorsNodes(
-            self.columns, self.column_values, self.inner, self.derivatives, self.row_slopes, self.split
-        )
+        return NodesDensity(self.columns, self.column_values, self.inner, self.derivatives, self.row_slopes, self.split)
 
     @cached_property
     def _inner_functions(self) -> dict[tuple[int, ...], Any]:
@@ -297,11 +296,13 @@ class PredictorsLikelihood(UnivariateLikelihood):
     name: ClassVar[str] = "distributional"
     written: ClassVar[str] = "univariate distribution of PyMC with several affine arguments"
     function_axis: ClassVar[bool] = True
+    fewest: ClassVar[int] = 2
+    """Least number of linear predictors of a variable that is read."""
 
     @property
     def method(self) -> str:  # type: ignore[override]
         """Name of the method that fits it best."""
-        return "ep" if self.density is not None and self._joint.has_nodes else "laplace"
+        return "ep" if self.density is not None and self.joint.has_nodes else "laplace"
 
     @property
     def options(self) -> Mapping[str, Any]:  # type: ignore[override]
@@ -313,25 +314,35 @@ class PredictorsLikelihood(UnivariateLikelihood):
         """Log density, curvature and their derivatives, and nodes of quadratures for few latent values."""
         if self.density is None:
             return ()
-        own = self._joint
+        own = self.joint
         density = PredictorsDensity(own.log_density, own.curvature, own.curvature_slope, own.parameter_slopes)
         derivatives = PredictorsDerivatives(own.derivatives, own.row_slopes)
-        return (density, derivatives, own.nodes) if own.has_nodes else (density, derivatives)
+        nodes = PredictorsNodes(partial(TiltedRows, own.nodes))
+        return (density, derivatives, nodes) if own.has_nodes else (density, derivatives)
+
+    def with_functions(self, k: int) -> Self:
+        """Return the likelihood with k latent values of a row, of which the last may be without effect."""
+        density = self.joint
+        more = [pt.dvector(f"without_effect_{i}") for i in range(density.k, k)]
+        graph = replace(density.graph, others=[*density.graph.others, *more])
+        names = (*self.predictors, *(f"({i + 1}, unused)" for i in range(density.k, k)))
+        return replace(self, density=JointRowDensity(graph, density.learned), predictors=names)
 
     @property
     def refused(self) -> str:
         """Why EP does not fit it, with a way out; empty if EP fits it."""
-        if self.density is None or self._joint.has_nodes:
+        if self.density is None or self.joint.has_nodes:
             return ""
         names = ", ".join(map(repr, self.predictors))
         return (
-            f" Its log density depends on {self._joint.k} linear predictors, {names}. EP integrates {MOST_OUTER} of "
+            f" Its log density depends on {self.joint.k} linear predictors, {names}. EP integrates {MOST_OUTER} of "
             "these by quadrature, and the others if the log density is quadratic in them. Take method='laplace', or "
             "keep effects at their maximum: pm.fit(..., hyperparameters=[...])."
         )
 
     @property
-    def _joint(self) -> JointRowDensity:
+    def joint(self) -> JointRowDensity:
+        """Log density of a row."""
         density = self._known
         assert isinstance(density, JointRowDensity)
         return density
@@ -340,7 +351,7 @@ class PredictorsLikelihood(UnivariateLikelihood):
         if not self.may_be(variable) or (frontier := affine_frontier(variable, latents)) is None:
             return None
         functions = frontier.functions
-        if len(functions) < 2:
+        if len(functions) < self.fewest:
             return None
         try:
             graph, parts = row_graph(variable, *functions, same=frontier.same)
@@ -361,11 +372,11 @@ class PredictorsLikelihood(UnivariateLikelihood):
         return None
 
     def check_functions(self, n_functions: int) -> None:
-        if self.density is not None and n_functions != self._joint.k:
-            raise ValueError(f"This density has {self._joint.k} latent functions, but there are {n_functions}.")
+        if self.density is not None and n_functions != self.joint.k:
+            raise ValueError(f"This density has {self.joint.k} latent functions, but there are {n_functions}.")
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        density = self._joint
+        density = self.joint
         if density.graph.first is None:
             raise TypeError(
                 "PyMC has no mean of this distribution with several linear predictors, so it has none here."
@@ -379,7 +390,7 @@ class PredictorsLikelihood(UnivariateLikelihood):
         return self._averaged(moments, mean, cov)
 
     def cumulative(self, y: Array, mean: Array, cov: Array) -> Array:
-        density = self._joint
+        density = self.joint
         if density.graph.cumulative is None:
             raise TypeError("PyMC has no distribution function of this likelihood, so that it has no quantiles here.")
         each = np.clip(np.floor(y), -(2.0**53), 2.0**53) if self.observed_dtype == "int64" else y
@@ -400,8 +411,8 @@ class PredictorsLikelihood(UnivariateLikelihood):
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
         """Return the log density averaged over normal latent values, by quadrature around each tilted distribution."""
         y = np.ascontiguousarray(observed, self.observed_dtype)
-        if self._joint.has_nodes:
-            rows = TiltedRows(self._joint.nodes, y, self.parameters, mean.shape[1])
+        if self.joint.has_nodes:
+            rows = TiltedRows(self.joint.nodes, y, self.parameters, mean.shape[1])
             root = rows.cavities(mean, cov)
             rows.moments(mean, root)
             rows.refine(mean, root)
@@ -415,6 +426,135 @@ class PredictorsLikelihood(UnivariateLikelihood):
 
 SEVERAL_PREDICTORS = PredictorsLikelihood()
 """The likelihood that reads observed variables with several linear predictors."""
+
+
+@dataclass(frozen=True)
+class AnyPredictorsLikelihood(PredictorsLikelihood):
+    """The same of one linear predictor or several, in addition to other observed variables."""
+
+    fewest: ClassVar[int] = 1
+
+
+ANY_PREDICTORS = AnyPredictorsLikelihood()
+"""The likelihood that reads observed variables of which some have several linear predictors."""
+
+
+class _Rows(NamedTuple):
+    """Rows of one density."""
+
+    density: JointRowDensity
+    y: Observed
+    parameters: Array
+
+
+@dataclass(frozen=True)
+class StackedPredictors(StackedLikelihood):
+    """Likelihoods of several linear predictors, each of its own rows and with the same number of latent values."""
+
+    parts: tuple[PredictorsLikelihood, ...] = ()
+
+    function_axis: ClassVar[bool] = True
+
+    @property
+    def options(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """Options of the method that fits all likelihoods best."""
+        return {} if self.method == "ep" else {"smoothed_mean": True}
+
+    @property
+    def method(self) -> str:  # type: ignore[override]
+        """The method that fits all likelihoods best."""
+        return "ep" if all(part.method == "ep" for part in self.parts) else "laplace"
+
+    @property
+    def refused(self) -> str:
+        """Why EP does not fit it, with a way out; empty if EP fits it."""
+        return next(filter(None, (part.refused for part in self.parts)), "")
+
+    def check_functions(self, n_functions: int) -> None:
+        for part in self.parts:
+            part.check_functions(n_functions)
+
+    @property
+    def local(self) -> tuple[object, ...]:  # type: ignore[override]
+        """Local computations of the likelihoods, each at its own rows."""
+        density = PredictorsDensity(self._log_density, self._curvature, self._curvature_slope, self._parameter_slopes)
+        found = density, PredictorsDerivatives(self._derivatives, self._row_slopes)
+        return (*found, PredictorsNodes(self._tilted)) if self.method == "ep" else found
+
+    def _at(self, y: Observed, parameters: Array) -> Iterator[tuple[NDArray[np.intp], slice, _Rows]]:
+        """Yield rows of each density, the places of its parameters, and its log density, observations and parameters.
+
+        The rows may be repeated ones, as at nodes.
+        """
+        for part in self._made():
+            rows = np.flatnonzero(parameters[0] == part.number)
+            if rows.size:
+                own = part.observed(y, rows), part.parameters(parameters, rows)
+                yield rows, part.own, _Rows(part.likelihood.joint, *own)  # type: ignore[attr-defined]
+
+    def _tilted(self, y: Observed, parameters: Array, k: int) -> TiltedParts:
+        return TiltedParts(
+            [
+                (rows, places, TiltedRows(own.density.nodes, own.y, own.parameters, k))
+                for rows, places, own in self._at(y, parameters)
+            ]
+        )
+
+    def _log_density(self, f: Array, y: Observed, parameters: Array, gradient: Array) -> float:
+        total = 0.0
+        for rows, _, own in self._at(y, parameters):
+            value, *gradient[:, rows] = own.density.with_gradient(f[:, rows], own.y, own.parameters)
+            total += float(value.sum())
+        return total
+
+    def _curvature(self, f: Array, y: Observed, parameters: Array, w: Array) -> None:
+        for rows, _, own in self._at(y, parameters):
+            w[rows] = -own.density.hessian(f[:, rows], own.y, own.parameters)
+
+    def _curvature_slope(self, f: Array, y: Observed, parameters: Array, cov: Array, slope: Array) -> None:
+        for rows, _, own in self._at(y, parameters):
+            part = np.empty((len(f), len(rows)))
+            own.density.curvature_slope(f[:, rows], own.y, own.parameters, cov[rows], part)
+            slope[:, rows] = part
+
+    def _parameter_slopes(self, f: Array, y: Observed, parameters: Array, cov: Array, moved: Array, out: Array) -> None:
+        out[:] = 0.0
+        for rows, places, own in self._at(y, parameters):
+            part = np.empty(own.parameters.shape)
+            own.density.parameter_slopes(f[:, rows], own.y, own.parameters, cov[rows], moved[:, rows], part)
+            out[places][:, rows] = part
+
+    def _derivatives(self, f: Array, y: Observed, parameters: Array) -> tuple[Array, Array, Array]:
+        k, m = f.shape
+        found = np.empty(m), np.empty((k, m)), np.empty((m, k, k))
+        for rows, _, own in self._at(y, parameters):
+            value, gradient, hessian = own.density.derivatives(f[:, rows], own.y, own.parameters)
+            found[0][rows], found[1][:, rows], found[2][rows] = value, gradient, hessian
+        return found
+
+    def _row_slopes(self, f: Array, y: Observed, parameters: Array) -> Array:
+        out = np.zeros(parameters.shape)
+        for rows, places, own in self._at(y, parameters):
+            out[places][:, rows] = own.density.row_slopes(f[:, rows], own.y, own.parameters)
+        return out
+
+
+def of_common_functions(readings: Sequence[Reading | None]) -> list[Reading | None]:
+    """Return readings of likelihoods of predictors with the same number of latent functions; other readings as is."""
+    known = [each.likelihood for each in readings if each is not None]
+    if not known or not all(isinstance(each, PredictorsLikelihood) for each in known):
+        return list(readings)
+    k = max(each.joint.k for each in known)
+    return [None if each is None else _with_functions(each, k) for each in readings]
+
+
+def _with_functions(reading: Reading, k: int) -> Reading:
+    own, argument = reading.likelihood.with_functions(k), reading.argument
+    nothing = 0.0 * argument[:, :1]  # has the rows of new data, which zeros of a shape have not
+    everywhere = None if reading.everywhere is None else _with_functions(reading.everywhere, k)
+    argument = pt.concatenate([argument, *[nothing] * (k - reading.likelihood.joint.k)], axis=1)
+    return reading._replace(argument=argument, likelihood=own, names=own.predictors, everywhere=everywhere)
+
 
 # Rows and places of each at which second derivatives are looked at, and relative change that is rounding.
 _LOOKED_AT, _PLACES_EACH = 32, 4
