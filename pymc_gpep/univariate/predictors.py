@@ -27,8 +27,8 @@ from pymc_gpep.graphs.affine import Affinity, NotAffineError
 from pymc_gpep.likelihoods.factor_averages import normal_rule
 from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import PredictorsDensity, PredictorsDerivatives, PredictorsNodes
-from pymc_gpep.likelihoods.standard_density import reading_of
 from pymc_gpep.likelihoods.stacked import StackedLikelihood
+from pymc_gpep.likelihoods.standard_density import reading_of
 from pymc_gpep.likelihoods.tilted_rows import MOST_OUTER, NodesDensity, Split, TiltedParts, TiltedRows
 from pymc_gpep.univariate.density import RowDensity, row_graph
 from pymc_gpep.univariate.likelihood import UnivariateLikelihood, depends_on_draws, peeled
