@@ -313,8 +313,8 @@ class EPPredictors(AcceleratedEP):
     schemes: ClassVar[tuple[str, ...]] = (*SCHEMES, "EP with site precisions of at least 0")
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: packed sites."""
-        return 2 * n_points * int(packed_size(n_functions))
+        """Length of the vector that a solve starts from: packed sites, and the number of each row's rule plus 1."""
+        return n_points * (2 * int(packed_size(n_functions)) + 1)
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
         """The nearest start: some combinations of blocks have no posterior."""
@@ -322,16 +322,20 @@ class EPPredictors(AcceleratedEP):
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         k, n = problem.mean.shape
+        packed, ranks = start[:-n], start[-n:]
         if (
             not start.any()
             and (begin := sites_at_laplace(problem, likelihood.computation(PredictorsDensity))) is not None
         ):
-            start[:] = begin.ravel()
+            packed[:] = begin.ravel()
         rows = likelihood.computation(PredictorsNodes).rows(problem.labels, problem.parameters, k)
+        # Rules that were compared with larger rules at other hyperparameters are not compared again.
+        compared = -np.inf if ranks.any() else np.inf
+        if ranks.any():
+            rows.ranks = ranks.astype(np.intp) - 1
         at, wide = np.empty((n, k)), np.empty((n, k, k))
         root = np.empty((n, k, k))
         widest = np.ascontiguousarray(np.broadcast_to(_WIDEST * problem.prior.variances, (k, n)))
-        compared = np.inf
 
         def matched(
             posterior: BlockSitePosterior, sites: Array, target: Array, scale: Array
@@ -353,10 +357,13 @@ class EPPredictors(AcceleratedEP):
             return True, float(tilted.log_z.sum()) + terms, residual
 
         posterior = BlockSitePosterior(problem)
-        sites = start.reshape(2, n, -1)
+        sites = packed.reshape(2, n, -1)
         ended = site_ep(
             posterior, sites, history, update=matched, last_least=-np.inf, largest_precision=np.inf, **self.iteration
         )
+
+        if np.isfinite(compared):
+            ranks[:] = rows.ranks + 1.0
 
         def parameters() -> Array:
             slopes = np.full_like(problem.parameters, np.nan)

@@ -146,6 +146,7 @@ class TiltedRows:
     def __init__(self, density: NodesDensity, y: Observed, parameters: Array, k: int) -> None:
         self._density, self._y, self._parameters, self._k = density, y, parameters, k
         self._columns = density.columns(y, parameters)
+        self._known = np.zeros(len(y), np.intp)
         self._chosen = k < _FEWEST_CHOSEN
         self._divide(density.split(y, parameters))
 
@@ -156,7 +157,17 @@ class TiltedRows:
         self._centre, self._scale = np.full((n, o), np.nan), np.full((n, o, o), np.nan)
         # Centres and scales of the inner number at outer nodes, for each rule.
         self._inner: dict[int, tuple[Array, Array]] = {}
-        self._rank = np.zeros(n, np.intp)
+        self._rank = np.minimum(self._known, len(self._rules) - 1)
+
+    @property
+    def ranks(self) -> Rows:
+        """Numbers (n,) of the rules of rows, from the smallest rule up."""
+        return self._rank
+
+    @ranks.setter
+    def ranks(self, known: Rows) -> None:
+        self._known = known
+        self._divide(self.split)
 
     def _choose(self, at: Array, cov: Array) -> None:
         """Choose the inner predictor for which rules of two sizes agree best, at cavities of a few rows."""
@@ -405,6 +416,19 @@ class TiltedParts:
 
     def __init__(self, parts: Sequence[tuple[Rows, slice, TiltedRows]]) -> None:
         self._parts = parts
+
+    @property
+    def ranks(self) -> Rows:
+        """See `TiltedRows`."""
+        found = np.zeros(sum(len(rows) for rows, *_ in self._parts), np.intp)
+        for rows, _, own in self._parts:
+            found[rows] = own.ranks
+        return found
+
+    @ranks.setter
+    def ranks(self, known: Rows) -> None:
+        for rows, _, own in self._parts:
+            own.ranks = known[rows]
 
     def cavities(self, at: Array, cov: Array) -> Array:
         """See `TiltedRows`."""

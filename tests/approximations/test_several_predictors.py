@@ -178,6 +178,22 @@ def test_row_without_variance_of_one_predictor_has_the_average_of_the_other():
     assert_allclose(found.evidence, logsumexp(terms) + np.log(f[1] - f[0]), rtol=0.0, atol=1e-6)
 
 
+def test_warm_start_keeps_the_rules_of_rows():
+    likelihood, _ = likelihood_of("zeros", 3)
+    roots = np.zeros((2, 3, 4))
+    roots[0, :, :2], roots[1, :, 2:] = [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]], [[1.5, 0.0], [0.2, 0.3], [0.0, 0.6]]
+    seen, mean, method = np.array(OBSERVED["zeros"]), np.zeros((2, 3)), EPPredictors(tolerance=1e-9)
+    start = np.zeros(method.start_size(2, 3))
+    cold = method.run(0.9 * roots, mean, seen, start, likelihood=likelihood, form=RowPrior)
+    assert (cold.start[-3:] >= 1.0).all()
+    assert cold.start[-3:].max() > 1.0
+    warm = method.run(roots, mean, seen, cold.start.copy(), likelihood=likelihood, form=RowPrior)
+    expected = method.run(roots, mean, seen, np.zeros(start.size), likelihood=likelihood, form=RowPrior)
+    assert_allclose(warm.evidence, expected.evidence, rtol=0.0, atol=1e-6)
+    assert_allclose(warm.cov, expected.cov, rtol=0.0, atol=1e-5)
+    assert_allclose(warm.start[-3:], cold.start[-3:])
+
+
 def test_slopes_in_parameters_are_differences():
     with pm.Model() as model:
         f, g = (pm.Normal(each, shape=3) for each in "fg")
@@ -192,7 +208,7 @@ def test_slopes_in_parameters_are_differences():
             roots,
             np.zeros((2, 3)),
             np.array(OBSERVED["student"]),
-            np.zeros(18),
+            np.zeros(EPPredictors().start_size(2, 3)),
             gradient,
             likelihood=reading.likelihood,
             parameters=np.full((1, 3), nu),
