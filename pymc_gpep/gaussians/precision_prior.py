@@ -22,7 +22,7 @@ precision, see `pymc_gpep.solvers.neighbour_precision`.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior_form import BoundForm, PosteriorByAlgebra, PriorForm
 from pymc_gpep.gaussians.row_prior import PriorByRows, RowAlgebra
-from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SignedSites
+from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SignedSites, Sites
 from pymc_gpep.kernels.gaussians.neighbours import precision_entries, pull_precision
 from pymc_gpep.kernels.gaussians.sparse_rows import add_gram
 from pymc_gpep.kernels.special.normal import LOG_2PI
@@ -405,7 +405,7 @@ class PrecisionPrior(PriorByRows):
 class PrecisionAlgebra(RowAlgebra):
     """The algebra by P = Q + AᵀΠA = L Lᵀ: the posterior of x is N(v, P⁻¹)."""
 
-    kind = IndependentSites
+    kind: ClassVar[type[Sites]] = IndependentSites
     prior: PrecisionPrior
     factor: SparsePrecision
     """P, factorised."""
