@@ -649,7 +649,8 @@ class StackedResponses:
             for reading, _, n in told
             if reading is not None
         ]
-        likelihood = (StackedPredictors if several else StackedLikelihood)(
+        kind: type[StackedLikelihood] = StackedPredictors if several else StackedLikelihood
+        likelihood = kind(
             parts=tuple((reading and reading.likelihood) or each.likelihood for reading, each, _ in told),
             counts=tuple(count for _, count in made),
         )
