@@ -12,8 +12,8 @@ derivatives of the log normaliser at fixed sites are
 
 The difference 1 − π var f loses digits where a row all but decides on its latent value alone.
 
-With c functions A is (cn, q). Rows of a point share the places of their coefficients, so that P has entries at pairs of
-these places for blocks Π_i of any kind.
+With c functions A is (cn, q). Rows of a point share the places of their coefficients. P has entries at pairs of these
+places.
 
 Numbers of a Gaussian process by nearest neighbours follow the numbers of effects. Regressions determine their
 precision, see `pymc_gpep.solvers.neighbour_precision`.
