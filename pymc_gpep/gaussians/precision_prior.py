@@ -471,7 +471,7 @@ class PrecisionCoupled(PrecisionAlgebra):
 
 
 class PrecisionBlocks(PrecisionAlgebra):
-    """The same with any symmetric Π_i (n, c, c) for which there is a posterior."""
+    """The algebra of any symmetric Π_i (n, c, c) with a proper posterior."""
 
     kind = SignedSites
 

@@ -430,7 +430,7 @@ SEVERAL_PREDICTORS = PredictorsLikelihood()
 
 @dataclass(frozen=True)
 class AnyPredictorsLikelihood(PredictorsLikelihood):
-    """The same of one linear predictor or several, in addition to other observed variables."""
+    """A density of one linear predictor or several, in addition to other observed variables."""
 
     fewest: ClassVar[int] = 1
 
@@ -449,7 +449,7 @@ class _Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class StackedPredictors(StackedLikelihood):
-    """Likelihoods of several linear predictors, each of its own rows and with the same number of latent values."""
+    """Likelihoods of several linear predictors, with the same number of latent values for each row."""
 
     parts: tuple[PredictorsLikelihood, ...] = ()
 

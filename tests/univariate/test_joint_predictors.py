@@ -94,7 +94,7 @@ def test_predictions_name_a_response():
 
 
 @pytest.mark.variation
-def test_loo_draws_and_files_are_the_usual_ones():
+def test_loo_draws_importance_and_files_exist():
     model, fit = fit_of("laplace")
     assert np.isfinite(fit.loo(progressbar=False).elpd_i).all()
     assert fit.sample(20, random_seed=1)["posterior"]["u"].shape == (1, 20, J)
@@ -132,7 +132,7 @@ def test_variables_without_common_effects_have_the_evidences_of_each(method):
     assert_allclose(rate.mean[1], 0.0, atol=1e-12)
 
 
-def test_one_predictor_of_each_variable_is_read_as_before():
+def test_variables_of_one_predictor_have_one_function():
     with pm.Model() as model:
         a, u = pm.Normal("a", 0.0, 2.0), pm.Normal("u", shape=J)
         pm.Normal("y", a + u[GROUP], 0.5, observed=SEEN)
