@@ -242,6 +242,7 @@ def _hyper_posterior(tree: xr.DataTree, log_posterior: LogPosterior, best: Evalu
         log_evidence=float(nodes["log_evidence"]),
         converged=bool(attrs["hyper_converged"]),
         message=attrs["hyper_message"],
+        doubt=attrs.get("hyper_doubt", ""),
         weighing=_weighing(nodes),
         draws=tree.children["chains"].load() if "chains" in tree.children else None,
         density=np.asarray(tree["density"].to_dataset()["theta"]) if "density" in tree.children else None,

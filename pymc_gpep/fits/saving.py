@@ -102,6 +102,7 @@ def to_datatree(fit: Fitted) -> xr.DataTree:
             "why_maximum": fit.why_maximum,
             "hyper_converged": int(hyper.converged),
             "hyper_message": hyper.message,
+            "hyper_doubt": hyper.doubt,
             "seconds": fit.seconds,
             "compile_seconds": fit.compile_seconds,
         }

@@ -121,7 +121,7 @@ def summary(
         Columns `mean`, `sd`, and the ends of the interval, such as `eti95_lb` and `eti95_ub`. Rows have the names of
         ArviZ. `sd` and interval are NaN for a hyperparameter at its maximum, and for functions of such hyperparameters.
         A column `note` then has the reason. It also has the reason for NaN in place of a mean or variance that does
-        not exist.
+        not exist. The column marks rough marginals of hyperparameters, with the remedy.
 
     Raises
     ------
@@ -211,10 +211,10 @@ def _noted(table: pd.DataFrame, notes: Sequence[str]) -> pd.DataFrame:
 
 
 def _notes_of_hyperparameters(hyper: HyperPosterior, names: Sequence[str]) -> list[str]:
-    """Return a note for each entry of hyperparameters; empty if the nodes differ."""
+    """Return a note for each entry of hyperparameters; empty if the nodes differ and marginals are not rough."""
     natural = hyper.log_posterior.space.natural(hyper.theta[:, : hyper.log_posterior.space.size]) if names else {}
     spreads = [np.ptp(natural[name].reshape(len(hyper), -1), axis=0) for name in names]
-    return [_AT_MAXIMUM * bool(width == 0.0) for each in spreads for width in each]
+    return [_AT_MAXIMUM if width == 0.0 else hyper.doubt for each in spreads for width in each]
 
 
 def _notes_of_effects(hyper: HyperPosterior, mixture: SkewNormals, labels: Mapping[str, Sequence[str]]) -> list[str]:

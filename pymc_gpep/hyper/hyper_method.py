@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from pymc_gpep.approximations.limits import check_limits
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
@@ -17,6 +19,7 @@ from pymc_gpep.progress import progress_bar
 
 _NEIGHBOURS = 64  # that a start is predicted from
 _TOGETHER = 16  # evaluations that do not wait for each other
+_ROUGH = 0.25  # Standard deviation of errors of a log density above which quantiles are off by 0.1 or more.
 _ABOVE = 0.5  # of the log posterior, by which a node may be above the maximum
 
 
@@ -66,6 +69,7 @@ class HyperMethod(ABC):
         weights: Array,
         complaints: Sequence[str],
         about: str = "",
+        doubt: str = "",
         **known: Any,
     ) -> HyperPosterior:
         """Return nodes with their weights; they have converged without complaints.
@@ -79,12 +83,14 @@ class HyperMethod(ABC):
             Words for each fault; empty words for absent faults.
         about : str
             Words that come before them.
+        doubt : str
+            Reason why marginals of hyperparameters are rough. The fit converged all the same.
         **known
             Other arguments of `HyperPosterior`.
         """
-        message = "; ".join(filter(None, [about, *complaints]))
-        converged = not any(complaints)
-        return HyperPosterior(self.name, log_posterior, nodes, weights, converged=converged, message=message, **known)
+        message = "; ".join(filter(None, [about, *complaints, doubt]))
+        known |= {"converged": not any(complaints), "message": message, "doubt": doubt}
+        return HyperPosterior(self.name, log_posterior, nodes, weights, **known)
 
     @abstractmethod
     def integrate(
@@ -137,6 +143,18 @@ def failures(nodes: Iterable[Evaluation | None]) -> str:
     found = list(nodes)
     failed = found.count(None)
     return f"the approximation failed at {failed} of {len(found)} points, which were left out" if failed else ""
+
+
+def rough(nodes: Sequence[Evaluation | None], expected: Array) -> str:
+    """Return a text if a log density at its draws differs from the expected values (m,), else an empty text."""
+    true = np.array([np.nan if node is None else node.log_posterior for node in nodes])
+    wrong = (true - expected)[np.isfinite(true)]
+    if not wrong.size or (error := float(wrong.std())) < _ROUGH:
+        return ""
+    return (
+        f"marginals of hyperparameters are rough, since the log density at their draws is known to ±{error:.2g} only. "
+        "Take hyper='adaptive'"
+    )
 
 
 def above_maximum(top: float, best: Evaluation) -> str:

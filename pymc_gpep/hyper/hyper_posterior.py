@@ -52,6 +52,8 @@ class HyperPosterior:
         The Markov chains that nodes were taken from.
     density : array (m, d), optional
         Draws of equal weight from a continuous density of θ, where the method makes one. Nodes have its averages.
+    doubt : str
+        Reason why marginals of hyperparameters are rough, with the remedy; empty without one.
     settles : bool
         Whether the method found a maximum of its own, in coordinates in which the density has no border.
     solved : mapping, optional
@@ -75,6 +77,7 @@ class HyperPosterior:
     weighing: Weighing | None = None
     draws: xr.DataTree | None = None
     density: Array | None = None
+    doubt: str = ""
     settles: bool = False
     solved: InitVar[Mapping[bytes, Any] | None] = None
 

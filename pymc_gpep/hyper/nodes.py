@@ -13,11 +13,11 @@ from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.curvature import GaussianAtMaximum, gaussian_at, interpolated
-from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_nodes, failures
+from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_nodes, failures, rough
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.surrogate import DRAWS
-from pymc_gpep.hyper.weights import resampled, weighted_draws
+from pymc_gpep.hyper.weights import along_curve, resampled, weighted_draws
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
@@ -47,13 +47,15 @@ class LaplaceNodes(HyperMethod):
         if self.nodes < d + 2:
             raise ValueError(f"nodes must be at least {d + 2} for {d} hyperparameters, but is {self.nodes}.")
         gaussian = gaussian_at(log_posterior, optimum)
-        thetas = gaussian.at(standard_normal_nodes(self.nodes, d, random_seed))
-        nodes = evaluate_nodes(log_posterior, thetas, gaussian.neighbours, progressbar)
+        z = standard_normal_nodes(self.nodes, d, random_seed)
+        nodes = evaluate_nodes(log_posterior, gaussian.at(z), gaussian.neighbours, progressbar)
         good = self.usable(nodes)
         evidence = optimum.best.log_posterior + gaussian.log_volume
         density = gaussian.at(standard_normal_nodes(DRAWS, d, random_seed))
+        doubt = rough(nodes, -0.5 * (z**2).sum(axis=1))
+        complaints, weights = [failures(nodes)], np.ones(len(good))
         return self.posterior(
-            log_posterior, good, np.ones(len(good)), [failures(nodes)], log_evidence=evidence, density=density
+            log_posterior, good, weights, complaints, doubt=doubt, log_evidence=evidence, density=density
         )
 
 
@@ -68,6 +70,8 @@ def standard_normal_nodes(nodes: int, d: int, random_seed: int) -> Array:
 _REACH = 2.0  # standard deviations from the mode at which the spread to either side is measured
 _FEW = 8  # hyperparameters; for more, the corners of resolution V are too many
 _NEGLIGIBLE = 1e-6  # weight of a node that is not worth keeping
+_TAIL, _FALL = 3.5, 5.0  # distance at which tails are looked at, and a fall of the log density there that is too small
+_CHECKS = 12  # smallest number of draws at which the interpolation is checked
 _SPREAD = 1 / 3, 3.0  # limits to it, relative to that of the Gaussian
 
 
@@ -124,9 +128,20 @@ class CentralComposite(HyperMethod):
         heavy = [node for node, want in zip(good, wanted, strict=True) if want]
         evidence = best.log_posterior + gaussian.log_volume + float(logs.max() + np.log(weights.sum()))
         z = np.concatenate([np.zeros((1, d)), (side * u)[kept]])
-        density = gaussian.at(interpolated(z, [best, *good], gaussian).draws(DRAWS, random_seed)[0])
+        known = [best, *good]
+        surrogate = interpolated(z, known, gaussian)
+        draws, _ = surrogate.draws(DRAWS, random_seed)
+        some = draws[along_curve(draws)[:: DRAWS // max(_CHECKS, 2 * d)]]
+        tails = _TAIL * np.concatenate([-np.eye(d), np.eye(d)])
+        found = evaluate_nodes(log_posterior, gaussian.at(np.concatenate([some, tails])), near, progressbar)
+        found, at_tails = found[: len(some)], found[len(some) :]
+        doubt = _long_tail(at_tails, best) or rough(found, surrogate(some))
+        z = np.concatenate([z, some[[node is not None for node in found]]])
+        surrogate = interpolated(z, [*known, *(node for node in found if node is not None)], gaussian)
+        density = gaussian.at(surrogate.draws(DRAWS, random_seed)[0])
+        complaints, own = [failures(nodes)], weights[wanted]
         return self.posterior(
-            log_posterior, heavy, weights[wanted], [failures(nodes)], log_evidence=evidence, density=density
+            log_posterior, heavy, own, complaints, doubt=doubt, log_evidence=evidence, density=density
         )
 
 
@@ -149,6 +164,18 @@ def _spread(log_posterior: LogPosterior, gaussian: GaussianAtMaximum, best: Eval
         if found.status == CONVERGED:
             known = known.joined(found.theta, found.start, 2 * d + 1)
     return spread, known
+
+
+def _long_tail(nodes: list[Evaluation | None], best: Evaluation) -> str:
+    """Return in words that the density has a tail that the design does not reach; empty if it has none."""
+    fall = min((best.log_posterior - node.log_posterior for node in nodes if node is not None), default=np.inf)
+    if fall > _FALL:
+        return ""
+    return (
+        f"marginals of hyperparameters are rough, since the density has a long tail: at {_TAIL} standard deviations "
+        f"its logarithm has fallen by {fall:.1f}, and that of a normal density by {0.5 * _TAIL**2:.1f}. Take "
+        "hyper='adaptive'"
+    )
 
 
 def sphere_design(d: int, resolution: int = 5) -> Array:

@@ -1,5 +1,6 @@
 """Hyperparameters beyond their maximum, against the posterior on a dense grid."""
 
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -646,3 +647,12 @@ def test_density_of_a_grid_has_the_moments_of_its_nodes():
     found = np.exp(posterior.density)
     assert_allclose((found.mean(axis=0) - mean) / sd, 0.0, atol=0.05)
     assert_allclose(found.std(axis=0) / sd, 1.0, atol=0.05)
+
+
+def test_summary_says_that_marginals_are_rough(pair):
+    found = pair.fit("ccd").hyper_posterior
+    doubtful = pair._updated(replace(found, doubt="rough. Take hyper='adaptive'", solved=None)).summary(["eta"])
+    assert list(doubtful["note"]) == ["rough. Take hyper='adaptive'"]
+    assert_allclose(
+        doubtful[["mean", "sd"]], pair._updated(replace(found, doubt="", solved=None)).summary(["eta"])[["mean", "sd"]]
+    )
