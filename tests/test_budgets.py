@@ -39,7 +39,7 @@ BUDGETS = {
     "prior_moments": (2402, 3),
     "evidence": (1147, 2),
     "log_posteriors": (2767, 3),
-    "hyper": (4579, 5),
+    "hyper": (4552, 5),
     "cluster": (690, 2),
     "streaming": (3007, 5),
     "samplers": (1399, 3),

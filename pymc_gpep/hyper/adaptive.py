@@ -51,16 +51,9 @@ _LOST = 0.02  # Share of mass at points where the approximation fails, above whi
 _FAR = 8.0  # Fall of the log density beyond which a cell of the first cut has next to no mass.
 _STEEP = 40.0  # Fall beyond which the neighbours of a cell of the first cut have next to no mass.
 _NODES = 80  # Largest number of nodes among centres of cells.
-_MANY_CHECKS, _SMALL = 512, 20_000  # The same for solutions with at most so many numbers in matrices.
-_ADDED = 12  # Points of missed mass that are added to the interpolation.
 _CHECKS, _ALONG, _LINE = 64, 6, 60  # Points of a check, at least along each axis; points of the surrogate on a line.
 _CLEAR = 1.0  # Excess of a log density over its prediction that counts as missed mass.
 _MISSED = 0.045  # Share of mass that a surrogate may miss.
-_MISSED_OF_MANY, _REFINED, _AGAIN = (
-    0.003,
-    0.001,
-    2,
-)  # The same for many checks, which find a tenth of the missed mass of a remote branch.
 _WORSE = 5.0  # Tolerance of the most uncertain points of a round, in units of the tolerance of its random draws.
 _DEEP = 10.0  # A point whose log density has fallen by this, and one more for each axis, is not a node.
 _LENGTH = 1.5  # Length scale of the kernel of weights (√d standard deviations).
@@ -82,8 +75,6 @@ class _Density(NamedTuple):
     """Evaluations at these points."""
     reasons: list[str]
     """Complaints, in words; empty strings without one."""
-    doubt: str = ""
-    """Reason why marginals are rough; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +141,6 @@ class Adaptive(HyperMethod):
             weights[kept],
             reasons,
             scales.held,
-            density.doubt,
             log_evidence=evidence,
             density=np.array([coordinates.theta(phi) for phi in scales.at(draws)]),
             settles=not coordinates.trivial,
@@ -182,18 +172,8 @@ class Adaptive(HyperMethod):
 
     def _by_surrogate(self, known: "_Known", random_seed: int) -> _Density:
         limit = self.evaluations or 40 + 12 * known.scales.size
-        small = known.log_posterior.is_small(_SMALL)
-        checks = _MANY_CHECKS if small else _CHECKS
         surrogate, error, seed = self._rounds(known, limit, random_seed)
-        missed, places = known.missed(surrogate, seed, checks)
-        worst = missed
-        for _ in range(_AGAIN if small else 0):
-            if missed < _REFINED:
-                break
-            known.evaluate(places)
-            surrogate, error, seed = self._rounds(known, known.count + limit // 2, seed + 1)
-            missed, places = known.missed(surrogate, seed, checks)
-            worst = max(worst, missed)
+        missed = known.missed(surrogate, seed)
         draws, total = surrogate.draws(DRAWS, random_seed)
         branch = (
             f"the log density is higher than its interpolation at points of about {min(missed, 1.0):.0%} of the mass. "
@@ -209,13 +189,7 @@ class Adaptive(HyperMethod):
             branch if missed > _MISSED else "",
             known.open,
         ]
-        doubt = ""
-        if small and not any(reasons) and worst > _MISSED_OF_MANY:
-            doubt = (
-                "marginals of hyperparameters are rough, since the density has a remote branch that the interpolation "
-                f"missed at first (about {worst:.1%} of the mass, or more). Take hyper='nuts'"
-            )
-        return _Density(draws, total, *known.candidates(), reasons, doubt)
+        return _Density(draws, total, *known.candidates(), reasons)
 
     def _rounds(self, known: "_Known", limit: int, seed: int) -> tuple[Surrogate, float, int]:
         """Evaluate in rounds until a surrogate predicts random draws. Return it, its error, and the last seed."""
@@ -305,17 +279,17 @@ class _Known:
         reached, _ = self.candidates()
         return np.minimum(low, reached.min(axis=0) - _BESIDE), np.maximum(high, reached.max(axis=0) + _BESIDE)
 
-    def missed(self, surrogate: Surrogate, seed: int, checks: int) -> tuple[float, Array]:
+    def missed(self, surrogate: Surrogate, seed: int) -> float:
         """Estimate the share of mass that a surrogate misses, from draws with one coordinate anywhere in the box.
 
         Along that coordinate the excess of the density over the surrogate is divided by the surrogate's integral. Only
-        clear excesses count. Returns the points with the largest excesses (m, d) as well.
+        clear excesses count.
         """
         if not self.log_posterior.checked:
-            return 0.0, np.empty((0, self.scales.size))
+            return 0.0
         rng, d = np.random.default_rng(seed), self.scales.size
         low, high = (stretched(end) for end in self.box())
-        each = max(_ALONG, checks // d)
+        each = max(_ALONG, _CHECKS // d)
         draws, _ = surrogate.draws(_CANDIDATES, seed, _CHAINS)
         z = draws[rng.choice(len(draws), each * d)]
         axis = np.repeat(np.arange(d), each)
@@ -331,8 +305,7 @@ class _Known:
         expected = surrogate(z)
         true = np.array([n.log_posterior - self.best.log_posterior if n.usable else -np.inf for n in self._far(z)])
         excess = np.where(true - expected > _CLEAR, np.exp(true) - np.exp(expected), 0.0)
-        share = width * excess * np.cosh(0.5 * x) * np.exp(-integral)
-        return float(share.mean()), z[np.argsort(-share)[: min(_ADDED, np.count_nonzero(share > 0.0))]]
+        return float((width * excess * np.cosh(0.5 * x) * np.exp(-integral)).mean())
 
     def at_cells(self, z: Array, near: NDArray[np.int64]) -> tuple[Array, Array]:
         """Evaluate at centres (m, d) of cells. Return log densities (m,) relative to the maximum, and slopes (m, d).

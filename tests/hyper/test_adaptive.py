@@ -227,22 +227,6 @@ def test_rough_values_of_far_cells_do_not_change_the_integral(monkeypatch):
     assert_allclose(found[0], found[1], atol=2e-4)
 
 
-@pytest.mark.slow
-def test_a_remote_branch_of_four_hyperparameters_is_said():
-    """A branch of a fiftieth of the mass, nine standard deviations away along one coordinate."""
-
-    def branches(x):
-        rest = -0.5 * float(x[1:] @ x[1:])
-        return rest + float(np.logaddexp(-0.5 * x[0] ** 2, np.log(0.02) - 0.5 * (x[0] - 9.0) ** 2))
-
-    given = Given(branches, list("abcd"), log_prior=lambda x: -0.5 * float(x @ x) / 9.0)
-    found = given.integrated(at=np.zeros(4))
-    assert "Take hyper='nuts'" in found.doubt
-    assert found.doubt in found.message
-    alone = Given(lambda x: -0.5 * float(x @ x), list("abcd"), given.space.log_prior).integrated(at=np.zeros(4))
-    assert alone.doubt == ""
-
-
 @pytest.mark.parametrize(("method", "function"), [("ccd", one_row_a_group), ("laplace", schools)])
 def test_marginals_by_few_nodes_are_called_rough_unless_the_density_is_normal(method, function):
     skewed = Given(function, ["s", "e"] if method == "ccd" else ["s"]).integrated(method=method)
