@@ -33,9 +33,9 @@ BUDGETS = {
     "recipes": (1350, 3),
     "latent": (1382, 2),
     "processes": (1822, 3),
-    "univariate": (3379, 5),
+    "univariate": (3376, 5),
     "sums": (3986, 5),
-    "reading": (4045, 5),
+    "reading": (4032, 5),
     "prior_moments": (2402, 3),
     "evidence": (1147, 2),
     "log_posteriors": (2767, 3),
@@ -54,7 +54,7 @@ BUDGETS = {
     "registration": (143, 1),
     "__init__": (113, 1),
 }
-FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 324, 25, 700
+FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 323, 25, 700
 
 
 def lines(path: Path) -> int:

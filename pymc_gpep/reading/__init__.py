@@ -6,7 +6,6 @@ rewritten_models: models rewritten before they are read: marginalised processes,
 likelihood_search: search of the observed variables for likelihoods, and observed arrays as rows
 local_scales: effects with scales of their own, as normal effects and rows of priors
 prior_rows: priors of effects that are not normal, as observed variables
-sum_reading: prior of latent functions that are sums of Gaussian variables
 model_reading: reading of a whole model
 """
 

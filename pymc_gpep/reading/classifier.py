@@ -1,6 +1,6 @@
 """A model that was read: the prior of its latent functions, its likelihood, its observations."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -15,17 +15,21 @@ from pymc.blocking import PointType
 from pymc.distributions.continuous import FlatRV
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Cast
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.graphs.affine import is_elementwise
 from pymc_gpep.graphs.errors import StructureError, distribution
-from pymc_gpep.graphs.interpreted import ModelFunctions
+from pymc_gpep.graphs.interpreted import ModelFunctions, evaluate
 from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import LatentPrior, known_data
-from pymc_gpep.latent.lowered_dims import MissingResponses
+from pymc_gpep.latent.lowered_dims import MissingResponses, missing_responses
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.links import Reading
+from pymc_gpep.likelihoods.observed import rows_text
 from pymc_gpep.processes.processes import GPModel
 from pymc_gpep.recipes import why_no_recipe
 from pymc_gpep.sums.latent_sum import LatentSum
@@ -497,3 +501,65 @@ class LikelihoodElsewhere:
 
 def _listing(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
+
+
+def as_given(labels: Variable) -> Variable:
+    """Labels before PyMC made whole numbers of them, where that can be seen."""
+    return labels.owner.inputs[0] if is_elementwise(labels, Cast) else labels
+
+
+def check_labels(likelihood: Likelihood, rv: TensorVariable, labels: Variable, n_functions: int, n_points: int) -> None:
+    """Refuse a number of latent functions or observations that a likelihood does not take."""
+    try:
+        likelihood.check_functions(n_functions)
+    except ValueError as error:
+        how_many = "one latent function only" if n_functions == 1 else f"{n_functions} latent functions"
+        raise StructureError(f"{rv.name!r} has {how_many}. {error}") from None
+    (values,) = evaluate([as_given(labels)])
+    plural = "" if n_functions == 1 else "s"
+    try:
+        likelihood.check(
+            values, n_functions, n_points, f"labels of {rv.name!r}, which has {n_functions} latent function{plural},"
+        )
+    except ValueError as error:
+        raise StructureError(str(error)) from None
+
+
+def check_totals(reading: Reading, rv: TensorVariable, labels: Variable) -> None:
+    """Refuse observations of several numbers that do not sum to what a model says."""
+    if reading.totals is None:
+        return
+    totals, values = evaluate([reading.totals, labels])
+    sums = values.sum(axis=1)
+    if (bad := sums != totals).any():
+        i = int(bad.argmax())
+        said = np.broadcast_to(totals, sums.shape)[i]
+        raise StructureError(
+            f"Counts of {rv.name!r} must sum to n at each point, but do not in {rows_text(bad)}: row {i} has {sums[i]} "
+            f"of n = {said}. Give n the sums of what is observed: n=y.sum(axis=1)."
+        )
+
+
+def check_parameters(
+    likelihood: Likelihood, rv: TensorVariable, parameters: NDArray[np.float64], labels: Observed
+) -> None:
+    """Refuse numbers that a likelihood cannot be given; those that depend on hyperparameters are checked at a point."""
+    try:
+        likelihood.given(parameters).check_parameters(labels, repr(rv.name))
+    except ValueError as error:
+        raise StructureError(str(error)) from None
+
+
+def check_missing(model: pm.Model, own: Sequence[MissingResponses]) -> None:
+    """Refuse missing values of variables other than the likelihood's, and terms that depend on missing responses."""
+    for each in own:
+        each.check(model)
+    for other in missing_responses(model).values():
+        if not any(other.observed is each.observed for each in own):
+            where = rows_text(other.missing)
+            raise StructureError(
+                f"{other.name!r} has no value in {where}, and PyMC would draw these values. A fit needs all data "
+                "that a likelihood depends on. Put numbers in place of NaN, such as "
+                f"np.where(np.isnan(x), np.nanmean(x), x), or leave {where} out. pm.sample() draws from the model as "
+                "it is."
+            )

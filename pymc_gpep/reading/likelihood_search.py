@@ -49,7 +49,7 @@ from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.sums.new_data import DataBehind
 from pymc_gpep.univariate.likelihood import ANY_UNIVARIATE
 from pymc_gpep.univariate.local_scales import LOCAL_SCALE_FACTOR
-from pymc_gpep.univariate.predictors import SEVERAL_PREDICTORS, StackedPredictors, of_common_functions
+from pymc_gpep.univariate.predictors import ANY_PREDICTORS, SEVERAL_PREDICTORS, StackedPredictors, of_common_functions
 from pymc_gpep.univariate.prior_factor import PRIOR_FACTOR, is_factor
 
 type _Made = tuple[TensorVariable, TensorVariable]
@@ -620,6 +620,7 @@ class StackedResponses:
         self, model: pm.Model, found: Sequence[FoundLikelihood], missing: Mapping[TensorVariable, MissingResponses]
     ) -> None:
         self.found, self._missing = found, missing
+        self._several = all(each.likelihood is ANY_PREDICTORS for each in found)
         self.variables = [each.variable for each in found]
         self.values = [model.rvs_to_values[each] for each in self.variables]
         self.sizes = [int(n) for n in evaluate([v.size for v in self.values])]
@@ -627,12 +628,11 @@ class StackedResponses:
     def readings(self, sources: Collection[Variable]) -> list[Reading | None]:
         """Return what each variable is given; None where the argument cannot be told from other parameters."""
         known = frozenset(sources)
-        return of_common_functions(
-            [
-                read_response(each.likelihood, each.variable, known, self._missing.get(each.variable))
-                for each in self.found
-            ]
-        )
+        found = [
+            read_response(each.likelihood, each.variable, known, self._missing.get(each.variable))
+            for each in self.found
+        ]
+        return of_common_functions(found) if self._several else found
 
     def read(self, sources: Collection[Variable]) -> Reading | None:
         """Return what those are given together whose argument can be told; None if there is no such variable."""
@@ -643,13 +643,12 @@ class StackedResponses:
         """Return one reading of those of the variables."""
         told = [each for each in zip(readings, self.found, self.sizes, strict=True) if each[0] is not None]
         made = [parameters_at_points(reading, n) for reading, _, n in told if reading is not None]
-        several = all(each.likelihood.function_axis for _, each, _ in told)
         arguments = [
-            reading.argument.astype("float64") + pt.zeros((n, 1) if several else n)
+            reading.argument.astype("float64") + pt.zeros((n, 1) if self._several else n)
             for reading, _, n in told
             if reading is not None
         ]
-        kind: type[StackedLikelihood] = StackedPredictors if several else StackedLikelihood
+        kind: type[StackedLikelihood] = StackedPredictors if self._several else StackedLikelihood
         likelihood = kind(
             parts=tuple((reading and reading.likelihood) or each.likelihood for reading, each, _ in told),
             counts=tuple(count for _, count in made),

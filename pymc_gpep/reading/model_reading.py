@@ -1,31 +1,35 @@
 """Reading of a whole model: likelihood, latent functions, and hyperparameters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
-from pytensor.graph.basic import Variable
+from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Cast
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.array_types import Observed
-from pymc_gpep.graphs.affine import is_elementwise
-from pymc_gpep.graphs.alike_graphs import own_constants, own_constants_of_model
+from pymc_gpep.array_types import Array
+from pymc_gpep.graphs.alike_graphs import in_double_precision, own_constants, own_constants_of_model
 from pymc_gpep.graphs.errors import NotProcessesAloneError, StructureError, listing
-from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, evaluate, initial_point
 from pymc_gpep.latent.gp_latent import Dims, as_it_is, read_assembly, refuse_what_was_made
 from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.latent.lowered_dims import MissingResponses, lower_dims, missing_responses, unobserved_responses
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.links import Reading
-from pymc_gpep.likelihoods.observed import rows_text
 from pymc_gpep.processes.processes import GPModel, check_priors, with_functions
-from pymc_gpep.reading.classifier import GPClassifier, ObservedAxes
-from pymc_gpep.reading.integrated import Gaussians, gaussians_of, quoted
+from pymc_gpep.reading.classifier import (
+    GPClassifier,
+    ObservedAxes,
+    check_labels,
+    check_missing,
+    check_parameters,
+    check_totals,
+)
+from pymc_gpep.reading.integrated import Gaussians, gaussians_of, quoted, why_improper
 from pymc_gpep.reading.likelihood_search import (
     FoundLikelihood,
     StackedResponses,
@@ -37,8 +41,10 @@ from pymc_gpep.reading.likelihood_search import (
 )
 from pymc_gpep.reading.prior_rows import read_with_priors
 from pymc_gpep.reading.rewritten_models import as_fits_read
-from pymc_gpep.reading.sum_reading import read_sum
+from pymc_gpep.recipes import unprojected
+from pymc_gpep.sums.affine_map import AffineMap, probes
 from pymc_gpep.sums.latent_sum import LatentSum
+from pymc_gpep.sums.row_parts import ProcessTerm
 from pymc_gpep.univariate.likelihood import MOST_NUMBERS
 from pymc_gpep.univariate.predictors import ANY_PREDICTORS, SEVERAL_PREDICTORS
 from pymc_gpep.univariate.prior_factor import is_factor
@@ -178,7 +184,7 @@ def _settled(
             break
         found[:] = [each for each in found if each not in alone]
         gaussians = gaussians_of(model, hyperparameters)
-    _check_missing(model, [missing[each.variable] for each in found if each.variable in missing])
+    check_missing(model, [missing[each.variable] for each in found if each.variable in missing])
     return gaussians, stack if len(found) > 1 else None
 
 
@@ -251,7 +257,7 @@ def _read_predictors(
     # Matrices of blocks of several predictors have all points of all predictors in one factorisation.
     prior = replace(read_sum(model, gaussians, reading.argument, [rv], by_class=True), many=0)
     if missing is not None and reading.everywhere is not None:
-        _check_missing(model, [missing])
+        check_missing(model, [missing])
         prior = replace(prior, everywhere=reading.everywhere.argument, fitted=missing.fitted, n_rows=missing.n_rows)
     _check_hyperparameters(prior, [rv])
     dims, rows = _dims_of(model, f"{rv.name}_", reading), slice(0, prior.n_points)
@@ -306,8 +312,9 @@ def _settled_alone(
     if not found:
         return None
     alone, stack = gaussians_of(model, hyperparameters), StackedResponses(model, found, missing)
+    read = stack.read if len(found) > 1 else lambda known: stack.readings(known)[0]
     try:
-        alone.settle(stack.read, stack.variables)
+        alone.settle(read, stack.variables)
     except StructureError:
         return None
     return alone
@@ -341,10 +348,10 @@ def _classifier(
     # Only the number of parameters is available at this point.
     likelihood_model = likelihood_model.given(np.full((count, n), np.nan))
     labels = model.rvs_to_values[rv]
-    _check_labels(likelihood_model, rv, labels, prior.n_functions, n)
-    _check_totals(reading, rv, labels)
+    check_labels(likelihood_model, rv, labels, prior.n_functions, n)
+    check_totals(reading, rv, labels)
     if count and set(model.free_RVs).isdisjoint(ancestors([parameters])):
-        _check_parameters(likelihood_model, rv, *evaluate([parameters, labels]))
+        check_parameters(likelihood_model, rv, *evaluate([parameters, labels]))
     name = rv.name if missing is None else missing.name
     point_dim, *_ = model.named_vars_to_dims.get(name) or (dims.point_dim,)
     if missing is not None and missing.mask.ndim > 1:
@@ -432,6 +439,209 @@ def _read_sum(
     return found, reading, found.dims()
 
 
+_SHOWN = 5  # rows that a message names
+_NUMBERS = 4_000_000  # coefficients that are held at a time, 32 MB
+
+
+def read_sum(
+    model: pm.Model,
+    gaussians: Gaussians,
+    argument: TensorVariable,
+    observed: Sequence[TensorVariable],
+    by_class: bool,
+    sees_common: bool = True,
+) -> LatentSum:
+    """Read the prior of latent functions that are affine in Gaussian variables.
+
+    Parameters
+    ----------
+    model : pm.Model
+    gaussians : Gaussians
+        Gaussian variables that the argument is affine in.
+    argument : TensorVariable
+        The argument of the likelihood.
+    observed : sequence of TensorVariable
+        The observed variables, whose rows stand one after another.
+    by_class : bool
+        Whether the argument has an axis for functions.
+    sees_common : bool
+        Whether the likelihood sees what is added to all functions of a point.
+
+    Raises
+    ------
+    StructureError
+        If the number of functions or that of points does not fit.
+    """
+    stop = [*model.basic_RVs, *gaussians.processes]
+    labels = [model.rvs_to_values[each] for each in observed]
+    if any(each.ndim == 0 for each in labels):
+        raise StructureError(f"{quoted(observed)} must be observed with an axis for points, but has none.")
+    (argument,) = in_double_precision([argument.astype("float64")], stop)
+    latents = tuple(gaussians.processes.values())
+    shapes = evaluate(get_symbolic_rv_shapes([latent.free for latent in latents])) if latents else []
+    sizes = tuple(tuple(map(int, shape)) for shape in shapes)
+    outputs = [tuple(range(shape[0])) if len(shape) > 1 else (0,) for shape in sizes]
+    processes = tuple(with_functions(*each, model, stop) for each in zip(latents, outputs, strict=True))
+    n = sum(int(each) for each in evaluate([each.shape[0] for each in labels]))
+    if n == 0:
+        raise StructureError(f"{quoted(observed)} has no points. Declare the model with one row at least.")
+    part = LatentSum(
+        model, n, 1, argument, by_class, dict(gaussians.recipes), processes, sizes, dict(gaussians.kept),
+        np.zeros(0, np.int64),
+    )  # fmt: skip
+    found = _Numbers(part, quoted(observed))
+    if shared := found.shared():
+        own = {v: unprojected(v, part.recipes[v]) for v in shared if v in part.recipes and not sees_common}
+        apart = {v: each for v, each in own.items() if each is not None}
+        again = _Numbers(replace(part, seen=apart), quoted(observed)) if len(apart) == len(shared) else found
+        if not again.shared() and again.differs_by_common(found):
+            found = again
+    return found.completed()
+
+
+class _Numbers:
+    """Coefficients of a sum near the initial point of a model, which show its functions and their normals.
+
+    Parameters
+    ----------
+    part : LatentSum
+        Not yet complete.
+    name : str
+        Quoted name of what is observed.
+    """
+
+    def __init__(self, part: LatentSum, name: str) -> None:
+        self.part, self._name = part, name
+        by_class = part.by_class
+        if not by_class:  # fields need no roots of matrices, and are as many numbers
+            part = replace(part, recipes={v: each.by_field() for v, each in part.recipes.items()})
+
+        def by(z: TensorVariable, g: Mapping[TensorVariable, TensorVariable]) -> list[TensorVariable]:
+            return part.by_parts([part.argument], z, list(g.values()), seen=True)
+
+        self._affine = AffineMap(part, {"argument": part.argument}, {}, part.processes, by=by, size=part.n_plain)
+        start = initial_point(part.model)
+        self._nothing = [np.zeros(shape) for shape in part.sizes]
+        rng = np.random.default_rng(SEED)
+        self._noise = rng.standard_normal(part.n_plain)
+        begun = [self._affine.at(start, normals, self._nothing) for normals in (np.zeros(part.n_plain), self._noise)]
+        # A coefficient that begins at 0 is not there yet.
+        self._point = self._affine.functions.nearby(rng)
+        (self._centre,) = self._affine.at(self._point, np.zeros(part.n_plain), self._nothing)
+        columns = np.shape(self._centre)[-1] if np.ndim(self._centre) else 1
+        self._shape = (part.n_points, columns)[: 1 + by_class]
+        self.c = columns if by_class else 1
+        self._check_finite([argument for argument, *_ in begun])
+
+    def slopes(self) -> Iterator[Array]:
+        """Return coefficients (s, c, n) of some normals at a time, in their order; all would take q times as much."""
+        q, step = self.part.n_plain, max(1, _NUMBERS // (self.c * self.part.n_points))
+        for start in range(0, q, step):
+            units = np.zeros((min(step, q - start), q))
+            units[range(len(units)), range(start, start + len(units))] = 1.0
+            found = self.part.plain_map(self._point, units=units).slopes["argument"]
+            yield np.array([self._by_function(each) for each in found])
+
+    def _by_function(self, found: Array) -> Array:
+        """(c, n) of what broadcasts to the shape of the argument."""
+        try:
+            spread = np.broadcast_to(found, self._shape)
+        except ValueError:
+            raise StructureError(
+                f"The argument of {self._name} has the shape {np.shape(found)}, but there are {self.part.n_points} "
+                "observations. Give it a value for each."
+            ) from None
+        return spread.T if self.part.by_class else spread[None]
+
+    def _check_finite(self, arguments: Sequence[Array]) -> None:
+        """Refuse an argument that is not finite where the model begins."""
+        n = self.part.n_points
+        finite = np.all([np.isfinite(self._by_function(each)).all(axis=0) for each in arguments], axis=0)
+        wrong = np.flatnonzero(~finite).tolist()
+        if len(wrong) == n:
+            why = why_improper(self.part, initial_point(self.part.model))
+            raise StructureError(
+                f"The argument of {self._name} is not finite at the initial point of the model. "
+                f"{why or 'Give hyperparameters other initial values, initval=....'}"
+            )
+        if wrong:
+            raise StructureError(
+                f"The argument of {self._name} is not finite at {len(wrong)} of {n} rows (position "
+                f"{'; '.join(map(str, wrong[:_SHOWN]))}{'; ...' * (len(wrong) > _SHOWN)}). Look for missing values in "
+                "the data that it is computed from, and in the parameters of its Gaussian variables."
+            )
+
+    def _change(self, i: int, values: Array) -> Array:
+        """Return the change of the latent functions by values of a process, (c, n)."""
+        given = [*self._nothing[:i], values, *self._nothing[i + 1 :]]
+        (moved,) = self._affine.at(self._point, np.zeros(self.part.n_plain), given)
+        return self._by_function(moved) - self._by_function(self._centre)
+
+    @cached_property
+    def _outputs(self) -> list[NDArray[np.bool_]]:
+        """Whether each output of a process has a part in each function, (outputs, c) for each process."""
+        found = []
+        for i, shape in enumerate(self.part.sizes):
+            noise = probes(shape)[2]
+            count = shape[0] if len(shape) > 1 else 1
+            masked = [noise * (np.arange(count) == o)[:, None] if len(shape) > 1 else noise for o in range(count)]
+            found.append(np.array([self._change(i, each).any(axis=1) for each in masked]))
+        return found
+
+    @cached_property
+    def _taken(self) -> NDArray[np.bool_]:
+        """Whether each normal has a part in each function, (q, c)."""
+        of_processes = [
+            np.repeat(own, shape[-1], axis=0) for own, shape in zip(self._outputs, self.part.sizes, strict=True)
+        ]
+        if self.part.by_class:
+            plain = [np.zeros((0, self.c), bool), *(each.any(axis=2) for each in self.slopes())]
+        else:
+            plain = [np.ones((self.part.n_plain, 1), bool)]
+        return np.concatenate([*plain, *of_processes])
+
+    def shared(self) -> list[TensorVariable]:
+        """Return the variables that several functions depend on by the same normals."""
+        several = self._taken.sum(axis=1) > 1
+        return [variable for variable, own in self.part.places.items() if several[own].any()]
+
+    def differs_by_common(self, other: "_Numbers") -> bool:
+        """Tell whether functions differ from those of other recipes by what all functions of a point share."""
+        largest = unequal = 0.0
+        for ours, theirs in zip(self.slopes(), other.slopes(), strict=True):
+            apart = ours - theirs
+            unequal = max(unequal, float(np.abs(apart - apart[:, :1]).max()))
+            largest = max(largest, float(np.abs(ours).max()))
+        return unequal <= EVALUATION_TOLERANCE * (1.0 + largest)
+
+    def completed(self) -> LatentSum:
+        """Return the sum with its functions, and the terms that processes are."""
+        owner = np.asarray(self._taken.argmax(axis=1), dtype=np.int64)
+        whole = replace(self.part, n_functions=self.c, owner=owner, shared=bool(self.shared()))
+        if whole.shared:
+            self._check()
+            return whole
+        given = [[self._change(i, probe) for probe in probes(shape)] for i, shape in enumerate(self.part.sizes)]
+        terms = [_term(whole, i, *each) for i, each in enumerate(zip(given, self._outputs, strict=True))]
+        self._check()
+        return replace(whole, terms=tuple(terms))
+
+    def _check(self) -> None:
+        """Check that twice the normals change the argument twice as much."""
+        arguments = [self._affine.at(self._point, t * self._noise, self._nothing)[0] for t in (1.0, 2.0)]
+        once, twice = (self._by_function(each) - self._by_function(self._centre) for each in arguments)
+        size = 1.0 + np.abs(self._by_function(self._centre)).max() + np.abs(twice).max()
+        if not np.allclose(2.0 * once, twice, rtol=0.0, atol=EVALUATION_TOLERANCE * size):
+            raise StructureError(
+                f"The argument of {self._name} was read as affine in Gaussian variables, and is not. Please report "
+                "this model."
+            )
+
+
+def _term(prior: LatentSum, i: int, given: list[Array], taken: NDArray[np.bool_]) -> ProcessTerm:
+    return ProcessTerm.read(prior.processes[i], prior.sizes[i], partial(prior.of_process, i), given, taken.T)
+
+
 def _check_apart(prior: LatentPrior, rv: TensorVariable, reading: Reading) -> None:
     """Refuse parameters of a likelihood that depend on what is integrated."""
     if reading.parameters is None:
@@ -443,26 +653,6 @@ def _check_apart(prior: LatentPrior, rv: TensorVariable, reading: Reading) -> No
             f"A parameter of {rv.name!r} besides its argument depends on {listing(found)}. It may depend on "
             f"hyperparameters only. {as_it_is(prior.model)}"
         )
-
-
-def _check_missing(model: pm.Model, own: Sequence[MissingResponses]) -> None:
-    """Refuse missing values of variables other than the likelihood's, and terms that depend on missing responses."""
-    for each in own:
-        each.check(model)
-    for other in missing_responses(model).values():
-        if not any(other.observed is each.observed for each in own):
-            where = rows_text(other.missing)
-            raise StructureError(
-                f"{other.name!r} has no value in {where}, and PyMC would draw these values. A fit needs all data "
-                "that a likelihood depends on. Put numbers in place of NaN, such as "
-                f"np.where(np.isnan(x), np.nanmean(x), x), or leave {where} out. pm.sample() draws from the model as "
-                "it is."
-            )
-
-
-def _as_given(labels: Variable) -> Variable:
-    """Labels before PyMC made whole numbers of them, where that can be seen."""
-    return labels.owner.inputs[0] if is_elementwise(labels, Cast) else labels
 
 
 def _by_functions(likelihood: Likelihood, argument: TensorVariable, rv: TensorVariable) -> TensorVariable:
@@ -478,49 +668,6 @@ def _by_functions(likelihood: Likelihood, argument: TensorVariable, rv: TensorVa
     if argument.ndim != 1:
         raise NotProcessesAloneError(f"The argument of {rv.name!r} has no value for each point.")
     return argument[:, None]
-
-
-def _check_labels(
-    likelihood: Likelihood, rv: TensorVariable, labels: Variable, n_functions: int, n_points: int
-) -> None:
-    try:
-        likelihood.check_functions(n_functions)
-    except ValueError as error:
-        how_many = "one latent function only" if n_functions == 1 else f"{n_functions} latent functions"
-        raise StructureError(f"{rv.name!r} has {how_many}. {error}") from None
-    (values,) = evaluate([_as_given(labels)])
-    plural = "" if n_functions == 1 else "s"
-    try:
-        likelihood.check(
-            values, n_functions, n_points, f"labels of {rv.name!r}, which has {n_functions} latent function{plural},"
-        )
-    except ValueError as error:
-        raise StructureError(str(error)) from None
-
-
-def _check_totals(reading: Reading, rv: TensorVariable, labels: Variable) -> None:
-    """Refuse observations of several numbers that do not sum to what a model says."""
-    if reading.totals is None:
-        return
-    totals, values = evaluate([reading.totals, labels])
-    sums = values.sum(axis=1)
-    if (bad := sums != totals).any():
-        i = int(bad.argmax())
-        said = np.broadcast_to(totals, sums.shape)[i]
-        raise StructureError(
-            f"Counts of {rv.name!r} must sum to n at each point, but do not in {rows_text(bad)}: row {i} has {sums[i]} "
-            f"of n = {said}. Give n the sums of what is observed: n=y.sum(axis=1)."
-        )
-
-
-def _check_parameters(
-    likelihood: Likelihood, rv: TensorVariable, parameters: NDArray[np.float64], labels: Observed
-) -> None:
-    """Refuse numbers that a likelihood cannot be given; those that depend on hyperparameters are checked at a point."""
-    try:
-        likelihood.given(parameters).check_parameters(labels, repr(rv.name))
-    except ValueError as error:
-        raise StructureError(str(error)) from None
 
 
 def _check_hyperparameters(prior: LatentPrior, observed: Sequence[TensorVariable]) -> None:

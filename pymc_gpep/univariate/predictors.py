@@ -540,11 +540,8 @@ class StackedPredictors(StackedLikelihood):
 
 
 def of_common_functions(readings: Sequence[Reading | None]) -> list[Reading | None]:
-    """Return readings of likelihoods of predictors with the same number of latent functions; other readings as is."""
-    known = [each.likelihood for each in readings if each is not None]
-    if not known or not all(getattr(each, "predictors", ()) for each in known):
-        return list(readings)
-    k = max(each.joint.k for each in known)
+    """Return readings of likelihoods of predictors with the same number of latent functions."""
+    k = max((each.likelihood.joint.k for each in readings if each is not None), default=0)
     return [None if each is None else _with_functions(each, k) for each in readings]
 
 
